@@ -1,0 +1,105 @@
+# The binding to the MPI that mpi4py has loaded: functions by name, constants from its objects.
+
+cdef extern from "_core/mpi_binding.h" nogil:
+    ctypedef struct cc_transport:
+        int handle_size
+        int (*send)(uint64_t, const void *, int, int, int, void *, int) noexcept nogil
+        int (*recv)(uint64_t, void *, int, int, int, void *, int) noexcept nogil
+        void (*clear)(void *, int) noexcept nogil
+        int (*poll)(void *, int, int *, int *, void *) noexcept nogil
+        int (*is_pending)(const void *, int) noexcept nogil
+        int (*length)(const void *) noexcept nogil
+        void (*drop)(void *, int, int) noexcept nogil
+        int (*rank)(uint64_t) noexcept nogil
+        int (*size)(uint64_t) noexcept nogil
+
+    struct cc_mpi_t "cc_mpi":
+        uint64_t byte
+        uint64_t request_null
+        int undefined
+        int status_size
+        int error_offset
+        int err_in_status
+        int err_truncate
+        int (*error_class)(int, int *) noexcept nogil
+        int (*error_string)(int, char *, int *) noexcept nogil
+        int (*get_library_version)(char *, int *) noexcept nogil
+
+    cc_mpi_t cc_mpi
+    const cc_transport *cc_mpi_bind(const char *, int, const char **)
+
+# The transport in use; one process has one MPI.
+cdef const cc_transport *transport = NULL
+
+
+cdef uint64_t handle_of(object MPI, object value) except? 0:
+    """Return the handle inside an mpi4py object, in 64 bits."""
+    cdef uint64_t handle = 0
+    cdef uintptr_t address = MPI._addressof(value)
+    memcpy(&handle, <void *>address, MPI._sizeof(value))
+    return handle
+
+
+cdef int error_offset(object MPI) except -1:
+    """Find MPI_ERROR in MPI_Status by setting it through mpi4py and looking."""
+    cdef uintptr_t address
+    cdef int value = 0x5EA12CED
+    cdef int offset
+    status = MPI.Status()
+    status.Set_error(value)
+    address = MPI._addressof(status)
+    for offset in range(0, MPI._sizeof(status), sizeof(int)):
+        if (<int *>(address + offset))[0] == value:
+            return offset
+    raise ImportError("MPI_Status of this MPI has no MPI_ERROR where mpi4py writes it")
+
+
+def bind(MPI):
+    """Bind to the library behind ``mpi4py.MPI``, which must be initialised, and check that it is the one."""
+    global transport
+    cdef const char *missing = NULL
+    cdef char version[8192]
+    cdef int length = 0
+    cdef const cc_transport *found
+    cdef uint64_t world
+    if transport != NULL:
+        return
+    path = MPI.__file__
+    found = cc_mpi_bind(path.encode(), MPI._sizeof(MPI.Comm), &missing)
+    if found == NULL:
+        if missing == NULL:
+            raise ImportError(f"{path} is not loaded in this process")
+        raise ImportError(f"{missing.decode()} is in no library behind {path}")
+    cc_mpi.byte = handle_of(MPI, MPI.BYTE)
+    cc_mpi.request_null = handle_of(MPI, MPI.REQUEST_NULL)
+    cc_mpi.undefined = MPI.UNDEFINED
+    cc_mpi.status_size = MPI._sizeof(MPI.Status)
+    cc_mpi.error_offset = error_offset(MPI)
+    cc_mpi.err_in_status = MPI.ERR_IN_STATUS
+    cc_mpi.err_truncate = MPI.ERR_TRUNCATE
+    cc_mpi.get_library_version(version, &length)
+    ours = version[:length].decode(errors="replace").strip("\0 \n")
+    theirs = MPI.Get_library_version().strip("\0 \n")
+    if ours != theirs:
+        raise ImportError(
+            f"two MPI libraries are in this process: mpi4py uses {theirs!r}, and the first "
+            f"MPI_Get_library_version to be found is that of {ours!r}"
+        )
+    world = handle_of(MPI, MPI.COMM_WORLD)
+    found_rank, found_size = found.rank(world), found.size(world)
+    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    if (found_rank, found_size) != (rank, size):
+        raise ImportError(
+            f"the MPI functions found say rank {found_rank} of {found_size}, and mpi4py says rank "
+            f"{rank} of {size}; the library is {theirs!r}"
+        )
+    transport = found
+
+
+cdef str mpi_text(int code):
+    """Return MPI's own text of an error code."""
+    cdef char text[8192]
+    cdef int length = 0
+    if cc_mpi.error_string(code, text, &length):
+        return f"error code {code}"
+    return text[:length].decode(errors="replace").strip()

@@ -1,0 +1,194 @@
+/*
+ * Reduction kernels: dst[i] = left[i] op right[i], and dst[i] = src[i] * factor.
+ *
+ * One set of loops (kernels_loops.h) is compiled for each instruction set; cc_kernels_init picks
+ * a set at run time, and its table gives the kernel of an (operation, dtype).  All sets give the
+ * same bits, save which of two different NaNs a sum or product keeps.
+ *
+ * Integers wrap.  min and max propagate NaN.  float16 and bfloat16 are computed in float32 and
+ * rounded once, to nearest even.  Logical results are 0 or 1; a bool is any byte, true unless 0.
+ *
+ * Compile with -O3 (the loops are written for the vectoriser) and without -march: where a set may
+ * use fused multiply-add, gcc 12 fuses the complex product whatever -ffp-contract says.
+ */
+#ifndef CC_KERNELS_H
+#define CC_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels_half.h"
+
+/* The order is mirrored in Python. */
+enum {
+    CC_BOOL = 0,
+    CC_INT8, CC_INT16, CC_INT32, CC_INT64,
+    CC_UINT8, CC_UINT16, CC_UINT32, CC_UINT64,
+    CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64,
+    CC_COMPLEX64, CC_COMPLEX128,
+    CC_NDTYPES
+};
+enum {
+    CC_SUM = 0, CC_PROD, CC_MIN, CC_MAX,
+    CC_LAND, CC_LOR, CC_LXOR,
+    CC_BAND, CC_BOR, CC_BXOR,
+    CC_NOPS
+};
+
+/* dst may be exactly left or exactly right (or src); no other overlap.  No alignment is needed
+   but that of the dtype. */
+typedef void (*cc_fold_fn)(void *dst, const void *left, const void *right, size_t n);
+typedef void (*cc_scale_fn)(void *dst, const void *src, double factor, size_t n);
+
+/* ---- what the compilers call things -------------------------------------------------------- */
+
+#define CC_UNUSED __attribute__((unused))
+#define CC_NOINLINE __attribute__((noinline))
+#define CC_PRAGMA(text) _Pragma(#text)
+
+#if defined(__clang__)
+#define CC_NO_OVERLAP CC_PRAGMA(clang loop vectorize(assume_safety))
+#else
+/* Without ivdep, dst == left fails the run-time alias check and takes the scalar loop. */
+#define CC_NO_OVERLAP CC_PRAGMA(GCC ivdep) CC_PRAGMA(GCC unroll 4)
+#endif
+
+/* Buffers hold what the caller says, whatever type they were written as. */
+#define CC_ANY(type) typedef type cc_any_##type __attribute__((may_alias))
+CC_ANY(uint8_t); CC_ANY(uint16_t); CC_ANY(uint32_t); CC_ANY(uint64_t);
+CC_ANY(int8_t); CC_ANY(int16_t); CC_ANY(int32_t); CC_ANY(int64_t);
+CC_ANY(float); CC_ANY(double);
+
+/* ---- stores on cache lines ------------------------------------------------------------------ */
+
+/* Summing 256 KiB of float32 in place, 16 bytes off a line, in a loop of C: 91 GB/s as it comes,
+   111 GB/s with the stores aligned, 129 GB/s unrolled as well (AMD EPYC family 26, AVX-512,
+   gcc 12.2, November 2026).  The 16 lines are a guess: what is short is not worth a second call. */
+static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const void *left,
+                                   const void *right, size_t n)
+{
+    const size_t line = 64, bytes_to_line = -(uintptr_t)dst % line;
+    const size_t head = bytes_to_line % size ? 0 : bytes_to_line, count = head / size;
+    if (head && n * size >= 16 * line) {
+        run(dst, left, right, count);
+        run((char *)dst + head, (const char *)left + head, (const char *)right + head, n - count);
+    } else {
+        run(dst, left, right, n);
+    }
+}
+
+/* ---- one set of kernels per instruction set ------------------------------------------------ */
+
+/* AVX-512 and NEON have fused multiply-add; the complex product must round as without. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#define CC_BEGIN_TARGET(features)                                                                  \
+    CC_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define CC_END_TARGET CC_PRAGMA(clang attribute pop)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#define CC_BEGIN_TARGET(features) CC_PRAGMA(GCC push_options) CC_PRAGMA(GCC target(features))
+#define CC_END_TARGET CC_PRAGMA(GCC pop_options)
+#endif
+
+#define CC_ISA portable
+#define CC_LANES 1
+#include "kernels_loops.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+CC_BEGIN_TARGET("avx2,f16c")
+#define CC_ISA avx2
+#define CC_LANES 16
+#include "kernels_loops.h"
+CC_END_TARGET
+
+CC_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,f16c")
+#define CC_ISA avx512
+#define CC_LANES 32
+#include "kernels_loops.h"
+CC_END_TARGET
+#endif
+
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* ---- the choice ---------------------------------------------------------------------------- */
+
+static int cc_cpu_has_any(void) { return 1; }
+
+#if defined(__x86_64__)
+static int cc_cpu_has_f16c(void) /* __builtin_cpu_supports does not know it everywhere */
+{
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
+static int cc_cpu_has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && cc_cpu_has_f16c();
+}
+
+static int cc_cpu_has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+        && cc_cpu_has_f16c();
+}
+#endif
+
+struct cc_kernels {
+    const char *isa;
+    int (*available)(void);
+    const cc_fold_fn (*folds)[CC_NDTYPES];
+    const cc_scale_fn *scales;
+};
+
+static const struct cc_kernels cc_kernels_all[] = { /* best first */
+#if defined(__x86_64__)
+    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512},
+    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2},
+#endif
+    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable},
+};
+enum { CC_NKERNELS = sizeof cc_kernels_all / sizeof *cc_kernels_all };
+
+static const struct cc_kernels *cc_kernels_now = &cc_kernels_all[CC_NKERNELS - 1];
+
+/* Choose the kernels: the best that the CPU has for NULL, else the named set.
+   Returns 0, or -1 (and changes nothing) where the name is unknown or the CPU lacks it. */
+CC_UNUSED static int cc_kernels_init(const char *isa)
+{
+    for (int i = 0; i < CC_NKERNELS; ++i) {
+        const struct cc_kernels *const k = &cc_kernels_all[i];
+        if ((isa == NULL || strcmp(isa, k->isa) == 0) && k->available()) {
+            cc_kernels_now = k;
+            return 0;
+        }
+    }
+    return -1;
+}
+
+CC_UNUSED static const char *cc_kernels_isa(void) { return cc_kernels_now->isa; }
+
+/* NULL where (op, dtype) is not supported, or not a pair at all. */
+CC_UNUSED static cc_fold_fn cc_fold_kernel(int op, int dtype)
+{
+    if (op < 0 || op >= CC_NOPS || dtype < 0 || dtype >= CC_NDTYPES)
+        return NULL;
+    return cc_kernels_now->folds[op][dtype];
+}
+
+CC_UNUSED static cc_scale_fn cc_scale_kernel(int dtype)
+{
+    if (dtype < 0 || dtype >= CC_NDTYPES)
+        return NULL;
+    return cc_kernels_now->scales[dtype];
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* The binding to the MPI that is already in the process.
+ *
+ * mpi4py has chosen and loaded an MPI library. Its functions are found by name, first in the default
+ * scope (so that tools that are preloaded keep working), then through mpi4py's own extension module,
+ * which has libmpi in its scope. Constants are handed over from mpi4py objects. Handles are ints in
+ * the MPICH family and pointers elsewhere; the calls are compiled for both and one table is chosen.
+ */
+#ifndef COLLECTIVES_MPI_BINDING_H
+#define COLLECTIVES_MPI_BINDING_H
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What the executor needs of a transport. Handles travel in 64 bits; requests are an array of
+ * `handle_size` each. Functions return MPI's error code, or what their comment says. */
+typedef struct {
+    int handle_size;
+    int (*send)(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot);
+    int (*recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot);
+    void (*clear)(void *requests, int n);
+    int (*poll)(void *requests, int n, int *count, int *done, void *statuses);
+    int (*is_pending)(const void *requests, int slot);
+    int (*length)(const void *status);
+    void (*drop)(void *requests, int slot, int is_send);
+    int (*rank)(uint64_t comm);
+    int (*size)(uint64_t comm);
+} cc_transport;
+
+static struct {
+    uint64_t byte;         /* MPI_BYTE */
+    uint64_t request_null; /* MPI_REQUEST_NULL */
+    int undefined;         /* MPI_UNDEFINED */
+    int status_size;       /* sizeof(MPI_Status) */
+    int error_offset;      /* of MPI_ERROR in it */
+    int err_in_status;     /* MPI_ERR_IN_STATUS */
+    int err_truncate;      /* MPI_ERR_TRUNCATE */
+    int (*error_class)(int, int *);
+    int (*error_string)(int, char *, int *);
+    int (*get_library_version)(char *, int *);
+} cc_mpi;
+
+static void *cc_symbol(void *library, const char *name)
+{
+    void *symbol = dlsym(RTLD_DEFAULT, name);
+    return symbol ? symbol : dlsym(library, name);
+}
+
+#define CC_HANDLE int
+#define CC_NAME(x) cc_int_##x
+#include "mpi_calls.h"
+#undef CC_HANDLE
+#undef CC_NAME
+
+#define CC_HANDLE void *
+#define CC_NAME(x) cc_pointer_##x
+#include "mpi_calls.h"
+#undef CC_HANDLE
+#undef CC_NAME
+
+/* Find the functions; `path` is the file of mpi4py's extension module, which is loaded. Returns the
+ * transport, or NULL and in *missing the function that is not there (NULL: the module is not loaded). */
+static const cc_transport *cc_mpi_bind(const char *path, int handle_size, const char **missing)
+{
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    const cc_transport *transport = handle_size == sizeof(int) ? &cc_int_transport : &cc_pointer_transport;
+    const struct { const char *name; void *slot; } wanted[] = {
+        {"MPI_Error_class", &cc_mpi.error_class},
+        {"MPI_Error_string", &cc_mpi.error_string},
+        {"MPI_Get_library_version", &cc_mpi.get_library_version},
+    };
+    *missing = NULL;
+    if (!library)
+        return NULL;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
+        void *symbol = cc_symbol(library, wanted[i].name);
+        if (!symbol) {
+            *missing = wanted[i].name;
+            return NULL;
+        }
+        memcpy(wanted[i].slot, &symbol, sizeof symbol);
+    }
+    *missing = handle_size == sizeof(int) ? cc_int_lookup(library) : cc_pointer_lookup(library);
+    return *missing ? NULL : transport;
+}
+
+#endif

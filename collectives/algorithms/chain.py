@@ -1,0 +1,68 @@
+"""Chains: each rank speaks with its neighbours only; long messages stream through in segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+SOURCE = (
+    "Pjesivac-Grbovic, Angskun, Bosilca, Fagg, Gabriel, Dongarra: Performance analysis of MPI "
+    "collective operations, 2007, doi:10.1007/s10586-007-0012-0"
+)
+
+
+@algorithm("broadcast", name="chain", cost=Cost(rounds="p - 1", sent="min(1, p - 1)"), source=SOURCE)
+def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The array walks from the root to its right, rank by rank.
+
+    Each rank receives from its left and passes on to its right. For one short array this is the
+    slowest way; for a long one in segments all ranks work at once.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("broadcast", "chain", p=4)))
+            start | step 1 | step 2 | step 3
+    rank 0  *     | *      | *      | *
+    rank 1  .     | *      | *      | *
+    rank 2  .     | .      | *      | *
+    rank 3  .     | .      | .      | *
+    """
+    v = (r - root) % p
+    if v > 0:
+        yield Exchange(recv=((r - 1) % p, 0))
+    if v < p - 1:
+        yield Exchange(send=((r + 1) % p, 0))
+
+
+@algorithm(
+    "reduce",
+    name="chain",
+    cost=Cost(rounds="p - 1", sent="min(1, p - 1)", folded="min(1, p - 1)"),
+    source=SOURCE,
+)
+def reduce_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The sum walks from the root's left neighbour all the way round to the root.
+
+    The rank farthest round from the root sends first; each next one folds its own array in and
+    passes the sum on to its left.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce", "chain", p=4)))
+            start | step 1 | step 2 | step 3
+    rank 0  0     | 0      | 0      | *
+    rank 1  1     | 1      | 123    | 123
+    rank 2  2     | 23     | 23     | 23
+    rank 3  3     | 3      | 3      | 3
+    """
+    v = (r - root) % p
+    if v < p - 1:
+        yield Exchange(recv=((r + 1) % p, 0), fold=True)
+    if v > 0:
+        yield Exchange(send=((r - 1) % p, 0))

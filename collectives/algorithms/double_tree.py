@@ -1,0 +1,97 @@
+"""Two trees at once: each carries half of the array; who is inside one is a leaf of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+
+def parent(i: int, p: int) -> int | None:
+    """Return the parent of node `i` in the in-order binary tree over 1..p, or None at the top.
+
+    Odd nodes are leaves; a node that ends in ``k`` zero bits stands at height ``k``.
+    """
+    bit = i & -i
+    while 2 * bit <= p:
+        up = (i ^ bit) | (2 * bit)
+        if up <= p:
+            return up
+        i, bit = up, 2 * bit
+    return None
+
+
+def children(i: int, p: int) -> list[int]:
+    """Return the children of node `i`: at most one below it and one above it in order."""
+    half = (i & -i) // 2
+    if not half:
+        return []
+    below, above = [i - half], half
+    while above and i + above > p:
+        above //= 2
+    return below + ([i + above] if above else [])
+
+
+def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
+    """Return (block, parent, children) of rank `r` in both trees, as ranks.
+
+    The second tree is the first one mirrored (even p) or moved on by one (odd p), so that a
+    rank has children in at most one of the two.
+    """
+    if p % 2:
+        to_node, to_rank = (r + 1) % p + 1, lambda i: (i - 2) % p
+    else:
+        to_node, to_rank = p - r, lambda i: p - i
+    up, down = parent(to_node, p), children(to_node, p)
+    first_up = parent(r + 1, p)
+    first = (0, None if first_up is None else first_up - 1, [c - 1 for c in children(r + 1, p)])
+    return [first, (1, None if up is None else to_rank(up), [to_rank(c) for c in down])]
+
+
+@algorithm(
+    "allreduce",
+    blocks=2,
+    cost=Cost(rounds="2*lg", sent="min(2, p/2)*min(1, p - 1)", folded="min(1, (p - 1)/2)"),
+    source=(
+        "Sanders, Speck, Traff: Two-tree algorithms for full bandwidth broadcast, reduction and "
+        "scan, 2009, doi:10.1016/j.parco.2009.09.001"
+    ),
+)
+def double_tree(r: int, p: int) -> Iterator[Exchange]:
+    """Reduce up and broadcast down two complementary binary trees, half of the array on each.
+
+    Block 0 is summed up one tree and comes down again, block 1 the other. Who is inside one tree
+    is a leaf of the other, so that sends and receives of both halves fill the links at once: a
+    rank starts as a leaf, works its inner node, and gets its leaf's half at the end.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "double_tree", p=4)))
+            start | step 1  | step 2  | step 3 | step 4
+    block   0 1   | 0   1   | 0   1   | 0 1    | 0 1
+    rank 0  0 0   | 0   0   | 0   *   | 0 *    | * *
+    rank 1  1 1   | 012 1   | 012 1   | * 1    | * *
+    rank 2  2 2   | 2   123 | 2   123 | 2 *    | * *
+    rank 3  3 3   | 3   3   | *   3   | * 3    | * *
+    """
+    if p == 1:
+        return
+    inside = [tree for tree in trees(r, p) if tree[2]]
+    leaf = [tree for tree in trees(r, p) if not tree[2]]
+    # As a leaf: give at once, and take at the end, beside what is handed down the other tree.
+    yield Exchange(
+        send=[(up, b) for b, up, _ in leaf if up is not None],
+        recv=[(c, b) for b, _, down in inside for c in down],
+        fold=True,
+    )
+    for b, up, _ in inside:
+        if up is not None:
+            yield Exchange(send=(up, b))
+            yield Exchange(recv=(up, b))
+    yield Exchange(
+        send=[(c, b) for b, _, down in inside for c in down],
+        recv=[(up, b) for b, up, _ in leaf if up is not None],
+    )

@@ -1,0 +1,98 @@
+"""Flat: everything passes through one rank, which speaks with each of the others directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+SOURCE = (
+    "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and "
+    "experience, 2007, doi:10.1002/cpe.1206"
+)
+
+
+@algorithm(
+    "broadcast",
+    name="flat",
+    cost=Cost(rounds="min(1, p - 1)", sent="p - 1"),
+    source=SOURCE,
+)
+def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The root sends its array to every other rank.
+
+    All messages leave the root in one round; nobody else sends.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("broadcast", "flat", p=4)))
+            start | step 1
+    rank 0  *     | *
+    rank 1  .     | *
+    rank 2  .     | *
+    rank 3  .     | *
+    """
+    if r == root:
+        yield Exchange(send=[((root + t) % p, 0) for t in range(1, p)])
+    else:
+        yield Exchange(recv=(root, 0))
+
+
+@algorithm(
+    "reduce",
+    name="flat",
+    cost=Cost(rounds="min(1, p - 1)", sent="min(1, p - 1)", folded="p - 1"),
+    source=SOURCE,
+    keeps_order=True,
+)
+def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Every rank sends its array to the root, which folds them in rank order.
+
+    All messages reach the root in one round. The root folds from rank 0 up, with its own array
+    in its place, whichever comes first.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce", "flat", p=4)))
+            start | step 1
+    rank 0  0     | *
+    rank 1  1     | 1
+    rank 2  2     | 2
+    rank 3  3     | 3
+    """
+    if r == root:
+        yield Exchange(recv=[((root + t) % p, 0) for t in range(1, p)], fold=True)
+    else:
+        yield Exchange(send=(root, 0))
+
+
+@algorithm(
+    "allreduce",
+    cost=Cost(rounds="2*min(1, p - 1)", sent="p - 1", folded="p - 1"),
+    source="the parameter server with one server; " + SOURCE,
+    keeps_order=True,
+)
+def master_worker(r: int, p: int) -> Iterator[Exchange]:
+    """The workers send their arrays to the master, rank 0, which folds and distributes.
+
+    First the workers send and the master folds in rank order; then the master sends the sum to
+    each worker. The master carries all traffic, ``2 (p - 1)`` arrays.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "master_worker", p=4)))
+            start | step 1 | step 2
+    rank 0  0     | *      | *
+    rank 1  1     | 1      | *
+    rank 2  2     | 2      | *
+    rank 3  3     | 3      | *
+    """
+    yield from reduce_flat(r, p, root=0)
+    yield from broadcast_flat(r, p, root=0)

@@ -1,0 +1,139 @@
+"""Recursive halving and doubling: the butterfly on ever smaller, then ever larger parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.algorithms.butterfly import core, rank_of
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+SOURCE = (
+    "Rabenseifner: Optimization of collective reduction operations, 2004, "
+    "doi:10.1007/978-3-540-24685-5_1"
+)
+
+
+def core_size(p: int) -> int:
+    """Return the largest power of two up to `p`: the number of blocks, and of ranks in the core."""
+    return 1 << (p.bit_length() - 1)
+
+
+def reduce_scatter_halving(v: int, p: int, root: int = 0) -> Iterator[Exchange]:
+    """Share-reduce: number `v` of the core ends with block `v` of the sum.
+
+    Partners at distance q/2, q/4, ..., 1 each keep the half that holds their own block.
+    """
+    distance = core_size(p) // 2
+    while distance:
+        other = v ^ distance
+        peer = (rank_of(other, p) + root) % p
+        kept, given = (w // distance * distance for w in (v, other))
+        yield Exchange(
+            send=(peer, range(given, given + distance)),
+            recv=(peer, range(kept, kept + distance)),
+            fold=True,
+        )
+        distance //= 2
+
+
+def allgather_doubling(v: int, p: int) -> Iterator[Exchange]:
+    """Share-only: partners at distance 1, 2, 4, ... exchange all blocks that they have."""
+    distance = 1
+    while distance < core_size(p):
+        other = v ^ distance
+        peer = rank_of(other, p)
+        mine, theirs = (w // distance * distance for w in (v, other))
+        yield Exchange(
+            send=(peer, range(mine, mine + distance)), recv=(peer, range(theirs, theirs + distance))
+        )
+        distance *= 2
+
+
+@algorithm(
+    "allreduce",
+    blocks=core_size,
+    cost=Cost(
+        rounds="2*lg + 2*rest",
+        sent="2*(2**lg - 1)/2**lg + rest",
+        folded="(2**lg - 1)/2**lg + rest",
+    ),
+    source=SOURCE,
+)
+def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
+    """Reduce-scatter by recursive halving, then allgather by recursive doubling.
+
+    Share-reduce: partners at half the distance of the round before trade the halves of what they
+    still work on, until each rank has one finished block. Share-only: the same partners in
+    reverse, with twice as much each round. Ranks beyond a power of two give their array to a
+    neighbour before, and get the result after.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "halving_doubling", p=4)))
+            start   | step 1      | step 2      | step 3  | step 4
+    block   0 1 2 3 | 0  1  2  3  | 0  1  2  3  | 0 1 2 3 | 0 1 2 3
+    rank 0  0 0 0 0 | 02 02 0  0  | *  02 0  0  | * * 0 0 | * * * *
+    rank 1  1 1 1 1 | 13 13 1  1  | 13 *  1  1  | * * 1 1 | * * * *
+    rank 2  2 2 2 2 | 2  2  02 02 | 2  2  *  02 | 2 2 * * | * * * *
+    rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *  | 3 3 * * | * * * *
+    """
+    q, v, partner, outside = core(r, p)
+    everything = range(q)
+    if outside:
+        yield Exchange(send=(partner, everything))
+        yield Exchange(recv=(partner, everything))
+        return
+    if partner is not None:
+        yield Exchange(recv=(partner, everything), fold=True)
+    yield from reduce_scatter_halving(v, p)
+    yield from allgather_doubling(v, p)
+    if partner is not None:
+        yield Exchange(send=(partner, everything))
+
+
+@algorithm(
+    "reduce",
+    blocks=core_size,
+    cost=Cost(
+        rounds="2*lg + rest",
+        sent="max((2**lg - 1)/2**lg + (0.5 if lg else 0), rest)",
+        folded="(2**lg - 1)/2**lg + rest",
+    ),
+    source=SOURCE,
+)
+def reduce_scatter_gather(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Reduce-scatter by recursive halving, then gather the blocks up a binomial tree.
+
+    Ranks count from the root. Recursive halving leaves one finished block with each; then
+    neighbouring runs of blocks are joined, twice as long each round, until the root has all.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce", "reduce_scatter_gather", p=4)))
+            start   | step 1      | step 2      | step 3    | step 4
+    block   0 1 2 3 | 0  1  2  3  | 0  1  2  3  | 0  1 2  3 | 0  1 2  3
+    rank 0  0 0 0 0 | 02 02 0  0  | *  02 0  0  | *  * 0  0 | *  * *  *
+    rank 1  1 1 1 1 | 13 13 1  1  | 13 *  1  1  | 13 * 1  1 | 13 * 1  1
+    rank 2  2 2 2 2 | 2  2  02 02 | 2  2  *  02 | 2  2 *  * | 2  2 *  *
+    rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *  | 3  3 13 * | 3  3 13 *
+    """
+    q, v, partner, outside = core((r - root) % p, p)
+    if outside:
+        yield Exchange(send=((partner + root) % p, range(q)))
+        return
+    if partner is not None:
+        yield Exchange(recv=((partner + root) % p, range(q)), fold=True)
+    yield from reduce_scatter_halving(v, p, root)
+    distance = 1
+    while distance < q:
+        peer = (rank_of(v ^ distance, p) + root) % p
+        if v & distance:
+            yield Exchange(send=(peer, range(v, v + distance)))
+            return
+        yield Exchange(recv=(peer, range(v + distance, v + 2 * distance)))
+        distance *= 2

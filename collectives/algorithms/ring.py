@@ -1,0 +1,93 @@
+"""Rings: each rank sends to its right and receives from its left, one block a round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+
+def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
+    """Share-only: blocks walk round the ring until everybody has all.
+
+    Rank ``r`` starts with block ``(r - root + ahead) % p``.
+    """
+    left, right = (r - 1) % p, (r + 1) % p
+    v = r - root + ahead
+    for t in range(p - 1):
+        yield Exchange(send=(right, (v - t) % p), recv=(left, (v - t - 1) % p))
+
+
+@algorithm(
+    "allreduce",
+    blocks=lambda p: p,
+    cost=Cost(rounds="2*(p - 1)", sent="2*(p - 1)/p", folded="(p - 1)/p"),
+    source=(
+        "Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, "
+        "2009, doi:10.1016/j.jpdc.2008.09.002"
+    ),
+)
+def ring(r: int, p: int) -> Iterator[Exchange]:
+    """Share-reduce: sums walk round the ring, growing; share-only: full sums walk round again.
+
+    Share-reduce: in round t rank r passes block ``r - t`` to the right, and folds block
+    ``r - t - 1`` from the left, so that it ends with block ``r + 1`` complete. Share-only: the
+    complete blocks make the same way round and replace what they meet.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allreduce", "ring", p=3)))
+            start | step 1   | step 2   | step 3   | step 4
+    block   0 1 2 | 0  1  2  | 0  1  2  | 0  1  2  | 0 1 2
+    rank 0  0 0 0 | 0  0  02 | 0  *  02 | *  *  02 | * * *
+    rank 1  1 1 1 | 01 1  1  | 01 1  *  | 01 *  *  | * * *
+    rank 2  2 2 2 | 2  12 2  | *  12 2  | *  12 *  | * * *
+    """
+    left, right = (r - 1) % p, (r + 1) % p
+    for t in range(p - 1):
+        yield Exchange(send=(right, (r - t) % p), recv=(left, (r - t - 1) % p), fold=True)
+    yield from allgather_ring(r, p, ahead=1)
+
+
+@algorithm(
+    "broadcast",
+    blocks=lambda p: p,
+    cost=Cost(rounds="up + p - 1", sent="2*(p - 1)/p"),
+    source=(
+        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
+        "MPICH, 2005, doi:10.1177/1094342005051521"
+    ),
+)
+def scatter_allgather(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Scatter the blocks down a binomial tree, then allgather them round a ring.
+
+    The root hands each subtree of a binomial tree the blocks of its ranks, in one message, until
+    each rank has its own block; then the blocks walk round the ring until everybody has all.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("broadcast", "scatter_allgather", p=4)))
+            start   | step 1  | step 2  | step 3  | step 4  | step 5
+    block   0 1 2 3 | 0 1 2 3 | 0 1 2 3 | 0 1 2 3 | 0 1 2 3 | 0 1 2 3
+    rank 0  * * * * | * * * * | * * * * | * * * * | * * * * | * * * *
+    rank 1  . . . . | . . . . | . * . . | * * . . | * * . * | * * * *
+    rank 2  . . . . | . . * * | . . * * | . * * * | * * * * | * * * *
+    rank 3  . . . . | . . . . | . . . * | . . * * | . * * * | * * * *
+    """
+    v = (r - root) % p
+    reach = 1
+    while reach < p and not v & reach:
+        reach *= 2
+    if v:
+        yield Exchange(recv=((v - reach + root) % p, range(v, min(v + reach, p))))
+    while reach > 1:
+        reach //= 2
+        if v + reach < p:
+            blocks = range(v + reach, min(v + 2 * reach, p))
+            yield Exchange(send=((v + reach + root) % p, blocks))
+    yield from allgather_ring(r, p, root)

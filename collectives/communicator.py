@@ -1,0 +1,514 @@
+"""The communicator: the collectives as methods."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import sys
+import time
+import weakref
+from types import TracebackType
+from typing import Any
+
+from collectives import _core, binding, check, registry, schedule, select
+from collectives.agreement import Agreement
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.reductions import SUM, Reduction
+
+__all__ = ["Communicator", "world"]
+
+ALLREDUCE, REDUCE, BROADCAST, BARRIER = range(4)
+
+# A user's algorithm is proven on its first use on up to this many ranks; beyond, a proof takes
+# longer than anyone waits (256 ranks of a ring: a minute).
+PROVEN_SIZE = 256
+
+# Polls before a wait gives way to other processes. With a core for each rank, giving way costs
+# microseconds when the message is about to come; with fewer, not giving way costs a time slice.
+PATIENCE = 4000
+PATIENCE_OVERSUBSCRIBED = 20
+
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+class Communicator:
+    """A group of ranks that run collectives together. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm, optional
+        The group; ``MPI.COMM_WORLD`` by default. It is duplicated, so that messages of the library
+        and of the program never meet.
+    timeout : float, optional
+        Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
+        by default.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank's number, and how many there are.
+    local_rank, local_size : int
+        The same among the ranks of this host.
+    node, nodes : int
+        This host's number, and how many hosts there are.
+
+    Raises
+    ------
+    ArgumentError
+        If `mpi` is not an intracommunicator.
+    BindingError
+        If there is no usable MPI.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> comm = cc.world()
+    >>> float(comm.allreduce(np.ones(3)).sum()) == 3 * comm.size
+    True
+    """
+
+    rank: int
+    size: int
+
+    def __init__(self, mpi: Any = None, *, timeout: float | None = None) -> None:
+        MPI = binding.load()
+        if mpi is None:
+            mpi = MPI.COMM_WORLD
+        if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
+            raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
+        if timeout is None:
+            timeout = _environment_seconds("COLLECTIVES_TIMEOUT", 1800.0)
+        self._mpi = mpi.Dup()
+        self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
+        self._family = binding.family(MPI)
+        self._plans: dict[tuple[str, str, int], _core.Plan] = {}
+        self._locate()
+        cores = max(1, self._cores)
+        patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
+        self._engine = _core.Engine(MPI, self._mpi, self._choose, timeout, patience)
+        self._call = self._engine.call
+        self.rank, self.size = self._engine.rank, self._engine.size
+        self._control: Any = None
+        if _environment_flag("COLLECTIVES_VALIDATE"):
+            self._control = self._mpi.Dup()
+            self._engine.agree = Agreement(self._control, timeout)
+        _open.add(self)
+
+    def _locate(self) -> None:
+        """Find out which ranks share this host, and on how many cores. Collective."""
+        host = f"{platform.node()} {_boot_id()}"
+        key = hashlib.blake2b(host.encode(), digest_size=8).hexdigest()
+        mask = sum(1 << core for core in os.sched_getaffinity(0))
+        everybody = self._mpi.allgather((key, mask))
+        hosts = list(dict.fromkeys(each for each, _ in everybody))
+        local = [r for r, (each, _) in enumerate(everybody) if each == key]
+        self.node, self.nodes = hosts.index(key), len(hosts)
+        self.local_rank, self.local_size = local.index(self._mpi.Get_rank()), len(local)
+        shared = 0
+        for r in local:
+            shared |= everybody[r][1]
+        self._cores = shared.bit_count()
+
+    @property
+    def mpi(self) -> Any:
+        """The mpi4py communicator that carries the messages; use a duplicate of it."""
+        return self._mpi
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a wait raises `StallError`."""
+        return self._engine.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._engine.timeout = seconds
+
+    def __repr__(self) -> str:
+        if self._mpi is None:
+            return "<collectives.Communicator, freed>"
+        return f"<collectives.Communicator, rank {self.rank} of {self.size}>"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error the other ranks may be anywhere: freeing, which is collective, could hang.
+        if error is None:
+            self.free()
+
+    # -- the collectives ---------------------------------------------------------------------
+
+    def allreduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Fold the arrays of all ranks; every rank gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            This rank's contribution: same number of elements and dtype on all ranks. Host memory.
+            If it is not contiguous, a packed copy is sent.
+        out : array, optional
+            Where the result goes: contiguous, writable, as many elements and the dtype of `x`;
+            `x` itself (in place) or memory apart from it. A new array by default.
+        op : Reduction
+            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``, ``BOR``,
+            ``BXOR``.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
+            by default.
+        prescale, postscale : float
+            What each contribution, and the result, is multiplied by.
+
+        Returns
+        -------
+        array
+            `out`, or a new array with the shape of `x`.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent; other
+            ranks wait until their deadline, or raise `MismatchError` under ``COLLECTIVES_VALIDATE=1``.
+        UnsupportedTypeError
+            If there is no kernel for this operation and dtype.
+        MPIError, MismatchError, StallError
+            If the transport fails, a message has an unexpected length, or the deadline passes. The
+            communicator is broken then.
+        """
+        return self._call(ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale)
+
+    def iallreduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start an `allreduce` and return at once.
+        Collective: all ranks start their operations in the same order, and complete them in any.
+
+        Parameters
+        ----------
+        x, out, op, algorithm, prescale, postscale
+            As for `allreduce`. Neither `x` nor `out` may be touched until the request is complete.
+
+        Returns
+        -------
+        Request
+            ``test()`` moves it on and says whether it is complete; ``wait()`` returns the result.
+            Messages move only inside calls of the library.
+        """
+        request: _core.Request = self._call(
+            ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, False
+        )
+        return request
+
+    def reduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Fold the arrays of all ranks; the root gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        x, op, algorithm, prescale, postscale
+            As for `allreduce`.
+        out : array, optional
+            Where the root's result goes; ignored on other ranks.
+        root : int
+            The rank that gets the result.
+
+        Returns
+        -------
+        array or None
+            The result on the root, None elsewhere.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._call(REDUCE, x, out, op, root, algorithm, prescale, postscale)
+
+    def ireduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start a `reduce` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(
+            REDUCE, x, out, op, root, algorithm, prescale, postscale, False
+        )
+        return request
+
+    def broadcast(
+        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
+    ) -> Any:
+        """Give the root's array to every rank.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            The data on the root. On other ranks it says the number of elements and the dtype, which
+            are the root's; its contents are not read.
+        out : array, optional
+            Where the data goes, as for `allreduce`; ``out=x`` broadcasts in place. A new array by
+            default.
+        root : int
+            The rank whose data everybody gets.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("broadcast")``.
+
+        Returns
+        -------
+        array
+            `out`, or a new array.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._call(BROADCAST, x, out, None, root, algorithm)
+
+    def ibroadcast(
+        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
+    ) -> _core.Request:
+        """Start a `broadcast` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(
+            BROADCAST, x, out, None, root, algorithm, 1.0, 1.0, False
+        )
+        return request
+
+    def barrier(self, *, algorithm: str | None = None) -> None:
+        """Wait until every rank has come here.
+        Collective.
+
+        Raises
+        ------
+        StallError
+            If a rank does not come within the deadline.
+        """
+        self._call(BARRIER, None, None, None, 0, algorithm)
+
+    def ibarrier(self, *, algorithm: str | None = None) -> _core.Request:
+        """Start a `barrier` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(
+            BARRIER, None, None, None, 0, algorithm, 1.0, 1.0, False
+        )
+        return request
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Split into groups of equal `color`, ordered by `key`, then by rank.
+        Collective.
+
+        Returns
+        -------
+        Communicator or None
+            This rank's group; None where `color` is None.
+        """
+        MPI = binding.load()
+        part = self._alive().Split(MPI.UNDEFINED if color is None else color, key)
+        if part == MPI.COMM_NULL:
+            return None
+        try:
+            return Communicator(part, timeout=self.timeout)
+        finally:
+            part.Free()
+
+    def dup(self) -> Communicator:
+        """Return a communicator with the same ranks, whose messages never meet those of this one.
+        Collective.
+        """
+        return Communicator(self._alive(), timeout=self.timeout)
+
+    def free(self) -> None:
+        """Give the communicator back; it cannot be used afterwards.
+        Collective.
+
+        Raises
+        ------
+        CommunicatorError
+            If operations are in flight; the text lists them.
+        """
+        if self._mpi is None:
+            return
+        pending = self._engine.pending()
+        if pending:
+            raise CommunicatorError(f"operations are in flight: {'; '.join(pending)}; wait for them")
+        self._engine.broken = "the communicator was freed"
+        _open.discard(self)
+        for mpi in (self._control, self._mpi):
+            if mpi is not None:
+                mpi.Free()
+        self._mpi = self._control = None
+
+    def _alive(self) -> Any:
+        if self._engine.broken is not None:
+            raise CommunicatorError(self._engine.broken)
+        return self._mpi
+
+    # -- choice ------------------------------------------------------------------------------
+
+    def explain(
+        self, collective: str, nbytes: int = 0, *, algorithm: str | None = None
+    ) -> select.Decision:
+        """Say which algorithm a call would run, and why.
+        Local.
+
+        Parameters
+        ----------
+        collective : str
+            ``"allreduce"``, ``"reduce"``, ``"broadcast"`` or ``"barrier"``.
+        nbytes : int
+            Bytes of the array.
+        algorithm : str, optional
+            What the call would pass.
+
+        Returns
+        -------
+        Decision
+            Printed, it tells the algorithm, the reason, rounds, and bytes per rank.
+        """
+        return select.decide(
+            collective, algorithm, p=self.size, nbytes=nbytes, family=self._family
+        )
+
+    def _choose(self, collective: str, name: str | None, nbytes: int, root: int) -> _core.Choice:
+        """Return the plan for a class of calls; the core asks once for each. Local.
+
+        Sizes of one class have equally many bits; the table is asked for the largest of them.
+        """
+        largest = (1 << nbytes.bit_length()) - 1
+        decision = select.decide(collective, name, p=self.size, nbytes=largest, family=self._family)
+        algorithm = decision.algorithm
+        key = collective, algorithm.name, root
+        plan = self._plans.get(key)
+        if plan is None or plan.source.algorithm is not algorithm:
+            if not algorithm.included and self.size <= PROVEN_SIZE:
+                check.check(algorithm, p=self.size, root=root)
+            source = schedule.compile(algorithm, self.size, self.rank, root)
+            whole, split = (schedule.pack(source, whole=whole) for whole in (True, False))
+            plan = self._plans[key] = _core.Plan(source, whole, split)
+        return _core.Choice(plan, decision.segment)
+
+
+def _environment_seconds(name: str, default: float) -> float:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of seconds")
+    return seconds
+
+
+def _environment_flag(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")
+
+
+def _boot_id() -> str:
+    """Tell hosts apart that have the same name, as containers may."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+_world: Communicator | None = None
+
+
+def world() -> Communicator:
+    """Return the communicator of all ranks, the default one.
+    Collective on the first call.
+
+    Raises
+    ------
+    BindingError
+        If there is no usable MPI; the text says what to install.
+    """
+    global _world
+    if _world is None or _world._mpi is None:
+        _world = Communicator()
+    return _world
+
+
+GRACE = 1.0  # seconds that operations in flight get to complete at exit
+
+
+def _at_exit() -> None:
+    """End a program that leaves operations in flight: with an error, not a hang."""
+    left = _pending()
+    limit = time.monotonic() + GRACE
+    while left and time.monotonic() < limit:
+        time.sleep(0.001)
+        for comm in list(_open):
+            for request in list(comm._engine.live):
+                try:
+                    request.test()
+                except Exception as error:
+                    print(f"collectives: at exit: {error}", file=sys.stderr)
+        left = _pending()
+    if not left:
+        return
+    rank = _world.rank if _world is not None else next(iter(_open)).rank
+    print(
+        f"collectives: rank {rank} exits with operations in flight: {'; '.join(left)}; "
+        f"wait for every request before the program ends",
+        file=sys.stderr,
+        flush=True,
+    )
+    binding.load().COMM_WORLD.Abort(1)
+
+
+def _pending() -> list[str]:
+    return [text for comm in list(_open) for text in comm._engine.pending()]
+
+
+atexit.register(_at_exit)

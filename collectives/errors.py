@@ -1,0 +1,83 @@
+"""The errors of the library, one tree.
+
+::
+
+    CollectivesError
+    ├── ArgumentError (ValueError)         a count, root, op, algorithm or option is wrong
+    │   └── BufferError (BufferError)      an array cannot be used: layout, overlap, read-only
+    ├── UnsupportedTypeError (TypeError)   a dtype, or an op on a dtype, that no kernel has
+    ├── ProofError (ValueError)            an algorithm was refused by its proof
+    ├── MismatchError (RuntimeError)       ranks called different things
+    ├── StallError (TimeoutError)          a wait reached its deadline
+    ├── MPIError (RuntimeError)            MPI reported a failure
+    ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
+    └── BindingError (ImportError)         no usable MPI in this process
+
+Each also inherits the builtin in brackets, so that a caller who has never heard of this
+library can catch it. All pickle: they carry their text and nothing else.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+
+class CollectivesError(Exception):
+    """Base of every error that the library raises on purpose."""
+
+
+class ArgumentError(CollectivesError, ValueError):
+    """An argument has a value that the call cannot accept.
+
+    Raised before anything is sent; the communicator is usable afterwards. The other ranks
+    see it only under ``COLLECTIVES_VALIDATE=1``, as a `MismatchError`.
+    """
+
+
+class BufferError(ArgumentError, builtins.BufferError):
+    """An array cannot be read or written: strided, read-only, overlapping, wrong size or dtype.
+
+    Raised before anything is sent. Pass a C-contiguous, writable array as ``out``.
+    """
+
+
+class UnsupportedTypeError(CollectivesError, TypeError):
+    """No kernel exists for this dtype, or for this operation on it; the text lists those that do."""
+
+
+class ProofError(CollectivesError, ValueError):
+    """The replay of an algorithm on all ranks broke one of its promises.
+
+    The text names the rank, the round and the block. Nothing was sent.
+    """
+
+
+class MismatchError(CollectivesError, RuntimeError):
+    """The ranks of one communicator called different things.
+
+    With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank before data moves, names what
+    each rank called, and leaves the communicator usable. Without it, it is raised by a rank
+    that received a message of an unexpected length; the communicator is then broken.
+    """
+
+
+class StallError(CollectivesError, TimeoutError):
+    """A collective waited longer than its deadline; the text says who waits for whom.
+
+    The communicator is broken afterwards: messages may still be under way.
+    """
+
+
+class MPIError(CollectivesError, RuntimeError):
+    """MPI reported a failure; the text has MPI's own, the collective, the round and the peer.
+
+    The communicator is broken afterwards.
+    """
+
+
+class CommunicatorError(CollectivesError, RuntimeError):
+    """The communicator was freed, is broken, or has too many operations in flight."""
+
+
+class BindingError(CollectivesError, ImportError):
+    """MPI is missing, or is not the one that it seems to be; the text says what to do."""

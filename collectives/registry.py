@@ -1,0 +1,243 @@
+"""The table of algorithms: what each is called, needs, costs and promises.
+
+An algorithm enters by one decorator above its generator; calls, proofs, pictures, benchmarks
+and the command line all read this table and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectives.errors import ArgumentError
+from collectives.spec import COLLECTIVES, Collective, collective
+
+__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister"]
+
+Generator = Callable[..., Iterator[Any]]
+
+_REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "power_of_two": (lambda p: p & (p - 1) == 0, "a power of two as the number of ranks"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of an algorithm as formulas in ``p``, asserted against the proof by the tests.
+
+    Attributes
+    ----------
+    rounds : str
+        Longest chain of dependent rounds: what multiplies alpha, the seconds per message.
+    sent : str
+        Most that one rank sends, in units of the message: what multiplies beta.
+    folded : str
+        Most that one rank folds, in units of the message: what multiplies gamma.
+
+    Notes
+    -----
+    The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p) and ``rest``
+    (1 if p is not a power of two, else 0).
+    """
+
+    rounds: str
+    sent: str
+    folded: str = "0"
+
+    def evaluate(self, p: int) -> tuple[float, float, float]:
+        """Return (rounds, sent, folded) as numbers for `p` ranks."""
+        lg = p.bit_length() - 1
+        up = (p - 1).bit_length()
+        values = {"p": p, "lg": lg, "up": up, "rest": int(up != lg), "min": min, "max": max}
+        formulas = (self.rounds, self.sent, self.folded)
+        rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
+        return rounds, sent, folded
+
+    def __str__(self) -> str:
+        terms = [(self.rounds, "alpha"), (self.sent, "n beta"), (self.folded, "n gamma")]
+        return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of the registry.
+
+    Attributes
+    ----------
+    collective : Collective
+        The contract that it fulfils.
+    name : str
+        What callers write as ``algorithm=``.
+    generate : callable
+        ``generate(r, p)`` or ``generate(r, p, root)``: yields the rounds of rank `r`.
+    blocks : callable
+        ``blocks(p)``: into how many blocks the buffer is cut.
+    cost : Cost or None
+        Formulas; the included algorithms all have them.
+    source : str
+        Author, title, year, DOI.
+    requires : tuple of str
+        Names of requirements on p (``"power_of_two"``).
+    same_bits : bool
+        Whether all ranks end with the same expression, hence the same bits.
+    keeps_order : bool
+        Whether contributions are folded in rank order, as a non-commutative operation needs.
+    included : bool
+        Whether it came with the library and is proven by its tests. Others are proven on the
+        first call that uses them.
+    """
+
+    collective: Collective
+    name: str
+    generate: Generator = field(repr=False)
+    blocks: Callable[[int], int] = field(repr=False)
+    cost: Cost | None
+    source: str
+    requires: tuple[str, ...]
+    same_bits: bool
+    keeps_order: bool
+    included: bool
+
+    @property
+    def summary(self) -> str:
+        """The first line of the generator's docstring."""
+        return (self.generate.__doc__ or "").strip().partition("\n")[0]
+
+    def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
+        """Return the generator of the rounds of rank `r`."""
+        return self.generate(r, p, root) if self.collective.rooted else self.generate(r, p)
+
+    def refusal(self, p: int) -> str | None:
+        """Say why the algorithm cannot run on `p` ranks, or None if it can."""
+        for name in self.requires:
+            holds, text = _REQUIREMENTS[name]
+            if not holds(p):
+                return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
+        return None
+
+
+_TABLE: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+def algorithm(
+    collective_name: str,
+    *,
+    name: str | None = None,
+    blocks: int | Callable[[int], int] = 1,
+    cost: Cost | None = None,
+    source: str = "",
+    requires: tuple[str, ...] = (),
+    same_bits: bool = True,
+    keeps_order: bool = False,
+    replace: bool = False,
+) -> Callable[[Generator], Generator]:
+    """Register a generator of rounds as an algorithm. Local.
+
+    Parameters
+    ----------
+    collective_name : str
+        ``"allreduce"``, ``"reduce"``, ``"broadcast"`` or ``"barrier"``.
+    name : str, optional
+        What callers write as ``algorithm=``; the function's name by default.
+    blocks : int or callable
+        Number of blocks that the buffer is cut into, or a function of p.
+    cost, source, requires, same_bits, keeps_order
+        See `Algorithm`. What is promised is proven, not believed.
+    replace : bool
+        Allow a name that is taken.
+
+    Returns
+    -------
+    callable
+        A decorator that returns the generator unchanged.
+
+    Raises
+    ------
+    ArgumentError
+        If the collective or a requirement is unknown, or the name is taken.
+
+    Examples
+    --------
+    >>> from collectives import algorithms, check
+    >>> @algorithms.algorithm("broadcast", name="sequential")
+    ... def sequential(r, p, root):
+    ...     "The root sends to one rank after the other."
+    ...     for q in range(p):
+    ...         if r == root and q != root:
+    ...             yield algorithms.Exchange(send=(q, 0))
+    ...         elif r == q != root:
+    ...             yield algorithms.Exchange(recv=(root, 0))
+    >>> check.check("broadcast", "sequential", p=4, root=2).depth
+    3
+    >>> algorithms.unregister("broadcast", "sequential")
+    """
+    contract = collective(collective_name)
+    unknown = [text for text in requires if text not in _REQUIREMENTS]
+    if unknown:
+        raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
+    cut = blocks if callable(blocks) else lambda p: blocks
+
+    def register(generate: Generator) -> Generator:
+        row = Algorithm(
+            collective=contract,
+            name=name or generate.__name__,
+            generate=generate,
+            blocks=cut,
+            cost=cost,
+            source=source,
+            requires=requires,
+            same_bits=same_bits,
+            keeps_order=keeps_order,
+            included=generate.__module__.startswith("collectives.algorithms."),
+        )
+        table = _TABLE[contract.name]
+        if row.name in table and not replace:
+            raise ArgumentError(
+                f"{contract.name} already has an algorithm {row.name!r}; pass replace=True to take its place"
+            )
+        table[row.name] = row
+        return generate
+
+    return register
+
+
+def unregister(collective_name: str, name: str) -> None:
+    """Take an algorithm out of the registry. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not there.
+    """
+    get(collective_name, name)
+    del _TABLE[collective_name][name]
+
+
+def names(collective_name: str) -> list[str]:
+    """Return the names of the algorithms of a collective, in the order of registration. Local.
+
+    Examples
+    --------
+    >>> from collectives import algorithms
+    >>> algorithms.names("reduce")
+    ['flat', 'tree', 'chain', 'reduce_scatter_gather']
+    """
+    return list(_TABLE[collective(collective_name).name])
+
+
+def get(collective_name: str, name: str) -> Algorithm:
+    """Return the registered algorithm. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none of that name; the text lists those that there are.
+    """
+    table = _TABLE[collective(collective_name).name]
+    try:
+        return table[name]
+    except (KeyError, TypeError):
+        raise ArgumentError(
+            f"{collective_name} has no algorithm {name!r}; it has: {', '.join(table)}"
+        ) from None

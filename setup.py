@@ -1,0 +1,32 @@
+"""Build of the one extension module; everything declarative is in pyproject.toml.
+
+Nothing of MPI is needed here: the core binds to the MPI that mpi4py has loaded, at run time.
+"""
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+core = Extension(
+    "collectives._core",
+    sources=["collectives/_core.pyx"],
+    depends=[
+        "collectives/_core/types.pxi",
+        "collectives/_core/binding.pxi",
+        "collectives/_core/executor.pxi",
+        "collectives/_core/surface.pxi",
+        "collectives/_core/kernels.h",
+        "collectives/_core/kernels_half.h",
+        "collectives/_core/kernels_lanes.h",
+        "collectives/_core/kernels_loops.h",
+        "collectives/_core/mpi_binding.h",
+        "collectives/_core/mpi_calls.h",
+    ],
+    include_dirs=["collectives", numpy.get_include()],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_22_API_VERSION")],
+    # Contracted multiply-adds would make a result depend on the instruction set.
+    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+    libraries=["dl"],
+)
+
+setup(ext_modules=cythonize([core], language_level=3))

@@ -1,0 +1,298 @@
+"""The fold and scale kernels against NumPy, on every instruction set that this CPU has."""
+
+import functools
+import zlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from collectives import _core, reductions
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BOOL = [np.dtype(bool)]
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+HALVES = [np.dtype(np.float16), BFLOAT16]
+FLOATS = [*HALVES, np.dtype(np.float32), np.dtype(np.float64)]
+COMPLEXES = [np.dtype(np.complex64), np.dtype(np.complex128)]
+DTYPES = [*BOOL, *INTEGERS, *FLOATS, *COMPLEXES]
+SCALED = [*FLOATS, *COMPLEXES]
+
+ARITHMETIC = [*INTEGERS, *FLOATS]
+SUPPORTED = {
+    "SUM": [*ARITHMETIC, *COMPLEXES],
+    "PROD": [*ARITHMETIC, *COMPLEXES],
+    "MIN": ARITHMETIC,
+    "MAX": ARITHMETIC,
+    "LAND": [*BOOL, *INTEGERS],
+    "LOR": [*BOOL, *INTEGERS],
+    "LXOR": [*BOOL, *INTEGERS],
+    "BAND": [*BOOL, *INTEGERS],
+    "BOR": [*BOOL, *INTEGERS],
+    "BXOR": [*BOOL, *INTEGERS],
+}
+PAIRS = [(op, dtype) for op in SUPPORTED for dtype in SUPPORTED[op]]
+REFUSED = [(op, dtype) for op in SUPPORTED for dtype in DTYPES if dtype not in SUPPORTED[op]]
+
+SIZES = [0, 1, 7, 8, 63, 64, 65, 1009]
+OFFSETS = [(0, 0, 0), (1, 1, 1), (0, 1, 0), (1, 0, 2)]  # of out, left, right, in elements
+PLACES = ["distinct", "left", "right"]  # which operand the result replaces
+
+
+def available(isa):
+    """Return whether this CPU has the instruction set, leaving the best one selected."""
+    try:
+        _core.kernels_select(isa)
+    except Exception:  # whichever error says no
+        return False
+    finally:
+        _core.kernels_select(None)
+    return True
+
+
+ISAS = [isa for isa in ("portable", "avx2", "avx512") if available(isa)]
+
+
+@pytest.fixture(autouse=True)
+def best_isa_afterwards():
+    """Leave the best instruction set selected, whatever the test selects."""
+    yield
+    _core.kernels_select(None)
+
+
+def code_of(op):
+    return getattr(reductions, op).code
+
+
+def fold(op, out, left, right):
+    _core.fold(code_of(op), out, left, right)
+
+
+def as_bits(array):
+    """Return unsigned integers of the same bits (two for a complex), all NaN made one."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.kind == "c":
+        array = array.view(array.real.dtype)
+    bits = array.view(f"u{array.itemsize}").copy()
+    if array.dtype.kind in "fV" or array.dtype == BFLOAT16:
+        bits[np.isnan(array)] = np.iinfo(bits.dtype).max
+    return bits
+
+
+def interesting(dtype):
+    """Return the values that go wrong first: extremes, signed zeros, subnormals, inf, NaN, ties."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return np.array([0, 1, 2, info.min, info.max, info.max - 1, info.max // 2 + 1], dtype)
+    if dtype.kind == "b":
+        return np.array([False, True])
+    if dtype.kind == "c":
+        part = interesting(np.zeros(0, dtype).real.dtype)
+        grid = np.empty((part.size, part.size), dtype)
+        grid.real, grid.imag = np.meshgrid(part, part)
+        return grid.ravel()
+    info = ml_dtypes.finfo(dtype)
+    tiny, least, eps = (float(x) for x in (info.tiny, info.smallest_subnormal, info.eps))
+    positive = [0.0, 1.0, 1 + eps, eps / 2, 3 * eps / 2, least, 3 * least, tiny - least, tiny, 0.1]
+    positive += [float(info.max), np.inf, np.nan]
+    return np.array([*positive, *(-x for x in positive)], dtype)
+
+
+@functools.cache
+def sample(dtype, count, salt):
+    """Return `count` values: every interesting one at some place, random ones between."""
+    rng = np.random.default_rng(zlib.crc32(f"{dtype.name} {salt}".encode()))
+    if dtype.kind == "c":
+        part = np.zeros(0, dtype).real.dtype
+        values = sample(part, 2 * count, salt).view(dtype).copy()
+    elif dtype.kind in "iub":
+        values = rng.integers(0, 256, count * dtype.itemsize, np.uint8).view(f"u{dtype.itemsize}")
+        values = (values & 1).astype(bool) if dtype.kind == "b" else values.view(dtype)
+    else:
+        values = rng.standard_normal(count).astype(dtype)
+    special = interesting(dtype)
+    where = rng.random(count) < 0.3
+    return np.where(where, special[rng.integers(0, special.size, count)], values)
+
+
+def reference(op, left, right):
+    """Return the fold as NumPy has it; halves through float32, complex products by the formula."""
+    dtype = left.dtype
+    if op in ("MIN", "MAX") and dtype.kind not in "iu":  # NumPy leaves open which zero wins
+        first = left < right if op == "MIN" else left > right
+        return np.where(first | np.isnan(left), left, right)
+    if dtype.kind == "c" and op == "PROD":
+        out = np.empty_like(left)
+        out.real = left.real * right.real - left.imag * right.imag
+        out.imag = left.real * right.imag + left.imag * right.real
+        return out
+    if dtype in HALVES:
+        return reference(op, left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+    ufunc = {
+        "SUM": np.add,
+        "PROD": np.multiply,
+        "MIN": np.minimum,
+        "MAX": np.maximum,
+        "LAND": np.logical_and,
+        "LOR": np.logical_or,
+        "LXOR": np.logical_xor,
+        "BAND": np.bitwise_and,
+        "BOR": np.bitwise_or,
+        "BXOR": np.bitwise_xor,
+    }[op]
+    return ufunc(left, right).astype(dtype)
+
+
+def placed(values, offset):
+    """Return a copy of the array that begins `offset` elements into its memory."""
+    memory = np.zeros(values.size + offset, values.dtype)
+    memory[offset:] = values
+    return memory[offset:]
+
+
+def name(value):
+    return value.name if isinstance(value, np.dtype) else str(value)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+def test_fold_agrees_with_numpy(op, dtype, isa):
+    _core.kernels_select(isa)
+    for size in SIZES:
+        left, right = sample(dtype, size, "left"), sample(dtype, size, "right")
+        want = as_bits(reference(op, left, right))
+        for offsets in OFFSETS:
+            for place in PLACES:
+                a, b = placed(left, offsets[1]), placed(right, offsets[2])
+                out = {"left": a, "right": b}.get(place)
+                if out is None:
+                    out = placed(np.zeros_like(left), offsets[0])
+                fold(op, out, a, b)
+                np.testing.assert_array_equal(
+                    as_bits(out), want, err_msg=f"{size} {offsets} {place}"
+                )
+                if place != "left":
+                    np.testing.assert_array_equal(a.view(np.uint8), left.view(np.uint8))
+                if place != "right":
+                    np.testing.assert_array_equal(b.view(np.uint8), right.view(np.uint8))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+def test_fold_writes_nothing_beyond_its_result(op, dtype, isa):
+    _core.kernels_select(isa)
+    for size in SIZES:
+        left = sample(dtype, size + 2, "left")
+        memory = left.copy()
+        inner = memory[1:-1]
+        fold(op, inner, inner, sample(dtype, size, "right"))
+        assert memory[0].tobytes() == left[0].tobytes()
+        assert memory[-1].tobytes() == left[-1].tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", HALVES, ids=name)
+@pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX"])
+def test_every_half_against_the_interesting_ones(op, dtype, isa):
+    _core.kernels_select(isa)
+    every = np.arange(2**16, dtype=np.uint16).view(dtype)
+    for value in interesting(dtype):
+        right = np.full_like(every, value)
+        out = np.empty_like(every)
+        fold(op, out, every, right)
+        np.testing.assert_array_equal(as_bits(out), as_bits(reference(op, every, right)))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=name)
+def test_instruction_sets_give_the_same_bits(op, dtype):
+    left, right = sample(dtype, 20011, "left"), sample(dtype, 20011, "right")
+    results = []
+    for isa in ISAS:
+        _core.kernels_select(isa)
+        out = np.empty_like(left)
+        fold(op, out, left, right)
+        results.append(as_bits(out))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=name)
+@pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_nan_on_either_side_wins(op, dtype, isa):
+    _core.kernels_select(isa)
+    numbers = np.ones(101, dtype)
+    nans = np.full(101, np.nan, dtype)
+    unit = numbers.view(f"u{dtype.itemsize}").dtype
+    full = np.full(101, np.iinfo(unit).max, unit).view(dtype)  # rounding up carries out of this one
+    out = np.empty_like(numbers)
+    for left, right in [(numbers, nans), (nans, numbers), (numbers, full), (full, numbers)]:
+        fold(op, out, left, right)
+        assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("op", [op for op in SUPPORTED if np.dtype(bool) in SUPPORTED[op]])
+@pytest.mark.parametrize("isa", ISAS)
+def test_any_byte_but_zero_is_true(op, isa):
+    _core.kernels_select(isa)
+    left, right = (x.ravel().astype(np.uint8) for x in np.meshgrid(range(256), range(256)))
+    out = np.full(left.size, 7, np.uint8)
+    fold(op, out.view(bool), left.view(bool), right.view(bool))
+    want = reference(op, left != 0, right != 0).view(np.uint8)
+    np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", SCALED, ids=name)
+def test_scale_agrees_with_numpy(dtype, isa):
+    _core.kernels_select(isa)
+    for factor in (1 / 3, -2.0, 0.0, 1e-30, np.inf, np.nan):
+        for size in SIZES:
+            source = sample(dtype, size, "scale")
+            parts = source.view(source.real.dtype) if dtype.kind == "c" else source
+            wide = np.float32 if dtype in HALVES else np.float64
+            want = (parts.astype(wide) * wide(factor)).astype(parts.dtype)
+            for offset in (0, 1):
+                out = placed(np.zeros_like(source), offset)
+                _core.scale(out, source, factor)
+                np.testing.assert_array_equal(as_bits(out), as_bits(want))
+                out = placed(source, offset)
+                _core.scale(out, out, factor)
+                np.testing.assert_array_equal(as_bits(out), as_bits(want))
+
+
+def test_scale_by_a_nan_with_a_full_payload_gives_nan():
+    factor = np.array([0x7FFFFFFFFFFFFFFF], np.uint64).view(np.float64)[0]
+    for isa in ISAS:
+        _core.kernels_select(isa)
+        for dtype in FLOATS:
+            out = np.ones(101, dtype)
+            _core.scale(out, out, factor)
+            assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize(("op", "dtype"), REFUSED, ids=name)
+def test_fold_refuses(op, dtype):
+    array = np.zeros(3, dtype)
+    with pytest.raises((TypeError, ValueError)):
+        fold(op, array, array, array)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in SCALED], ids=name)
+def test_scale_refuses(dtype):
+    array = np.zeros(3, dtype)
+    with pytest.raises((TypeError, ValueError)):
+        _core.scale(array, array, 2.0)
+
+
+def test_the_selected_isa_is_reported_and_an_unknown_one_changes_nothing():
+    for isa in ISAS:
+        _core.kernels_select(isa)
+        assert _core.kernels_isa() == isa
+    with pytest.raises((TypeError, ValueError)):
+        _core.kernels_select("mmx")
+    assert _core.kernels_isa() == ISAS[-1]
