@@ -71,8 +71,8 @@ class Agreement:
                 time.sleep(0)
             if polls % 1024 == 0 and time.monotonic() > limit:
                 raise StallError(
-                    f"rank {self.mpi.Get_rank()} {mine} and waited {self.timeout:g} s for the other ranks "
-                    f"to call anything"
+                    f"rank {self.mpi.Get_rank()} {mine} and waited {self.timeout:g} s for the "
+                    f"other ranks to call anything"
                 )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]

@@ -34,7 +34,9 @@ def load() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise BindingError(f"no MPI library can be loaded: {error}. Install one: {INSTALL}") from error
+        raise BindingError(
+            f"no MPI library can be loaded: {error}. Install one: {INSTALL}"
+        ) from error
     if MPI.Is_finalized():
         raise BindingError("MPI is finalised already; nothing can be communicated after that")
     if not MPI.Is_initialized():
@@ -64,8 +66,8 @@ def launcher_problem(MPI: Any) -> str | None:
         if size.isdigit() and int(size) > 1:
             return (
                 f"{launcher} started {size} ranks ({variable}={size}), but mpi4py loaded "
-                f"{library_name(MPI)}, which sees one rank: launch with the mpiexec of that MPI, or "
-                f"with `collectives run`, which finds it"
+                f"{library_name(MPI)}, which sees one rank: launch with the mpiexec of that MPI, "
+                f"or with `collectives run`, which finds it"
             )
     return None
 

@@ -15,10 +15,9 @@ from collectives.errors import BufferError, UnsupportedTypeError
 
 __all__ = ["DTYPES", "as_array", "contiguous", "dtype_name"]
 
-DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 bfloat16 float32 float64 complex64 complex128"
-).split()
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
 
 
 def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
@@ -71,7 +70,8 @@ def dtype_name(array: NDArray[Any], name: str) -> str:
     dtype = array.dtype
     if not dtype.isnative:
         raise UnsupportedTypeError(
-            f"{name} has the byte-swapped dtype {dtype.str!r}; pass {name}.astype({name}.dtype.newbyteorder('='))"
+            f"{name} has the byte-swapped dtype {dtype.str!r}; "
+            f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
     if dtype.name not in DTYPES:
         raise UnsupportedTypeError(f"{name} has dtype {dtype}; supported are {', '.join(DTYPES)}")

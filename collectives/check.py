@@ -11,7 +11,8 @@ anywhere; and since nothing receives from "anybody", one order of events stands 
 It is done with input and output apart and with both in the same place, on the plan as written
 and on the plan as merged. What is refused:
 
-- a deadlock, a message that nobody takes or that has another length than its receive expects;
+- a deadlock (also: a message that nobody takes), or a message of another length than its receive
+  expects;
 - a block that is sent, folded or copied before it holds anything, or written or received into
   while a message of the same round still reads it;
 - a contribution folded twice, a block folded into another, a result that lacks somebody;
@@ -27,8 +28,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from collectives.algorithms import Algorithm, get
 from collectives.errors import ProofError
-from collectives.registry import Algorithm, get
 from collectives.schedule import IN, OUT, TMP, Plan, Round, Run, compile
 
 __all__ = ["Event", "Proof", "check"]
@@ -138,43 +139,34 @@ def spans(numbers: Sequence[int]) -> str:
 
 def hazards(each: Round) -> str | None:
     """Say what in one round reads or writes memory while it is in use, or None."""
-    sources = {cell for m in each.messages if m.send for cell in _shared(m.run)}
+    sources = {cell for m in each.messages if m.send for cell in m.run.shared()}
     targets = [(i, m.run) for i, m in enumerate(each.messages) if not m.send]
-    landing = Counter(cell for _, run in targets for cell in _shared(run))
+    landing = Counter(cell for _, run in targets for cell in run.shared())
     for _, run in targets:
-        cells = _shared(run)
+        cells = run.shared()
         if not sources.isdisjoint(cells):
             return f"receives into {run} while it is being sent"
         if any(landing[cell] > 1 for cell in cells):
             return f"receives twice into {run}"
-    pending = {cell: i for i, run in targets for cell in _shared(run)}
+    pending = {cell: i for i, run in targets for cell in run.shared()}
     # In place, a copy from input to output moves nothing; apart, it writes what IN does not hold.
-    apart = {cell for m in each.messages if m.send for cell in _cells(m.run, m.run.space)}
+    apart = {cell for m in each.messages if m.send for cell in m.run.cells()}
     for step in each.steps:
         for i in step.needs:
-            for cell in _shared(each.messages[i].run):
+            for cell in each.messages[i].run.shared():
                 pending.pop(cell, None)
-        touched = [cell for run in step[:3] if run is not None for cell in _shared(run)]
+        touched = [cell for run in step[:3] if run is not None for cell in run.shared()]
         waited = [pending[cell] for cell in touched if cell in pending] if pending else []
         if waited:
             return f"reads or writes {each.messages[min(waited)].run} while it is being received"
         if not step.after_sends:
             if step.right is None:
-                clash = not apart.isdisjoint(_cells(step.dst, step.dst.space))
+                clash = not apart.isdisjoint(step.dst.cells())
             else:
-                clash = not sources.isdisjoint(_shared(step.dst))
+                clash = not sources.isdisjoint(step.dst.shared())
             if clash:
                 return f"overwrites {step.dst} while it is being sent"
     return None
-
-
-def _shared(run: Run) -> list[tuple[int, int]]:
-    """Return the cells of a run where input and output are in the same place."""
-    return _cells(run, IN if run.space == OUT else run.space)
-
-
-def _cells(run: Run, space: int) -> list[tuple[int, int]]:
-    return [(space, b) for b in range(run.first, run.first + run.count)]
 
 
 class _Rank:
@@ -200,13 +192,13 @@ class _Rank:
         self.history = [(0, tuple(self.held))]
 
     def cells(self, run: Run) -> list[tuple[int, int]]:
-        return _cells(run, self.output if run.space == OUT else run.space)
+        return run.cells(self.output)
 
     def write(self, run: Run, values: list[int]) -> None:
         self.memory.update(zip(self.cells(run), values, strict=True))
         if self.record and run.space != TMP:
             mask = self.expressions.mask
-            self.held[run.first : run.first + run.count] = [mask[value] for value in values]
+            self.held[run.first : run.first + run.length] = [mask[value] for value in values]
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:
@@ -223,6 +215,7 @@ class _Replay:
     ) -> None:
         self.plans = plans
         self.in_place = in_place
+        self.record = record
         self.expressions = expressions
         contract = plans[0].algorithm.collective
         self.title = f"{contract.name} {plans[0].algorithm.name!r} on {len(plans)} ranks"
@@ -309,28 +302,25 @@ class _Replay:
             index, values, sent = sends.popleft()
             slot, posted = recvs.popleft()
             run = taker.plan.rounds[taker.round].messages[slot].run
-            if run.count != len(values):
+            if run.length != len(values):
                 raise self.fail(
                     target,
-                    f"expects {run.count} blocks from rank {source}, which sends {len(values)}",
+                    f"expects {run.length} blocks from rank {source}, which sends {len(values)}",
                 )
             taker.write(run, values)
-            time = max(sent, posted) + 1
-            blocks = tuple(self.expressions.block[value] for value in values)
-            self.events.append(Event(time, source, target, blocks, run.space == TMP))
+            time = 1 + (sent if sent > posted else posted)
+            if self.record:
+                blocks = tuple([self.expressions.block[value] for value in values])
+                self.events.append(Event(time, source, target, blocks, run.space == TMP))
             for rank, done in ((giver, index), (taker, slot)):
                 rank.waiting.discard(done)
-                rank.arrival = max(rank.arrival, time)
+                if time > rank.arrival:
+                    rank.arrival = time
                 if not rank.waiting:
                     self.ready.append(rank.plan.rank)
 
     def results(self) -> list[list[int]]:
         """Hold the final memory against the contract; return each receiver's expressions."""
-        for (source, target), queue in [*self.sends.items(), *self.recvs.items()]:
-            if queue:
-                raise ProofError(
-                    f"{self.title}: a message from rank {source} to rank {target} is lost"
-                )
         algorithm, root = self.plans[0].algorithm, self.plans[0].root
         contract = algorithm.collective
         everybody = (1 << len(self.plans)) - 1

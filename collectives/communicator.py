@@ -8,13 +8,12 @@ import os
 import platform
 import sys
 import time
-import weakref
 from types import TracebackType
 from typing import Any
 
-from collectives import _core, binding, check, registry, schedule, select
+from collectives import _core, binding, check, schedule, select
 from collectives.agreement import Agreement
-from collectives.errors import ArgumentError, CommunicatorError
+from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
 from collectives.reductions import SUM, Reduction
 
 __all__ = ["Communicator", "world"]
@@ -28,9 +27,7 @@ PROVEN_SIZE = 256
 # Polls before a wait gives way to other processes. With a core for each rank, giving way costs
 # microseconds when the message is about to come; with fewer, not giving way costs a time slice.
 PATIENCE = 4000
-PATIENCE_OVERSUBSCRIBED = 20
-
-_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+PATIENCE_OVERSUBSCRIBED = 4
 
 
 class Communicator:
@@ -94,7 +91,6 @@ class Communicator:
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, timeout)
-        _open.add(self)
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
@@ -167,8 +163,8 @@ class Communicator:
             Where the result goes: contiguous, writable, as many elements and the dtype of `x`;
             `x` itself (in place) or memory apart from it. A new array by default.
         op : Reduction
-            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``, ``BOR``,
-            ``BXOR``.
+            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
+            ``BOR``, ``BXOR``.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default.
@@ -183,8 +179,9 @@ class Communicator:
         Raises
         ------
         ArgumentError
-            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent; other
-            ranks wait until their deadline, or raise `MismatchError` under ``COLLECTIVES_VALIDATE=1``.
+            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent; the
+            other ranks wait until their deadline, or raise `MismatchError` under
+            ``COLLECTIVES_VALIDATE=1``.
         UnsupportedTypeError
             If there is no kernel for this operation and dtype.
         MPIError, MismatchError, StallError
@@ -375,11 +372,12 @@ class Communicator:
         """
         if self._mpi is None:
             return
-        pending = self._engine.pending()
+        pending = _core.pending(self._engine)
         if pending:
-            raise CommunicatorError(f"operations are in flight: {'; '.join(pending)}; wait for them")
+            raise CommunicatorError(
+                f"operations are in flight: {'; '.join(pending)}; wait for them"
+            )
         self._engine.broken = "the communicator was freed"
-        _open.discard(self)
         for mpi in (self._control, self._mpi):
             if mpi is not None:
                 mpi.Free()
@@ -412,9 +410,7 @@ class Communicator:
         Decision
             Printed, it tells the algorithm, the reason, rounds, and bytes per rank.
         """
-        return select.decide(
-            collective, algorithm, p=self.size, nbytes=nbytes, family=self._family
-        )
+        return select.decide(collective, algorithm, p=self.size, nbytes=nbytes, family=self._family)
 
     def _choose(self, collective: str, name: str | None, nbytes: int, root: int) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local.
@@ -474,7 +470,7 @@ def world() -> Communicator:
         If there is no usable MPI; the text says what to install.
     """
     global _world
-    if _world is None or _world._mpi is None:
+    if _world is None or _world.mpi is None:
         _world = Communicator()
     return _world
 
@@ -484,31 +480,24 @@ GRACE = 1.0  # seconds that operations in flight get to complete at exit
 
 def _at_exit() -> None:
     """End a program that leaves operations in flight: with an error, not a hang."""
-    left = _pending()
     limit = time.monotonic() + GRACE
+    left = ["?"]
     while left and time.monotonic() < limit:
-        time.sleep(0.001)
-        for comm in list(_open):
-            for request in list(comm._engine.live):
-                try:
-                    request.test()
-                except Exception as error:
-                    print(f"collectives: at exit: {error}", file=sys.stderr)
-        left = _pending()
+        try:
+            left = _core.pending()
+        except CollectivesError as error:
+            left = [str(error)]
+            break
     if not left:
         return
-    rank = _world.rank if _world is not None else next(iter(_open)).rank
+    MPI = binding.load()
     print(
-        f"collectives: rank {rank} exits with operations in flight: {'; '.join(left)}; "
-        f"wait for every request before the program ends",
+        f"collectives: rank {MPI.COMM_WORLD.Get_rank()} exits with operations in flight: "
+        f"{'; '.join(left)}. Wait for every request before the program ends",
         file=sys.stderr,
         flush=True,
     )
-    binding.load().COMM_WORLD.Abort(1)
-
-
-def _pending() -> list[str]:
-    return [text for comm in list(_open) for text in comm._engine.pending()]
+    MPI.COMM_WORLD.Abort(1)
 
 
 atexit.register(_at_exit)

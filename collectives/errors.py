@@ -42,7 +42,7 @@ class BufferError(ArgumentError, builtins.BufferError):
 
 
 class UnsupportedTypeError(CollectivesError, TypeError):
-    """No kernel exists for this dtype, or for this operation on it; the text lists those that do."""
+    """No kernel exists for this dtype, or for this operation on it; the text lists what exists."""
 
 
 class ProofError(CollectivesError, ValueError):

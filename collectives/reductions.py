@@ -1,9 +1,9 @@
 """The reductions: what a fold does to two elements.
 
 ``SUM PROD MIN MAX`` on integers and floats (``SUM PROD`` on complex too), ``AVG`` on floats and
-complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool. Integers wrap
-around. float16 and bfloat16 are folded in float32 and rounded once for each fold. ``MIN`` and
-``MAX`` pass NaN on, as NumPy does. ``AVG`` is a sum that is divided once, at the end.
+complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
+Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
+``MIN`` and ``MAX`` pass NaN on, as NumPy does. ``AVG`` is a sum that is scaled once, at the end.
 """
 
 from collectives._core import Reduction

@@ -194,7 +194,8 @@ def algorithm(
         table = _TABLE[contract.name]
         if row.name in table and not replace:
             raise ArgumentError(
-                f"{contract.name} already has an algorithm {row.name!r}; pass replace=True to take its place"
+                f"{contract.name} already has an algorithm {row.name!r}; "
+                f"pass replace=True to take its place"
             )
         table[row.name] = row
         return generate

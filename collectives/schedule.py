@@ -27,7 +27,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from operator import index
+from typing import Any, NamedTuple, Union
 
 from collectives.errors import ArgumentError, ProofError
 from collectives.registry import Algorithm
@@ -64,20 +65,24 @@ class Exchange(NamedTuple):
 
 
 class Run(NamedTuple):
-    """`count` consecutive blocks from `first` on, in one memory space."""
+    """`length` consecutive blocks from `first` on, in one memory space."""
 
     space: int
     first: int
-    count: int
+    length: int
 
-    def overlaps(self, other: Run) -> bool:
-        """Say whether the two may share memory; ``IN`` and ``OUT`` do when a call is in place."""
-        same = self.space == other.space or {self.space, other.space} == {IN, OUT}
-        return same and self.first < other.first + other.count and other.first < self.first + self.count
+    def cells(self, output: int = OUT) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers, where ``OUT`` is the space `output`."""
+        space = output if self.space == OUT else self.space
+        return [(space, b) for b in range(self.first, self.first + self.length)]
+
+    def shared(self) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``."""
+        return self.cells(IN)
 
     def __str__(self) -> str:
-        last = self.first + self.count - 1
-        return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.count > 1 else ''}]"
+        last = self.first + self.length - 1
+        return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.length > 1 else ''}]"
 
 
 class Message(NamedTuple):
@@ -95,8 +100,9 @@ class Message(NamedTuple):
 class Step(NamedTuple):
     """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
 
-    `block` is the number of the first block that it folds. `needs` are the round's messages (by index) that must have arrived; `after_sends` says that
-    the round's sends must have completed too, because `dst` is what one of them reads.
+    `block` is the number of the first block that it folds. `needs` are the round's messages (by
+    index) that must have arrived; `after_sends` says that the round's sends must have completed
+    too, because `dst` is what one of them reads.
     """
 
     dst: Run
@@ -141,8 +147,12 @@ class _Builder:
         self.p, self.r = p, r
         self.nblocks = algorithm.blocks(p)
         self.title = f"{contract.name} {algorithm.name!r} on {p} ranks"
+        if contract.rooted:
+            self.title += f", root {root}"
         self.result = OUT if contract.receives(r, root) else WORK
-        self.where: list[int | None] = [IN if contract.contributes(r, root) else None] * self.nblocks
+        self.where: list[int | None] = [
+            IN if contract.contributes(r, root) else None
+        ] * self.nblocks
         self.rounds: list[Round] = []
         self.number = 0
 
@@ -151,18 +161,21 @@ class _Builder:
 
     def parse(self, messages: Messages, verb: str) -> list[tuple[int, range]]:
         """Bring what a generator wrote into the form [(peer, range of blocks), ...]."""
-        listed = [messages] if len(messages) == 2 and isinstance(messages[0], int) else messages
+        link = "to" if verb == "send" else "from"
         parsed = []
-        for item in listed:
+        for item in _listed(messages):
             try:
                 peer, blocks = item
+                peer = index(peer)
+                run = (
+                    blocks if isinstance(blocks, range) else range(index(blocks), index(blocks) + 1)
+                )
             except (TypeError, ValueError):
                 raise self.fail(f"{verb}s {item!r}, which is not a pair (peer, block)") from None
-            run = blocks if isinstance(blocks, range) else range(blocks, blocks + 1)
             if not 0 <= peer < self.p:
-                raise self.fail(f"{verb}s with rank {peer}, and ranks are 0..{self.p - 1}")
+                raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
             if peer == self.r:
-                raise self.fail(f"{verb}s with itself")
+                raise self.fail(f"{verb}s {link} itself")
             if run.step != 1 or not 0 <= run.start < run.stop <= self.nblocks:
                 raise self.fail(f"{verb}s block {blocks}, and blocks are 0..{self.nblocks - 1}")
             parsed.append((peer, run))
@@ -188,8 +201,8 @@ class _Builder:
         recvs = self.parse(exchange.recv, "receive")
         groups: dict[range, list[tuple[int, int]]] = {}
         if exchange.fold:
-            for index, (peer, blocks) in enumerate(recvs):
-                groups.setdefault(blocks, []).append((peer, index))
+            for number, (peer, blocks) in enumerate(recvs):
+                groups.setdefault(blocks, []).append((peer, number))
             seen: set[int] = set()
             for blocks in groups:
                 self.locate(blocks, "folds into")
@@ -200,17 +213,18 @@ class _Builder:
         slots = [Run(self.result, blocks.start, len(blocks)) for _, blocks in recvs]
         if exchange.fold:
             slot = 0
-            for index, (_, blocks) in enumerate(recvs):
-                slots[index] = Run(TMP, slot, len(blocks))
+            for number, (_, blocks) in enumerate(recvs):
+                slots[number] = Run(TMP, slot, len(blocks))
                 slot += len(blocks)
         received = [
             Message(False, peer, run, blocks.start)
             for (peer, blocks), run in zip(recvs, slots, strict=True)
         ]
         sent = [
-            Message(True, peer, run, run.first) for (peer, _), run in zip(sends, sources, strict=True)
+            Message(True, peer, run, run.first)
+            for (peer, _), run in zip(sends, sources, strict=True)
         ]
-        steps = []
+        steps: list[Step] = []
         for blocks, incoming in groups.items():
             steps += self.chain(blocks, incoming, slots, sources)
         for _, blocks in recvs:
@@ -229,8 +243,9 @@ class _Builder:
         """
         result = Run(self.result, blocks.start, len(blocks))
         own = Run(self.where[blocks.start] or IN, blocks.start, len(blocks))
-        hazard = any(result.overlaps(source) for source in sources)
-        terms = sorted([(peer, slots[index], (index,)) for peer, index in incoming] + [(self.r, own, ())])
+        hazard = not shared(sources).isdisjoint(result.shared())
+        received = [(peer, slots[number], (number,)) for peer, number in incoming]
+        terms: list[tuple[int, Run, tuple[int, ...]]] = sorted([*received, (self.r, own, ())])
         _, left, needs = terms[0]
         for peer, right, need in terms[1:]:
             dst = result if peer >= self.r else left
@@ -241,13 +256,13 @@ class _Builder:
         """Copy what the result still lacks from the input, beside the last round's messages."""
         if self.result != OUT:
             return
-        copies = []
+        copies: list[Step] = []
         for b, space in enumerate(self.where):
             if space != IN:
                 continue
-            if copies and copies[-1].dst.first + copies[-1].dst.count == b:
+            if copies and copies[-1].dst.first + copies[-1].dst.length == b:
                 run = copies.pop().dst
-                start, count = run.first, run.count + 1
+                start, count = run.first, run.length + 1
             else:
                 start, count = b, 1
             copies.append(Step(Run(OUT, start, count), Run(IN, start, count), None, start))
@@ -257,9 +272,16 @@ class _Builder:
             self.rounds[-1].steps[:0] = copies
 
 
-def compile(
-    algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: bool = True
-) -> Plan:
+def _listed(messages: Any) -> list[Any]:
+    """Return a single message, or several, as a list."""
+    if not isinstance(messages, list | tuple):
+        return [messages]
+    if messages and not isinstance(messages[0], list | tuple):
+        return [messages]
+    return list(messages)
+
+
+def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: bool = True) -> Plan:
     """Return the plan of one rank. Local.
 
     Parameters
@@ -314,8 +336,13 @@ def _runs(rounds: Iterable[Round]) -> Iterator[Run]:
             yield from (run for run in step[:3] if run is not None)
 
 
+def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
+    """Return the blocks of memory that runs cover, in place."""
+    return {cell for run in runs for cell in run.shared()}
+
+
 def _extent(runs: Iterable[Run], space: int) -> int:
-    return max((run.first + run.count for run in runs if run.space == space), default=0)
+    return max((run.first + run.length for run in runs if run.space == space), default=0)
 
 
 def merge(rounds: Sequence[Round]) -> list[Round]:
@@ -338,20 +365,16 @@ def _join(a: Round, b: Round) -> Round | None:
     shift = _extent((message.run for message in a.messages), TMP)
     if shift + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
         return None
-    landed = [message.run for message in a.messages if not message.send]
-    read = [m.run for m in a.messages if m.send] + [s.left for s in a.steps]
-    read += [step.right for step in a.steps if step.right is not None]
-    written = landed + [step.dst for step in a.steps]
-    for message in b.messages:
-        run = message.run
-        if run.space == TMP:
-            continue
-        if any(run.overlaps(other) for other in written):
-            return None
-        if not message.send and any(run.overlaps(other) for other in read):
-            return None
-    touched = [run for step in b.steps for run in step[:3] if run is not None and run.space != TMP]
-    if any(run.overlaps(other) for run in touched for other in landed):
+    landed = shared(message.run for message in a.messages if not message.send)
+    read = shared(message.run for message in a.messages if message.send)
+    read |= shared(run for step in a.steps for run in step[1:3] if run is not None)
+    written = landed | shared(step.dst for step in a.steps)
+    if not written.isdisjoint(shared(m.run for m in b.messages if m.run.space != TMP)):
+        return None
+    if not read.isdisjoint(shared(m.run for m in b.messages if not m.send and m.run.space != TMP)):
+        return None
+    touched = (run for step in b.steps for run in step[:3] if run is not None and run.space != TMP)
+    if not landed.isdisjoint(shared(touched)):
         return None
 
     def moved(run: Run) -> Run:
@@ -359,11 +382,10 @@ def _join(a: Round, b: Round) -> Round | None:
 
     count = len(a.messages)
     messages = a.messages + [m._replace(run=moved(m.run)) for m in b.messages]
-    sources = [message.run for message in messages if message.send]
+    sources = shared(message.run for message in messages if message.send)
     steps = []
     for step in a.steps:
-        hazard = any(step.dst.overlaps(run) for run in sources)
-        steps.append(step._replace(after_sends=hazard))
+        steps.append(step._replace(after_sends=not sources.isdisjoint(step.dst.shared())))
     for step in b.steps:
         steps.append(
             Step(
@@ -371,8 +393,8 @@ def _join(a: Round, b: Round) -> Round | None:
                 left=moved(step.left),
                 right=None if step.right is None else moved(step.right),
                 block=step.block,
-                needs=tuple(index + count for index in step.needs),
-                after_sends=any(step.dst.overlaps(run) for run in sources),
+                needs=tuple(number + count for number in step.needs),
+                after_sends=not sources.isdisjoint(moved(step.dst).shared()),
             )
         )
     return Round(messages, steps)
@@ -380,7 +402,9 @@ def _join(a: Round, b: Round) -> Round | None:
 
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
 MESSAGE_FIELDS = 6  # send, peer, space, first, count, block
-STEP_FIELDS = 12  # dst, left, right as (space, first), count, block, two needs, after_sends, is_copy
+STEP_FIELDS = (
+    12  # dst, left, right as (space, first), count, block, two needs, after_sends, is_copy
+)
 
 
 def pack(plan: Plan, *, whole: bool) -> tuple[array[int], array[int], array[int]]:
@@ -393,20 +417,20 @@ def pack(plan: Plan, *, whole: bool) -> tuple[array[int], array[int], array[int]
     rounds, messages, steps = array("i"), array("i"), array("i")
     for each in plan.rounds:
         start = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
-        index: list[range] = []
+        slots: list[range] = []
         for message in each.messages:
             pieces = _pieces(message.run, whole)
             number = len(messages) // MESSAGE_FIELDS - start[0]
-            index.append(range(number, number + len(pieces)))
+            slots.append(range(number, number + len(pieces)))
             for k, run in enumerate(pieces):
                 messages.extend((int(message.send), message.peer, *run, message.block + k))
         for step in each.steps:
             right = step.right if step.right is not None else step.left
             dsts, lefts, rights = (_pieces(run, whole) for run in (step.dst, step.left, right))
             for k, (d, a, b) in enumerate(zip(dsts, lefts, rights, strict=True)):
-                needs = [index[i][k] for i in step.needs] + [-1, -1]
+                needs = [slots[i][k] for i in step.needs] + [-1, -1]
                 flags = (*needs[:2], int(step.after_sends), int(step.right is None))
-                steps.extend((*d[:2], *a[:2], *b[:2], d.count, step.block + k, *flags))
+                steps.extend((*d[:2], *a[:2], *b[:2], d.length, step.block + k, *flags))
         stop = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
         rounds.extend((start[0], stop[0], start[1], stop[1]))
     return rounds, messages, steps
@@ -415,4 +439,4 @@ def pack(plan: Plan, *, whole: bool) -> tuple[array[int], array[int], array[int]
 def _pieces(run: Run, whole: bool) -> list[Run]:
     if whole:
         return [run]
-    return [Run(run.space, b, 1) for b in range(run.first, run.first + run.count)]
+    return [Run(run.space, b, 1) for b in range(run.first, run.first + run.length)]

@@ -21,6 +21,10 @@ from collectives.registry import Algorithm, get, names
 
 __all__ = ["Decision", "decide"]
 
+# Bytes of a segment for an algorithm that the table does not choose at this size, so that it has
+# not measured its best segment.
+SEGMENT = 128 << 10
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -108,7 +112,9 @@ def decide(
     known = family if family in tables else next(iter(tables))
     rows = tables[known][collective]
     nearest = min(rows, key=lambda size: (abs(math.log2(int(size) / p)), -int(size)))
-    limit, chosen, segment = next(row for row in rows[nearest] if row[0] is None or nbytes <= row[0])
+    limit, chosen, segment = next(
+        row for row in rows[nearest] if row[0] is None or nbytes <= row[0]
+    )
     if name is not None:
         algorithm = get(collective, name)
         refusal = algorithm.refusal(p)
@@ -116,7 +122,7 @@ def decide(
             raise ArgumentError(refusal)
         reason = "asked for by the caller"
         if chosen != name:
-            segment = measured()["segments"][known].get(name, 0)
+            segment = SEGMENT
     else:
         algorithm = get(collective, chosen)
         upto = "any size" if limit is None else f"up to {size_text(limit)}"

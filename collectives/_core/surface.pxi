@@ -211,6 +211,20 @@ cdef class Choice:
         self.segment = segment
 
 
+# Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
+cdef set live = set()
+
+
+def pending(Engine engine=None):
+    """Return a line for each request that has not completed, on one communicator or on all. Local."""
+    lines = []
+    for request in list(live):
+        if engine is None or (<Request>request).engine is engine:
+            request.test()
+            lines.append(request.state())
+    return [line for line in lines if line is not None]
+
+
 # The arguments of one call, checked.
 cdef struct Call:
     int kind
@@ -229,7 +243,6 @@ cdef class Engine:
     cdef public int patience  # polls before a wait yields
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None
-    cdef readonly set live  # requests that have not been finished
     cdef uint64_t comm
     cdef object choose
     cdef dict choices
@@ -246,7 +259,6 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
-        self.live = set()
         self.lost = []
 
     def __dealloc__(self):
@@ -402,10 +414,8 @@ cdef class Engine:
             segments = ceiling(block, max(1, largest // call.x.itemsize))
         op = self.idle
         if op == NULL:
-            if len(self.live) >= OPERATIONS // 2:
-                raise CommunicatorError(
-                    f"{len(self.live)} operations are in flight on this communicator; wait for some"
-                )
+            if len(live) >= OPERATIONS // 2:
+                raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
             op = <Operation *>calloc(1, sizeof(Operation))
             if op == NULL:
                 raise MemoryError
@@ -497,10 +507,6 @@ cdef class Engine:
             )
         peer = f", peer {op.peer}" if op.peer >= 0 else ""
         return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
-
-    def pending(self):
-        """Return a line for each request that has not completed. Local."""
-        return [text for text in (request.state() for request in self.live) if text]
 
 
 cdef int check_output(Call *call) except -1:
@@ -620,6 +626,7 @@ cdef class Request:
     cdef tuple keep
     cdef Operation *op
     cdef object error
+    cdef int waiters  # threads inside wait(), which look at the operation without the GIL
 
     def __cinit__(self, Engine engine, Plan plan, tuple keep):
         self.engine = engine
@@ -628,9 +635,9 @@ cdef class Request:
 
     cdef Request start(self, Operation *op):
         self.op = op
-        for request in list(self.engine.live):
+        for request in list(live):
             (<Request>request).settle()
-        self.engine.live.add(self)
+        live.add(self)
         with nogil:
             enlist(op)
         return self
@@ -639,20 +646,18 @@ cdef class Request:
         """Let go of the operation if it has ended. Keeps its error for whoever waits."""
         if self.op == NULL or self.op.status == RUNNING:
             return 0
-        delist(self.op)
-        if self.op.status == FAILED:
+        if self.op.status == FAILED and self.error is None:
+            delist(self.op)
             self.error = self.engine.failure(self.op, self.plan, self.keep)
-        else:
+        if self.waiters:
+            return 0
+        if self.op.status == DONE:
+            delist(self.op)
             self.op.next = self.engine.idle
             self.engine.idle = self.op
         self.op = NULL
-        self.engine.live.discard(self)
+        live.discard(self)
         return 0
-
-    cdef object result(self):
-        if self.error is not None:
-            raise self.error
-        return self.keep[0]
 
     def test(self):
         if self.op != NULL:
@@ -663,26 +668,27 @@ cdef class Request:
             self.settle()
         if self.error is not None:
             raise self.error
-        return self.op == NULL
+        return self.op == NULL or self.op.status == DONE
 
     def wait(self):
         cdef double start, limit
         cdef int patience = self.engine.patience
         start = now() if self.op != NULL else 0
-        while self.op != NULL:
+        while self.op != NULL and self.op.status == RUNNING:
             limit = now() + 0.05
+            self.waiters += 1
             with nogil:
                 wait(self.op, True, patience, limit)
-            if self.op.status != RUNNING:
-                self.settle()
-                break
-            PyErr_CheckSignals()
-            if limit - start > self.engine.timeout:
-                delist(self.op)
-                self.error = self.engine.stalled(self.op, self.plan, self.keep)
-                self.engine.live.discard(self)
-                self.op = NULL
-        return self.result()
+            self.waiters -= 1
+            if self.op.status == RUNNING:
+                PyErr_CheckSignals()
+                if limit - start > self.engine.timeout:
+                    delist(self.op)
+                    self.error = self.engine.stalled(self.op, self.plan, self.keep)
+        self.settle()
+        if self.error is not None:
+            raise self.error
+        return self.keep[0]
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""

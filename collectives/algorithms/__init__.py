@@ -18,15 +18,10 @@ from collectives.schedule import Exchange
 
 __all__ = ["Algorithm", "Cost", "Exchange", "algorithm", "get", "names", "unregister"]
 
-# The order here is the order of every list, table and picture.
-from collectives.algorithms import flat  # noqa: E402  flat first: others compose its phases
-from collectives.algorithms import tree  # noqa: E402
-from collectives.algorithms import chain  # noqa: E402
-from collectives.algorithms import direct  # noqa: E402
-from collectives.algorithms import butterfly  # noqa: E402
-from collectives.algorithms import halving  # noqa: E402
-from collectives.algorithms import ring  # noqa: E402
-from collectives.algorithms import double_tree  # noqa: E402
-from collectives.algorithms import dissemination  # noqa: E402
+# The order is that of every list, table and picture; flat comes first, as others compose it.
+# isort: off
+from collectives.algorithms import flat, tree, chain, direct, butterfly, halving, ring
+from collectives.algorithms import double_tree, dissemination
+# isort: on
 
 del flat, tree, chain, direct, butterfly, halving, ring, double_tree, dissemination

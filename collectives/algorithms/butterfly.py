@@ -8,7 +8,7 @@ from collectives.registry import Cost, algorithm
 from collectives.schedule import Exchange
 
 
-def core(r: int, p: int) -> tuple[int, int, int | None, bool]:
+def core(r: int, p: int) -> tuple[int, int, int | None]:
     """Pair off the ranks beyond a power of two: who takes part in the middle of the algorithm.
 
     With ``q`` the largest power of two up to ``p``, the first ``2(p - q)`` ranks form pairs of
@@ -16,15 +16,15 @@ def core(r: int, p: int) -> tuple[int, int, int | None, bool]:
 
     Returns
     -------
-    (q, v, partner, outside) : (int, int, int or None, bool)
-        The size of the core, this rank's number in it, its partner if it is in a pair, and
-        whether it stays outside.
+    (q, v, partner) : (int, int, int or None)
+        The size of the core, this rank's (or its partner's) number in it, and its partner if it
+        is in a pair; a rank above its partner is outside of the core.
     """
     q = 1 << (p.bit_length() - 1)
     paired = 2 * (p - q)
     if r >= paired:
-        return q, r - (p - q), None, False
-    return q, r // 2, r ^ 1, bool(r % 2)
+        return q, r - (p - q), None
+    return q, r // 2, r ^ 1
 
 
 def rank_of(v: int, p: int) -> int:
@@ -60,8 +60,8 @@ def butterfly(r: int, p: int) -> Iterator[Exchange]:
     rank 2  2     | 23     | *
     rank 3  3     | 23     | *
     """
-    q, v, partner, outside = core(r, p)
-    if outside:
+    q, v, partner = core(r, p)
+    if partner is not None and partner < r:
         yield Exchange(send=(partner, 0))
         yield Exchange(recv=(partner, 0))
         return

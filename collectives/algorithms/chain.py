@@ -13,7 +13,9 @@ SOURCE = (
 )
 
 
-@algorithm("broadcast", name="chain", cost=Cost(rounds="p - 1", sent="min(1, p - 1)"), source=SOURCE)
+@algorithm(
+    "broadcast", name="chain", cost=Cost(rounds="p - 1", sent="min(1, p - 1)"), source=SOURCE
+)
 def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The array walks from the root to its right, rank by rank.
 

@@ -39,14 +39,15 @@ def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
     The second tree is the first one mirrored (even p) or moved on by one (odd p), so that a
     rank has children in at most one of the two.
     """
-    if p % 2:
-        to_node, to_rank = (r + 1) % p + 1, lambda i: (i - 2) % p
-    else:
-        to_node, to_rank = p - r, lambda i: p - i
-    up, down = parent(to_node, p), children(to_node, p)
-    first_up = parent(r + 1, p)
-    first = (0, None if first_up is None else first_up - 1, [c - 1 for c in children(r + 1, p)])
-    return [first, (1, None if up is None else to_rank(up), [to_rank(c) for c in down])]
+    ranks = list(range(p))
+    moved = ranks[-1:] + ranks[:-1] if p % 2 else ranks[::-1]
+    result = []
+    for block, order in enumerate((ranks, moved)):
+        node = order.index(r) + 1
+        up = parent(node, p)
+        down = [order[child - 1] for child in children(node, p)]
+        result.append((block, None if up is None else order[up - 1], down))
+    return result
 
 
 @algorithm(

@@ -80,9 +80,9 @@ def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     rank 2  2 2 2 2 | 2  2  02 02 | 2  2  *  02 | 2 2 * * | * * * *
     rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *  | 3 3 * * | * * * *
     """
-    q, v, partner, outside = core(r, p)
+    q, v, partner = core(r, p)
     everything = range(q)
-    if outside:
+    if partner is not None and partner < r:
         yield Exchange(send=(partner, everything))
         yield Exchange(recv=(partner, everything))
         return
@@ -122,8 +122,9 @@ def reduce_scatter_gather(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  2 2 2 2 | 2  2  02 02 | 2  2  *  02 | 2  2 *  * | 2  2 *  *
     rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *  | 3  3 13 * | 3  3 13 *
     """
-    q, v, partner, outside = core((r - root) % p, p)
-    if outside:
+    me = (r - root) % p
+    q, v, partner = core(me, p)
+    if partner is not None and partner < me:
         yield Exchange(send=((partner + root) % p, range(q)))
         return
     if partner is not None:
