@@ -6,6 +6,7 @@ and the command line all read this table and nothing else.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES, Collective, collective
 
-__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister"]
+__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
 Generator = Callable[..., Iterator[Any]]
 
@@ -37,8 +38,9 @@ class Cost:
 
     Notes
     -----
-    The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p) and ``rest``
-    (1 if p is not a power of two, else 0).
+    The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p), ``q`` (the
+    largest power of two up to p) and ``rest`` (1 if p is not a power of two, else 0). They hold
+    for p >= 2; one rank pays nothing.
     """
 
     rounds: str
@@ -47,9 +49,11 @@ class Cost:
 
     def evaluate(self, p: int) -> tuple[float, float, float]:
         """Return (rounds, sent, folded) as numbers for `p` ranks."""
+        if p == 1:
+            return 0.0, 0.0, 0.0
         lg = p.bit_length() - 1
         up = (p - 1).bit_length()
-        values = {"p": p, "lg": lg, "up": up, "rest": int(up != lg), "min": min, "max": max}
+        values = {"p": p, "lg": lg, "up": up, "q": 1 << lg, "rest": up - lg, "min": min, "max": max}
         formulas = (self.rounds, self.sent, self.folded)
         rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
         return rounds, sent, folded
@@ -115,6 +119,20 @@ class Algorithm:
             if not holds(p):
                 return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
         return None
+
+
+# Whoever caches what the table says; told when it changes.
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch(watcher: Any) -> None:
+    """Have ``watcher.forget()`` called when the table changes, while the watcher lives. Local."""
+    _watchers.add(watcher)
+
+
+def _changed() -> None:
+    for watcher in list(_watchers):
+        watcher.forget()
 
 
 _TABLE: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
@@ -198,6 +216,7 @@ def algorithm(
                 f"pass replace=True to take its place"
             )
         table[row.name] = row
+        _changed()
         return generate
 
     return register
@@ -213,6 +232,7 @@ def unregister(collective_name: str, name: str) -> None:
     """
     get(collective_name, name)
     del _TABLE[collective_name][name]
+    _changed()
 
 
 def names(collective_name: str) -> list[str]:

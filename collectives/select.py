@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from collectives import spec
 from collectives.errors import ArgumentError
 from collectives.registry import Algorithm, get, names
 
@@ -108,12 +109,15 @@ def decide(
     ArgumentError
         If there is no such algorithm, or it cannot run on `p` ranks.
     """
+    contract = spec.collective(collective)
+    # The core keeps one decision for all sizes with equally many bits.
+    largest = (1 << nbytes.bit_length()) - 1
     tables = measured()["tables"]
     known = family if family in tables else next(iter(tables))
-    rows = tables[known][collective]
+    rows = tables[known][contract.name]
     nearest = min(rows, key=lambda size: (abs(math.log2(int(size) / p)), -int(size)))
     limit, chosen, segment = next(
-        row for row in rows[nearest] if row[0] is None or nbytes <= row[0]
+        row for row in rows[nearest] if row[0] is None or largest <= row[0]
     )
     if name is not None:
         algorithm = get(collective, name)
@@ -131,5 +135,7 @@ def decide(
             algorithm, reason = get(collective, names(collective)[0]), "one rank only copies"
     override = os.environ.get("COLLECTIVES_SEGMENT")
     if override is not None:
+        if not override.isdigit():
+            raise ArgumentError(f"COLLECTIVES_SEGMENT is {override!r}, and must be bytes, or 0")
         segment = int(override)
     return Decision(algorithm, int(segment), p, nbytes, reason)

@@ -252,6 +252,7 @@ cdef class Engine:
     cdef char token[2]
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
+        bind(MPI)
         self.comm = handle_of(MPI, communicator)
         self.rank = transport.rank(self.comm)
         self.size = transport.size(self.comm)
@@ -292,7 +293,7 @@ cdef class Engine:
                 raise
             self.agree(
                 COLLECTIVES[kind],
-                describe(&call, op, algorithm, prescale, postscale, choice.plan.source.algorithm.name),
+                describe(&call, op, choice, prescale, postscale),
                 True,
             )
         if prescale != 1.0:
@@ -376,6 +377,8 @@ cdef class Engine:
         """Return the plan and segment size for a call, from the cache or by asking `choose`."""
         cdef int64_t nbytes = call.x.count * call.x.itemsize
         cdef int64_t key = (call.root * 4 + call.kind) * 64 + bit_length(nbytes)
+        if algorithm is not None and not isinstance(algorithm, str):
+            raise ArgumentError(f"algorithm is {algorithm!r}, and must be a name or None")
         full = key if algorithm is None else (key, algorithm)
         choice = self.choices.get(full)
         if choice is None:
@@ -522,7 +525,7 @@ cdef int check_output(Call *call) except -1:
     return 0
 
 
-cdef str describe(Call *call, op, algorithm, double prescale, double postscale, str chosen):
+cdef str describe(Call *call, op, Choice choice, double prescale, double postscale):
     """Return what a rank called, as the other ranks must have called it too."""
     parts = []
     if call.kind != BARRIER:
@@ -531,7 +534,9 @@ cdef str describe(Call *call, op, algorithm, double prescale, double postscale, 
         parts.append(f"op={op.name}")
     if call.kind == REDUCE or call.kind == BROADCAST:
         parts.append(f"root={call.root}")
-    parts.append(f"algorithm={chosen}")
+    parts.append(f"algorithm={choice.plan.source.algorithm.name}")
+    if choice.segment:
+        parts.append(f"segment={choice.segment}")
     if prescale != 1.0:
         parts.append(f"prescale={prescale:g}")
     if postscale != 1.0:

@@ -8,14 +8,12 @@ from collectives.registry import Cost, algorithm
 from collectives.schedule import Exchange
 
 SOURCE = (
-    "Pjesivac-Grbovic, Angskun, Bosilca, Fagg, Gabriel, Dongarra: Performance analysis of MPI "
+    "Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra: Performance analysis of MPI "
     "collective operations, 2007, doi:10.1007/s10586-007-0012-0"
 )
 
 
-@algorithm(
-    "broadcast", name="chain", cost=Cost(rounds="p - 1", sent="min(1, p - 1)"), source=SOURCE
-)
+@algorithm("broadcast", name="chain", cost=Cost(rounds="p - 1", sent="1"), source=SOURCE)
 def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The array walks from the root to its right, rank by rank.
 
@@ -43,7 +41,7 @@ def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="chain",
-    cost=Cost(rounds="p - 1", sent="min(1, p - 1)", folded="min(1, p - 1)"),
+    cost=Cost(rounds="p - 1", sent="1", folded="1"),
     source=SOURCE,
 )
 def reduce_chain(r: int, p: int, root: int) -> Iterator[Exchange]:

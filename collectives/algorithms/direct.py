@@ -10,7 +10,7 @@ from collectives.schedule import Exchange
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="min(1, p - 1)", sent="p - 1", folded="p - 1"),
+    cost=Cost(rounds="1", sent="p - 1", folded="p - 1"),
     source=(
         "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, "
         "and experience, 2007, doi:10.1002/cpe.1206"

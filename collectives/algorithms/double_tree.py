@@ -53,9 +53,9 @@ def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
 @algorithm(
     "allreduce",
     blocks=2,
-    cost=Cost(rounds="2*lg", sent="min(2, p/2)*min(1, p - 1)", folded="min(1, (p - 1)/2)"),
+    cost=Cost(rounds="2*lg", sent="min(2, p/2)", folded="min(1, (p - 1)/2)"),
     source=(
-        "Sanders, Speck, Traff: Two-tree algorithms for full bandwidth broadcast, reduction and "
+        "Sanders, Speck, Träff: Two-tree algorithms for full bandwidth broadcast, reduction and "
         "scan, 2009, doi:10.1016/j.parco.2009.09.001"
     ),
 )

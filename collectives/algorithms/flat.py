@@ -16,7 +16,7 @@ SOURCE = (
 @algorithm(
     "broadcast",
     name="flat",
-    cost=Cost(rounds="min(1, p - 1)", sent="p - 1"),
+    cost=Cost(rounds="1", sent="p - 1"),
     source=SOURCE,
 )
 def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
@@ -44,7 +44,7 @@ def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="flat",
-    cost=Cost(rounds="min(1, p - 1)", sent="min(1, p - 1)", folded="p - 1"),
+    cost=Cost(rounds="1", sent="1", folded="p - 1"),
     source=SOURCE,
     keeps_order=True,
 )
@@ -73,8 +73,8 @@ def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="2*min(1, p - 1)", sent="p - 1", folded="p - 1"),
-    source="the parameter server with one server; " + SOURCE,
+    cost=Cost(rounds="2", sent="p - 1", folded="p - 1"),
+    source=SOURCE,
     keeps_order=True,
 )
 def master_worker(r: int, p: int) -> Iterator[Exchange]:

@@ -55,8 +55,8 @@ def allgather_doubling(v: int, p: int) -> Iterator[Exchange]:
     blocks=core_size,
     cost=Cost(
         rounds="2*lg + 2*rest",
-        sent="2*(2**lg - 1)/2**lg + rest",
-        folded="(2**lg - 1)/2**lg + rest",
+        sent="2*(q - 1)/q + rest",
+        folded="(q - 1)/q + rest",
     ),
     source=SOURCE,
 )
@@ -99,8 +99,8 @@ def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     blocks=core_size,
     cost=Cost(
         rounds="2*lg + rest",
-        sent="max((2**lg - 1)/2**lg + (0.5 if lg else 0), rest)",
-        folded="(2**lg - 1)/2**lg + rest",
+        sent="(q - 1)/q + 1/2",
+        folded="(q - 1)/q + rest",
     ),
     source=SOURCE,
 )

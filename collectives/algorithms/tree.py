@@ -47,7 +47,7 @@ def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="tree",
-    cost=Cost(rounds="up", sent="min(1, p - 1)", folded="up"),
+    cost=Cost(rounds="up", sent="1", folded="up"),
     source=SOURCE,
 )
 def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:

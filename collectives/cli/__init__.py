@@ -1,0 +1,67 @@
+"""The command ``collectives``: run, bench, explain, list, doctor.
+
+Nothing heavy is imported before a subcommand needs it: ``list`` and ``explain`` work without MPI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from collectives import __version__
+from collectives.cli import bench, catalogue, doctor, explain, run
+from collectives.errors import CollectivesError
+
+__all__ = ["main"]
+
+COMMANDS = (run, bench, explain, catalogue, doctor)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command. Local."""
+    top = argparse.ArgumentParser(
+        prog="collectives", description="Collective communication: run, measure, explain."
+    )
+    top.add_argument("--version", action="version", version=f"collectives {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="command", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status. Local.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments; those of the process by default.
+
+    Returns
+    -------
+    int
+        0 if all is well, 1 if something was found (a wrong result, a problem), 2 for an error that
+        the text on stderr explains, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    program: list[str] = []
+    if words[:1] == ["run"]:
+        words, program = run.split(words)
+    arguments = parser().parse_args(run.joined(words))
+    arguments.program = program
+    arguments.words = words
+    try:
+        status: int = arguments.main(arguments)
+        sys.stdout.flush()
+    except CollectivesError as error:
+        print(f"collectives: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of the output (head, less) has gone; nor can what is buffered be flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status

@@ -1,0 +1,177 @@
+"""``collectives bench``: measure the algorithms beside MPI's own collectives."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from collectives import reductions
+from collectives.algorithms import get, names
+from collectives.cli import arguments, launcher, run
+from collectives.errors import ArgumentError, CollectivesError
+from collectives.spec import COLLECTIVES
+
+__all__ = ["add_parser", "chosen"]
+
+EPILOG = """\
+Starts the ranks itself, for each n in turn; under an mpiexec that is already there, it measures
+on those ranks. A time of reduce and broadcast lasts until the last rank is done. The exit status
+is 1 if an element was wrong.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "bench", help="measure algorithms beside MPI's own", description=__doc__, epilog=EPILOG
+    )
+    add = parser.add_argument
+    add("collective", choices=list(COLLECTIVES))
+    add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2)")
+    add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
+    add("-e", "--end", type=arguments.nbytes, default=64 << 20, metavar="SIZE", help="default: 64M")
+    add("-f", "--factor", type=arguments.positive, default=4, help="between sizes (default: 4)")
+    add("--dtype", default="float32", help="default: float32")
+    add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
+    add("--root", type=int, default=0, help="root of a rooted collective")
+    add("--algorithm", default="auto", help="auto (default), all, or names with commas between")
+    add("--segment", type=arguments.nbytes, metavar="SIZE", help="bytes of a segment")
+    add("--warmup", type=arguments.positive, default=3, help="iterations before all (default: 3)")
+    add("--iters", type=arguments.positive, help="iterations in a block (default: about 30 ms)")
+    add("--repeat", type=arguments.positive, default=5, help="blocks of each (default: 5)")
+    add("--check", type=int, choices=(0, 1), default=1, help="0: do not verify results")
+    add("--json", metavar="FILE", help="write everything to a file, too")
+    add("--plot", metavar="FILE.png", help="draw it (needs matplotlib)")
+    arguments.add_load(parser)
+    run.add_launch(parser)
+    add("--child", metavar="FILE", help=argparse.SUPPRESS)  # a rank that this command started
+    add("--progress", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Check the arguments; then spawn ranks, or measure if this is one."""
+    arguments.load(options.load)
+    _check(options)
+    if launcher.inside():
+        from collectives.cli import ranks
+
+        return ranks.main(options)
+    options.ranks = options.ranks or [2]
+    for n in options.ranks:
+        chosen(options, n)
+    return _spawn(options)
+
+
+def chosen(options: argparse.Namespace, p: int) -> tuple[list[str | None], list[str]]:
+    """Resolve ``--algorithm`` for p ranks. Local.
+
+    Returns
+    -------
+    algorithms : list of (str or None)
+        Names in the order of the registry; None is the library's choice.
+    left_out : list of str
+        Why some of ``all`` cannot run.
+
+    Raises
+    ------
+    ArgumentError
+        If a name is unknown, or was asked for and cannot run on p ranks.
+    """
+    every = names(options.collective)
+    words = [word.strip() for word in options.algorithm.split(",") if word.strip()]
+    wanted = {name for word in words for name in (every if word == "all" else [word])}
+    result: list[str | None] = [None] if "auto" in wanted else []
+    left_out = []
+    for name in sorted(wanted - {"auto"}, key=lambda n: every.index(n) if n in every else -1):
+        refusal = get(options.collective, name).refusal(p)
+        if refusal is None:
+            result.append(name)
+        elif name in words:
+            raise ArgumentError(refusal)
+        else:
+            left_out.append(refusal)
+    if not result:
+        raise ArgumentError(f"--algorithm {options.algorithm!r} names none that runs on {p} ranks")
+    return result, left_out
+
+
+def _check(options: argparse.Namespace) -> None:
+    from collectives.cli import plot, report  # noqa: F401  report: fails early without numpy
+
+    known = [each.name.lower() for each in reductions.ALL]
+    if options.op.lower() not in known:
+        raise ArgumentError(f"--op is {options.op!r}, and must be one of {', '.join(known)}")
+    options.op = options.op.upper()
+    if options.factor < 2:
+        raise ArgumentError(f"--factor is {options.factor}, and must be at least 2")
+    if options.end < options.begin:
+        raise ArgumentError(f"--end is {options.end} bytes, less than --begin, {options.begin}")
+    every: list[str] = next(each for each in reductions.ALL if each.name == options.op).dtypes()
+    contract = COLLECTIVES[options.collective]
+    if contract.reduces and options.collective != "barrier" and options.dtype not in every:
+        raise ArgumentError(
+            f"--dtype is {options.dtype!r}, and must be one of {', '.join(every)} for --op "
+            f"{options.op.lower()}"
+        )
+    if options.root and not contract.rooted:
+        raise ArgumentError(f"--root is {options.root}, but {options.collective} has no root")
+    for n in options.ranks or []:
+        if not 0 <= options.root < n:
+            raise ArgumentError(f"--root is {options.root}, and must be below {n}, the ranks")
+    for path in filter(None, (options.json, options.plot)):
+        if not Path(path).absolute().parent.is_dir():
+            raise ArgumentError(f"{path}: there is no such folder")
+    if options.plot:
+        plot.check()
+
+
+def _spawn(options: argparse.Namespace) -> int:
+    """Start the ranks for each n, and put their reports together."""
+    from collectives.cli import child
+
+    starter = launcher.find(launcher.library(), options.mpiexec)
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
+        for n in options.ranks:
+            path = Path(folder, f"{n}.json")
+            program = [sys.executable, "-m", "mpi4py", "-m", "collectives", *options.words]
+            program += ["--child", str(path)]
+            if sys.stderr.isatty():
+                program.append("--progress")
+            sys.stdout.flush()
+            status = child.call(starter.command(n, program, options.mpiexec_args))
+            if not path.exists():
+                if status >= 128:
+                    return status
+                raise CollectivesError(
+                    f"the {n} ranks ended without a result, exit status {status}"
+                )
+            reports.append(json.loads(path.read_text(encoding="utf-8")))
+    return finish(options, reports)
+
+
+def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
+    """Write what was asked for; return the exit status. Local."""
+    from collectives.cli import plot, report
+
+    rows = [row for each in reports for row in each["rows"]]
+    here = report.host()
+    if options.json:
+        document = {**here, "runs": reports}
+        try:
+            Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"--json {options.json}: {error}") from error
+    if options.plot:
+        caption = f"{options.collective} {options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
+        plot.plot(rows, options.plot, caption)
+    wrong = sum(row["wrong"] or 0 for row in rows)
+    if wrong:
+        print(f"collectives: {wrong} wrong elements{os.linesep}", end="", file=sys.stderr)
+    return int(wrong > 0)

@@ -1,0 +1,90 @@
+"""``collectives list``: the table of algorithms."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from collectives.algorithms import Algorithm, get, names
+from collectives.cli import arguments
+from collectives.spec import COLLECTIVES
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "list", help="list the collectives and their algorithms", description=__doc__
+    )
+    parser.add_argument("--markdown", action="store_true", help="as a table in Markdown")
+    arguments.add_load(parser)
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the table."""
+    arguments.load(options.load)
+    rows = [get(collective, name) for collective in COLLECTIVES for name in names(collective)]
+    print("\n".join(_markdown(rows) if options.markdown else _text(rows)))
+    return 0
+
+
+def _text(rows: list[Algorithm]) -> list[str]:
+    lines: list[str] = []
+    width = max(len(row.name) for row in rows)
+    last = ""
+    for row in rows:
+        if row.collective.name != last:
+            last = row.collective.name
+            lines += ["", last] if lines else [last]
+        lines.append(f"  {row.name:{width}}  {row.summary}")
+        lines.append(f"  {'':{width}}  time: {row.cost or 'not stated'}")
+        notes = _promises(row)
+        if notes:
+            lines.append(f"  {'':{width}}  {'; '.join(notes)}")
+    lines.append("")
+    lines.append("time on p ranks: alpha s per message, beta s per byte sent, gamma s per byte")
+    lines.append("folded, n bytes in the array; lg, up: floor and ceiling of log2(p); rest: 1 if")
+    lines.append("p is no power of two, else 0. See one run: collectives explain ring -n 4")
+    return lines
+
+
+def _promises(row: Algorithm) -> list[str]:
+    contract = row.collective
+    notes = []
+    if row.same_bits and contract.reduces and not contract.rooted:
+        notes.append("same bits on all ranks")
+    if row.keeps_order and contract.reduces:
+        notes.append("folds in rank order")
+    notes += [f"needs: {text.replace('_', ' ')}" for text in row.requires]
+    if not row.included:
+        notes.append("not included: proven on first use")
+    return notes
+
+
+def _markdown(rows: list[Algorithm]) -> list[str]:
+    lines = [
+        "| collective | algorithm | what | rounds | sent per rank | source |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        rounds, sent = (f"`{row.cost.rounds}`", f"`{row.cost.sent}`") if row.cost else ("", "")
+        lines.append(
+            f"| {row.collective.name} | `{row.name}` | {row.summary} | {rounds} | {sent} "
+            f"| {short_source(row.source)} |"
+        )
+    return lines
+
+
+def short_source(source: str) -> str:
+    """Shorten a source to authors and year, linked by its DOI or arXiv number. Local."""
+    authors = source.partition(":")[0].strip()
+    year = re.search(r"\b(1[89]|20)\d\d\b", source)
+    text = f"{authors} {year[0]}" if year and year[0] not in authors else authors
+    doi = re.search(r"doi:(\S+[^\s.,;])", source)
+    arxiv = re.search(r"arXiv:(\d+\.\d+)", source)
+    if doi:
+        return f"[{text}](https://doi.org/{doi[1]})"
+    return f"[{text}](https://arxiv.org/abs/{arxiv[1]})" if arxiv else text

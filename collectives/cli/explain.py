@@ -1,0 +1,96 @@
+"""``collectives explain``: draw an algorithm at work."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from collectives import draw, select
+from collectives.algorithms import names
+from collectives.cli import arguments
+from collectives.errors import ArgumentError, BindingError
+from collectives.spec import COLLECTIVES
+
+__all__ = ["add_parser", "resolve"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "explain",
+        help="draw an algorithm at work",
+        description="Prove an algorithm on n ranks, and draw its messages and who holds what.",
+    )
+    parser.add_argument("algorithm", help="a name such as ring, or broadcast/tree")
+    parser.add_argument(
+        "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
+    )
+    parser.add_argument("--root", type=int, default=0, help="root of a rooted collective")
+    parser.add_argument(
+        "--bytes",
+        type=arguments.nbytes,
+        metavar="SIZE",
+        help="say what is chosen at this size, too",
+    )
+    arguments.add_load(parser)
+    parser.set_defaults(main=main)
+
+
+def resolve(text: str) -> tuple[str, str, list[str]]:
+    """Find an algorithm by name. Local.
+
+    Returns
+    -------
+    collective, name : str
+    others : list of str
+        Other collectives with an algorithm of this name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+    """
+    collective, slash, name = text.rpartition("/")
+    if slash:
+        if name not in names(collective):
+            raise ArgumentError(
+                f"{collective} has no algorithm {name!r}; it has: {', '.join(names(collective))}"
+            )
+        return collective, name, []
+    found = [each for each in COLLECTIVES if text in names(each)]
+    if not found:
+        known = ", ".join(dict.fromkeys(name for each in COLLECTIVES for name in names(each)))
+        raise ArgumentError(f"there is no algorithm {text!r}; there are: {known}")
+    return found[0], text, found[1:]
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the drawing."""
+    arguments.load(options.load)
+    collective, name, others = resolve(options.algorithm)
+    n, root = options.ranks, options.root
+    if not 0 <= root < n:
+        raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
+    if root and not COLLECTIVES[collective].rooted:
+        raise ArgumentError(f"--root is {root}, but {collective} has no root")
+    print(draw.drawing(collective, name, n, root))
+    if options.bytes is not None:
+        print()
+        print(_decisions(collective, name, n, options.bytes))
+    if others:
+        more = " or ".join(f"collectives explain {each}/{name}" for each in others)
+        print(f"\nOther collectives have an algorithm {name!r}: {more}")
+    return 0
+
+
+def _decisions(collective: str, name: str, n: int, size: int) -> str:
+    """Say how the algorithm runs at this size, and what would be chosen."""
+    from collectives.cli import launcher
+
+    try:
+        family = launcher.library().family
+    except BindingError:
+        family = "mpich"
+    asked = select.decide(collective, name, p=n, nbytes=size, family=family)
+    chosen = select.decide(collective, None, p=n, nbytes=size, family=family)
+    return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."

@@ -1,0 +1,85 @@
+"""The benchmark's picture: time and bus bandwidth over size, a row of two panels for each n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.errors import ArgumentError
+
+__all__ = ["check", "plot"]
+
+MARKS = "osD^v<>pPXh*"
+
+
+def check() -> None:
+    """Raise ArgumentError if nothing can be plotted here. Local."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ArgumentError("--plot needs matplotlib: pip install matplotlib") from None
+
+
+def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
+    """Write the picture. Local.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The report's rows.
+    path : str
+        Where the picture goes; the suffix says the format.
+    caption : str
+        The line above it.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    sizes = sorted({row["ranks"] for row in rows})
+    labels = list(dict.fromkeys(row["algorithm"] for row in rows))
+    figure, axes = pyplot.subplots(
+        len(sizes), 2, figsize=(12, 0.6 + 3.9 * len(sizes)), squeeze=False, layout="constrained"
+    )
+    for (left, right), p in zip(axes, sizes, strict=True):
+        for number, label in enumerate(labels):
+            points = [r for r in rows if r["ranks"] == p and r["algorithm"] == label]
+            x = [row["bytes"] for row in points]
+            style: dict[str, Any] = {
+                "label": label,
+                "marker": MARKS[number % len(MARKS)],
+                "markersize": 4,
+                "linewidth": 1.4,
+                "color": "black" if label == "MPI" else f"C{(number - 1) % 10}",
+                "linestyle": "--" if label == "MPI" else "-",
+            }
+            # A time that vanishes in the subtracted barrier has no place on a logarithmic axis.
+            left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
+            right.plot(x, [row["busbw"] for row in points], **style)
+        left.set(yscale="log", ylabel="time (us)", title=f"{p} ranks: time of one call")
+        right.set(ylabel="bus bandwidth (GB/s)", title=f"{p} ranks: bus bandwidth", ylim=(0, None))
+        ticks = sorted({row["bytes"] for row in rows if row["ranks"] == p})
+        for panel in (left, right):
+            if max(ticks) > 0:
+                panel.set_xscale("log", base=2)
+                panel.set_xticks(ticks[:: -(-len(ticks) // 10)])
+                panel.xaxis.set_major_formatter(lambda value, _: _short(value))
+            panel.minorticks_off()
+            panel.set_xlabel("message (bytes)")
+            panel.grid(alpha=0.3)
+        left.legend(fontsize=8)
+    figure.suptitle(caption, fontsize=10)
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"--plot {path}: {error}") from error
+    finally:
+        pyplot.close(figure)
+
+
+def _short(value: float) -> str:
+    for unit in ("", "K", "M"):
+        if value < 1024:
+            return f"{value:.4g}{unit}"
+        value /= 1024
+    return f"{value:.4g}G"

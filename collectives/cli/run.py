@@ -1,0 +1,97 @@
+"""``collectives run``: start a program on n ranks with the right launcher."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from collectives.cli import arguments, launcher
+from collectives.errors import ArgumentError, BindingError
+
+__all__ = ["add_launch", "add_parser", "joined", "split"]
+
+VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
+
+EPILOG = """\
+Each rank runs `python -m mpi4py program`, so that an exception on one rank ends all of them
+instead of leaving the others waiting. Exit status and signals are those of mpiexec.
+"""
+
+
+def add_launch(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every subcommand that starts ranks."""
+    parser.add_argument(
+        "--mpiexec", metavar="PATH", help="the launcher (default: that of the MPI in use is found)"
+    )
+    parser.add_argument(
+        "--mpiexec-args", metavar="ARGS", default="", help="more arguments for mpiexec, in quotes"
+    )
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "run",
+        help="start a program on n ranks",
+        description="Start a Python program on n ranks, with the mpiexec of the MPI in use.",
+        usage="collectives run -n N [options] (script.py | -m module | -c code) [args ...]",
+        epilog=EPILOG,
+    )
+    parser.add_argument(
+        "-n", "-np", "--ranks", type=arguments.positive, required=True, help="number of ranks"
+    )
+    add_launch(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command instead of running it"
+    )
+    parser.set_defaults(main=main)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the words of the command from those of the program that it starts. Local.
+
+    What follows a script, ``-m`` or ``-c`` is the program's, whatever it looks like.
+    """
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "--"):
+        at += 2 if words[at] in VALUED else 1
+    rest = at + 1 if words[at : at + 1] == ["--"] else at
+    return list(words[:at]), list(words[rest:])
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Write ``--mpiexec-args -l`` as one word; argparse takes it for two options. Local."""
+    result: list[str] = []
+    for word in words:
+        if result and result[-1] == "--mpiexec-args":
+            result[-1] += f"={word}"
+        else:
+            result.append(word)
+    return result
+
+
+def main(options: argparse.Namespace) -> int:
+    """Become mpiexec: signals and exit status then need no passing on."""
+    program: list[str] = options.program
+    if not program or (program[0] in ("-m", "-c") and len(program) == 1):
+        raise ArgumentError("run needs a program: script.py, -m module or -c code")
+    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
+        raise ArgumentError(f"there is no file {program[0]!r} to run")
+    if launcher.inside():
+        raise BindingError(
+            "this is already a rank of a parallel program; run the script itself with python, or "
+            "call `collectives run` outside mpiexec"
+        )
+    lib = launcher.library()
+    command = launcher.find(lib, options.mpiexec).command(
+        options.ranks, [sys.executable, "-m", "mpi4py", *program], options.mpiexec_args
+    )
+    if not options.dry_run:
+        sys.stdout.flush()
+        os.execv(command[0], command)
+    print(shlex.join(command))
+    return 0

@@ -1,0 +1,316 @@
+"""The command line, as a user calls it: each test starts a process with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectives import errors, reductions
+from collectives.cli import arguments, launcher, patterns, run
+
+DEADLINE = 50  # seconds
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **more}
+
+
+def command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "collectives", *words],
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+
+
+@cache
+def why_not() -> str | None:
+    """Ask in another process, for this one must stay free of MPI."""
+    done = command("run", "--dry-run", "-n", "2", "-c", "pass")
+    return None if done.returncode == 0 else done.stderr.strip()
+
+
+@pytest.fixture
+def mpi() -> None:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def fake(folder: Path, text: str) -> Path:
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\necho '{text}'\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+# -- without MPI -----------------------------------------------------------------------------
+
+
+def test_list_needs_no_mpi_and_no_matplotlib() -> None:
+    code = (
+        "import sys; from collectives.cli import main; status = main(['list']);"
+        "assert not {'mpi4py', 'matplotlib'} & set(sys.modules); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dissemination" in done.stdout
+    assert "same bits on all ranks" in done.stdout
+
+
+def test_list_as_markdown_has_equal_rows() -> None:
+    lines = command("list", "--markdown").stdout.splitlines()
+    assert lines[0].startswith("| collective | algorithm |")
+    assert {line.count("|") for line in lines} == {7}
+    assert any("| `ring` |" in line and "https://doi.org/" in line for line in lines)
+
+
+def test_explain_prefers_allreduce_and_names_the_others() -> None:
+    done = command("explain", "tree", "-n", "3")
+    assert done.returncode == 0
+    assert done.stdout.startswith("allreduce 'tree' on 3 ranks")
+    assert "collectives explain broadcast/tree" in done.stdout
+    done = command("explain", "broadcast/tree", "-n", "4", "--root", "1", "--bytes", "1M")
+    assert done.stdout.startswith("broadcast 'tree' on 4 ranks, root 1")
+    assert "broadcast of 1 MiB on 4 ranks: tree" in done.stdout
+
+
+def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from collectives import algorithms\n"
+        "@algorithms.algorithm('broadcast')\n"
+        "def mine(r, p, root):\n"
+        "    'One after the other.'\n"
+        "    for q in range(p):\n"
+        "        if r == root and q != root:\n"
+        "            yield algorithms.Exchange(send=(q, 0))\n"
+        "        elif r == q != root:\n"
+        "            yield algorithms.Exchange(recv=(root, 0))\n"
+    )
+    done = command("explain", "--load", str(path), "mine", "-n", "3")
+    assert done.returncode == 0, done.stderr
+    assert "One after the other." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["explain", "nosuch"], "there is no algorithm 'nosuch'"),
+        (["explain", "reduce/ring"], "reduce has no algorithm 'ring'"),
+        (["explain", "nosuch/ring"], "there is no collective 'nosuch'"),
+        (["explain", "ring", "--root", "1"], "allreduce has no root"),
+        (["explain", "--load", "nosuch.py", "ring"], "there is no such file"),
+        (["bench", "allreduce", "--algorithm", "nosuch"], "allreduce has no algorithm 'nosuch'"),
+        (["bench", "allreduce", "--op", "nosuch"], "--op is 'nosuch'"),
+        (["bench", "allreduce", "--dtype", "nosuch"], "--dtype is 'nosuch'"),
+        (["bench", "reduce", "-n", "2", "--root", "2"], "must be below 2"),
+        (["run", "-n", "2"], "run needs a program"),
+        (["run", "-n", "2", "nosuch.py"], "no file 'nosuch.py'"),
+    ],
+)
+def test_errors_are_one_line_and_status_2(words: list[str], text: str) -> None:
+    done = command(*words)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert done.stderr.startswith("collectives: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_run_leaves_the_program_its_words() -> None:
+    words = ["run", "-n", "2", "--mpiexec-args", "-x A", "-m", "module", "-n", "9"]
+    assert run.split(words) == (words[:5], words[5:])
+    assert run.split(["run", "-n", "2", "--", "a.py", "--"]) == (["run", "-n", "2"], ["a.py", "--"])
+    assert run.joined(words[:5])[-1] == "--mpiexec-args=-x A"
+    assert run.split(["run", "-h"]) == (["run", "-h"], [])
+
+
+def test_sizes() -> None:
+    assert [arguments.nbytes(t) for t in ("8", "64K", "1MiB", "2g")] == [8, 65536, 1 << 20, 2 << 30]
+
+
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ("HYDRA build details:", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.17", "intel"),
+        ("mpiexec (Open MPI) 5.0.8", "openmpi"),
+        ("mpirun (OpenRTE) 4.1.8", "openmpi"),
+        ("something else", "other"),
+    ],
+)
+def test_a_launcher_is_told_by_its_version(tmp_path: Path, text: str, family: str) -> None:
+    assert launcher.family_of(str(fake(tmp_path, text))) == family
+
+
+def test_a_foreign_launcher_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake(tmp_path, "mpirun (Open MPI) 5.0.8")
+    monkeypatch.setattr(launcher, "candidates", lambda _: iter([str(path)]))
+    lib = launcher.Library("MPICH 5.0.2", "mpich", "/x/lib/libmpi.so.12")
+    with pytest.raises(errors.BindingError, match="is that of Open MPI") as caught:
+        launcher.find(lib)
+    assert "MPICH 5.0.2" in str(caught.value)
+    assert "install" in str(caught.value)
+
+
+def test_open_mpi_is_told_of_root_and_of_shared_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(launcher, "physical_cores", lambda: 1)
+    for name in launcher.BATCH:
+        monkeypatch.delenv(name, raising=False)
+    starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
+    assert starter.command(1, ["a"]) == ["mpiexec", "--allow-run-as-root", "-n", "1", "a"]
+    assert "--oversubscribe" in starter.command(2, ["a"])
+    assert "mpi_yield_when_idle" not in starter.command(2, ["a"])
+    assert "mpi_yield_when_idle" in starter.command(3, ["a"])
+    assert "--oversubscribe" not in starter.command(3, ["a"], "--host a:2,b:2")
+
+
+@pytest.mark.parametrize("op", reductions.ALL, ids=lambda op: op.name)
+def test_the_pattern_tells_right_from_wrong(op: reductions.Reduction) -> None:
+    dtype = np.dtype(op.dtypes()[-1] if "float32" not in op.dtypes() else "float32")
+    arrays = [patterns.inputs(1000, r, 3, 1, dtype, op.name) for r in range(3)]
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = patterns.FOLDS[op.name](total, array).astype(dtype)
+    if op.average:
+        total = total * dtype.type(1 / 3)
+    wanted = patterns.expected(3, 1, dtype, op)
+    tolerance = 0.01 if op.average else 0.0
+    assert patterns.different(total, wanted, tolerance) == 0
+    patterns.poison(total[::2])
+    assert patterns.different(total, wanted, tolerance) >= 400
+
+
+# -- with MPI --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mpi")
+def test_run_passes_words_and_exit_status(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import os, sys, collectives as cc\n"
+        "cc.barrier()\n"
+        "os.write(1, f'{cc.rank()} of {cc.size()} {sys.argv[1:]}\\n'.encode())\n"
+        "cc.barrier()\n"
+        "sys.exit(7)\n"
+    )
+    done = command("run", "-n", "2", str(path), "-m", "--flag", "x y")
+    assert done.returncode == 7, done.stderr
+    for rank in range(2):
+        assert f"{rank} of 2 ['-m', '--flag', 'x y']" in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
+def test_an_exception_on_one_rank_ends_all() -> None:
+    code = "import collectives as cc\nassert cc.rank() == 0\ncc.barrier()"
+    done = command("run", "-n", "2", "-c", code)
+    assert done.returncode != 0
+    assert "AssertionError" in done.stderr
+
+
+@pytest.mark.usefixtures("mpi")
+def test_run_refuses_the_launcher_of_another_mpi(tmp_path: Path) -> None:
+    for text in ("HYDRA build details:", "mpiexec (Open MPI) 5.0.8"):
+        path = fake(tmp_path, text)
+        if launcher.family_of(str(path)) == launcher.library().family:
+            continue
+        done = command("run", "-n", "2", "--mpiexec", str(path), "-c", "pass")
+        assert done.returncode == 2
+        assert "cannot start its ranks" in done.stderr
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: Path) -> None:
+    fake(tmp_path, "of some other MPI")
+    path = os.pathsep.join([str(tmp_path), environment()["PATH"]])
+    assert command("run", "-n", "1", "-c", "pass", PATH=path).returncode == 0
+    done = command("doctor", PATH=path)
+    assert done.returncode == 1
+    assert "PROBLEM: mpiexec is" in done.stdout
+    assert "remedy" in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
+def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
+    code = (
+        "import os, time, collectives as cc; cc.barrier();"
+        f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close(); time.sleep({DEADLINE})"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "collectives", "run", "-n", "2", "-c", code],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + DEADLINE / 2
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+        time.sleep(0.05)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    child.send_signal(signal.SIGINT)
+    assert child.wait(DEADLINE / 2) != 0
+    limit = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
+
+@pytest.mark.usefixtures("mpi")
+def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = "bench allreduce -n 2 -b 8 -e 1K -f 128 --algorithm auto,all --iters 5 --repeat 2"
+    done = command(*words.split(), "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert lines[0].split()[:4] == ["8", "2", "float32", "MPI"]
+    assert lines[1].split()[3].startswith("auto=")
+    document = json.loads(path.read_text())
+    rows = document["runs"][0]["rows"]
+    assert len(rows) == len(lines)
+    assert {row["wrong"] for row in rows} == {0}
+    assert {row["bytes"] for row in rows} == {8, 1024}
+    assert all(row["median_us"] > 0 and row["ratio"] > 0 for row in rows)
+    for key in ("cpu", "cores", "python", "numpy", "collectives", "command", "date", "commit"):
+        assert key in document
+    assert document["runs"][0]["mpi"]
+
+
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("collective", ["reduce", "broadcast", "barrier"])
+def test_bench_measures_each_collective(collective: str) -> None:
+    words = f"bench {collective} -n 2 -b 1K -e 1K --algorithm all --iters 5 --repeat 1"
+    done = command(*words.split())
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert rows[0][3] == "MPI"
+    assert {row[9] for row in rows} == {"-" if collective == "barrier" else "0"}
+
+
+@pytest.mark.usefixtures("mpi")
+def test_doctor_finds_nothing() -> None:
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("allreduce right") == 2
+    assert "No problem found." in done.stdout
