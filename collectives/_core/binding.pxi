@@ -55,7 +55,7 @@ cdef int error_offset(object MPI) except -1:
 
 
 def bind(MPI):
-    """Bind to the library behind ``mpi4py.MPI``, which must be initialised, and check that it is the one."""
+    """Bind to the library behind ``mpi4py.MPI``, which is initialised, and check that it is it."""
     global transport
     cdef const char *missing = NULL
     cdef char version[8192]

@@ -41,7 +41,9 @@ cdef inline int64_t block_start(const Operation *op, int64_t block) noexcept nog
     return op.count * block // op.nblocks
 
 
-cdef inline int64_t elements(const Operation *op, int64_t segment, int first, int count, int64_t *start) noexcept nogil:
+cdef inline int64_t elements(
+    const Operation *op, int64_t segment, int first, int count, int64_t *start
+) noexcept nogil:
     """Return how many elements of a run of blocks are in the segment, and where they start."""
     cdef int64_t begin = block_start(op, first)
     cdef int64_t length
@@ -56,7 +58,7 @@ cdef inline int64_t elements(const Operation *op, int64_t segment, int first, in
 cdef inline char *address(
     const Operation *op, const Cursor *cursor, int space, int first, int64_t start
 ) noexcept nogil:
-    """Return where a run of blocks of the cursor's segment lies; `start` is what elements() gave."""
+    """Return where a run of blocks of the cursor's segment lies; elements() gave `start`."""
     if space == IN:
         return op.input + start * op.itemsize
     if space == OUT:
@@ -68,7 +70,9 @@ cdef inline char *address(
     return cursor.memory + op.work_offset + first * op.stride
 
 
-cdef inline void run_step(const Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+cdef inline void run_step(
+    const Operation *op, const Cursor *cursor, const Step *step
+) noexcept nogil:
     cdef int64_t start = 0
     cdef int64_t n = elements(op, cursor.segment, step.block, step.count, &start)
     if n == 0:
@@ -100,6 +104,7 @@ cdef int post(Operation *op, int k) noexcept nogil:
     cdef const Round *round = &op.plan.rounds[cursor.round]
     cdef const Message *message
     cdef int base = k * op.plan.slots
+    cdef int tag = op.tag + k
     cdef int i, slot, error
     cdef int64_t start = 0
     cdef int64_t n
@@ -114,11 +119,11 @@ cdef int post(Operation *op, int k) noexcept nogil:
         data = address(op, cursor, message.space, message.first, start)
         if message.send:
             op.expected[slot] = -1
-            error = transport.send(op.comm, data, <int>n, message.peer, op.tag + k, op.requests, slot)
+            error = transport.send(op.comm, data, <int>n, message.peer, tag, op.requests, slot)
             cursor.pending_sends += 1
         else:
             op.expected[slot] = <int>n
-            error = transport.recv(op.comm, data, <int>n, message.peer, op.tag + k, op.requests, slot)
+            error = transport.recv(op.comm, data, <int>n, message.peer, tag, op.requests, slot)
         if error:
             fail(op, MPI_FAILED, error, message.peer, cursor.round)
             return -1
@@ -189,7 +194,7 @@ cdef const Message *message_of(const Operation *op, int slot) noexcept nogil:
 
 
 cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
-    """End an operation because of MPI's error code, which a slot (or -1: no one knows which) got."""
+    """End an operation because of MPI's error code for a slot (-1: it does not say which)."""
     cdef int kind = 0
     if slot < 0:
         fail(op, MPI_FAILED, error, -1, op.cursors[0].round)

@@ -1,0 +1,191 @@
+# Arrays and reductions: how the core reads a NumPy array, and which kernel folds it.
+
+from cpython.exc cimport PyErr_CheckSignals
+from numpy cimport (
+    NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_CORDER,
+    NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT,
+    NPY_ULONG, NPY_ULONGLONG, NPY_USHORT, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
+    PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_SIZE, PyArray_TYPE, import_array, ndarray,
+)
+
+from collectives import buffers
+from collectives.errors import (
+    ArgumentError, BufferError, CommunicatorError, MismatchError, MPIError, StallError,
+    UnsupportedTypeError,
+)
+
+cdef extern from "numpy/arrayobject.h":
+    enum:
+        NPY_HALF
+    ndarray PyArray_NewLikeArray(ndarray, int, void *, int)
+
+import_array()
+
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) noexcept nogil
+
+cdef enum:
+    NTYPES = 24  # NumPy's built-in type numbers
+
+DTYPES = buffers.DTYPES  # the order is that of the enum in kernels.h
+
+
+cdef inline int bit_length(uint64_t n) noexcept nogil:
+    return 64 - __builtin_clzll(n) if n else 0
+
+
+cdef inline int64_t ceiling(int64_t a, int64_t b) noexcept nogil:
+    """Return a / b, rounded up, for a >= 0 (division is C's here)."""
+    return (a + b - 1) // b
+
+
+cdef signed char dtype_codes[NTYPES]
+cdef cc_fold_fn folds[<int>CC_NOPS][<int>CC_NDTYPES]
+cdef cc_scale_fn scales[<int>CC_NDTYPES]
+
+
+cdef int sized(int nbytes, bint signed) noexcept:
+    """Return the code of the integer of that many bytes."""
+    cdef int step = {1: 0, 2: 1, 4: 2, 8: 3}[nbytes]
+    return (CC_INT8 if signed else CC_UINT8) + step
+
+
+cdef void fill_dtypes() noexcept:
+    cdef int i
+    for i in range(NTYPES):
+        dtype_codes[i] = -1
+    dtype_codes[<int>NPY_BOOL] = CC_BOOL
+    dtype_codes[<int>NPY_BYTE] = sized(sizeof(char), True)
+    dtype_codes[<int>NPY_SHORT] = sized(sizeof(short), True)
+    dtype_codes[<int>NPY_INT] = sized(sizeof(int), True)
+    dtype_codes[<int>NPY_LONG] = sized(sizeof(long), True)
+    dtype_codes[<int>NPY_LONGLONG] = sized(sizeof(long long), True)
+    dtype_codes[<int>NPY_UBYTE] = sized(sizeof(char), False)
+    dtype_codes[<int>NPY_USHORT] = sized(sizeof(short), False)
+    dtype_codes[<int>NPY_UINT] = sized(sizeof(int), False)
+    dtype_codes[<int>NPY_ULONG] = sized(sizeof(long), False)
+    dtype_codes[<int>NPY_ULONGLONG] = sized(sizeof(long long), False)
+    dtype_codes[<int>NPY_HALF] = CC_FLOAT16
+    dtype_codes[<int>NPY_FLOAT] = CC_FLOAT32
+    dtype_codes[<int>NPY_DOUBLE] = CC_FLOAT64
+    dtype_codes[<int>NPY_CFLOAT] = CC_COMPLEX64
+    dtype_codes[<int>NPY_CDOUBLE] = CC_COMPLEX128
+
+
+cdef void fill_kernels() noexcept:
+    cdef int op, dtype
+    for dtype in range(CC_NDTYPES):
+        scales[dtype] = cc_scale_kernel(dtype)
+        for op in range(CC_NOPS):
+            folds[op][dtype] = cc_fold_kernel(op, dtype)
+
+
+def kernels_isa():
+    return cc_kernels_isa().decode()
+
+
+def kernels_select(isa=None):
+    if isa is None:
+        cc_kernels_init(NULL)
+    elif cc_kernels_init(isa.encode()):
+        raise ArgumentError(
+            f"this processor has no kernels for {isa!r}; there are portable, avx2 and avx512"
+        )
+    fill_kernels()
+
+
+pthread_mutex_init(&in_flight_lock, NULL)
+fill_dtypes()
+kernels_select()
+
+
+def reduction_named(name):
+    """Return the reduction that a pickle names. Local."""
+    from collectives import reductions
+
+    return getattr(reductions, name)
+
+
+@cython.final
+cdef class Reduction:
+    cdef readonly str name
+    cdef readonly int code
+    cdef readonly bint average
+
+    def __init__(self, str name, int code, bint average=False):
+        self.name = name
+        self.code = code
+        self.average = average
+
+    def __repr__(self):
+        return f"collectives.{self.name}"
+
+    def __reduce__(self):
+        return reduction_named, (self.name,)
+
+    def dtypes(self):
+        """Return the names of the dtypes that it has kernels for. Local."""
+        return [
+            name for code, name in enumerate(DTYPES)
+            if folds[self.code][code] != NULL and (not self.average or scales[code] != NULL)
+        ]
+
+
+# An array as the executor sees it.
+cdef struct View:
+    char *data
+    int64_t count
+    int itemsize
+    int dtype
+
+
+cdef object view_of(object array, View *view, str name, bint writable):
+    """Fill a view; return the object that keeps it alive (a packed copy where one was needed)."""
+    cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
+    cdef int number
+    cdef ndarray a
+    if not PyArray_CheckExact(array):
+        array = buffers.as_array(array, name, writable)
+    a = array
+    number = PyArray_TYPE(a)
+    view.dtype = dtype_codes[number] if 0 <= number < NTYPES else -1
+    if view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
+        view.dtype = DTYPES.index(buffers.dtype_name(a, name))
+    if not PyArray_CHKFLAGS(a, flags):
+        a = buffers.contiguous(a, name, writable)
+    view.data = <char *>PyArray_DATA(a)
+    view.count = PyArray_SIZE(a)
+    view.itemsize = PyArray_ITEMSIZE(a)
+    return a
+
+
+def fold(int op, out, left, right, dtype=None):
+    """Fold two arrays with a kernel: ``out[i] = left[i] op right[i]``. Local."""
+    cdef View dst, a, b
+    cdef int code
+    kept_out = view_of(out, &dst, "out", True)
+    keep = view_of(left, &a, "left", False), view_of(right, &b, "right", False)
+    code = dst.dtype if dtype is None else dtype
+    if dst.count != a.count or dst.count != b.count or dst.dtype != a.dtype or dst.dtype != b.dtype:
+        raise ArgumentError("out, left and right must have the same dtype and number of elements")
+    if not 0 <= op < CC_NOPS or not 0 <= code < CC_NDTYPES or folds[op][code] == NULL:
+        raise UnsupportedTypeError(f"there is no kernel for operation {op} on dtype {code}")
+    with nogil:
+        folds[op][code](dst.data, a.data, b.data, dst.count)
+    return kept_out
+
+
+def scale(out, src, double factor, dtype=None):
+    """Scale an array with a kernel: ``out[i] = src[i] * factor``. Local."""
+    cdef View dst, a
+    cdef int code
+    kept_out = view_of(out, &dst, "out", True)
+    keep = view_of(src, &a, "src", False)
+    code = dst.dtype if dtype is None else dtype
+    if dst.count != a.count or dst.dtype != a.dtype:
+        raise ArgumentError("out and src must have the same dtype and number of elements")
+    if not 0 <= code < CC_NDTYPES or scales[code] == NULL:
+        raise UnsupportedTypeError(f"there is no scaling of dtype {code}")
+    with nogil:
+        scales[code](dst.data, a.data, factor, dst.count)
+    return kept_out

@@ -1,0 +1,57 @@
+# The memory of operations: reserved once for each size class, then recycled.
+
+cdef int reserve(Operation *op, Plan plan) noexcept:
+    """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
+    cdef int64_t work = 0
+    cdef int64_t each
+    cdef size_t wanted
+    cdef int k
+    if plan.work:
+        work = op.count * op.itemsize if op.whole else plan.work * op.stride
+    each = (op.work_offset + work + 63) & ~63
+    wanted = each * op.window
+    if wanted > op.arena_bytes:
+        free(op.arena)
+        op.arena = NULL
+        op.arena_bytes = 0
+        wanted = <size_t>1 << bit_length(wanted - 1)
+        if posix_memalign(<void **>&op.arena, 64, wanted):
+            return -1
+        op.arena_bytes = wanted
+    for k in range(op.window):
+        op.cursors[k].memory = op.arena + k * each
+    return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
+
+
+cdef int reserve_slots(Operation *op, int wanted) noexcept:
+    if op.arrived == NULL or wanted > op.slots_reserved:
+        free_slots(op)
+        op.requests = calloc(wanted + 1, transport.handle_size)
+        op.arrived = <char *>calloc(wanted + 1, 1)
+        op.expected = <int *>calloc(wanted + 1, sizeof(int))
+        op.done = <int *>calloc(wanted + 1, sizeof(int))
+        op.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
+        if op.requests == NULL or op.arrived == NULL or op.expected == NULL:
+            return -1
+        if op.done == NULL or op.statuses == NULL:
+            return -1
+        op.slots_reserved = wanted
+        transport.clear(op.requests, wanted)
+    return 0
+
+
+cdef void free_slots(Operation *op) noexcept:
+    free(op.requests)
+    free(op.arrived)
+    free(op.expected)
+    free(op.done)
+    free(op.statuses)
+    op.requests = NULL
+    op.arrived = NULL
+    op.slots_reserved = 0
+
+
+cdef void release(Operation *op) noexcept:
+    free(op.arena)
+    free_slots(op)
+    free(op)
