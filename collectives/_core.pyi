@@ -1,10 +1,12 @@
-from typing import Any
+from typing import Any, final
 
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 COLLECTIVES: tuple[str, ...]
 DTYPES: tuple[str, ...]
 
+@final
 class Reduction:
     """A reduction operation, such as `collectives.SUM`."""
 
@@ -14,15 +16,18 @@ class Reduction:
     def __init__(self, name: str, code: int, average: bool = ...) -> None: ...
     def dtypes(self) -> list[str]: ...
 
+@final
 class Plan:
     source: Any
-    def __init__(self, source: Any, whole: Any, split: Any) -> None: ...
+    def __new__(cls, source: Any, whole: Any, split: Any) -> Self: ...
 
+@final
 class Choice:
     plan: Plan
     segment: int
     def __init__(self, plan: Plan, segment: int) -> None: ...
 
+@final
 class Engine:
     rank: int
     size: int
@@ -30,9 +35,9 @@ class Engine:
     patience: int
     agree: Any
     broken: str | None
-    def __init__(
-        self, MPI: Any, communicator: Any, choose: Any, timeout: float, patience: int
-    ) -> None: ...
+    def __new__(
+        cls, MPI: Any, communicator: Any, choose: Any, timeout: float, patience: int
+    ) -> Self: ...
     def call(
         self,
         kind: int,
@@ -47,8 +52,9 @@ class Engine:
     ) -> Any: ...
     def forget_choices(self) -> None: ...
 
+@final
 class Request:
-    def __init__(self, engine: Engine, plan: Plan, keep: tuple[Any, ...]) -> None: ...
+    def __new__(cls, engine: Engine, plan: Plan, keep: tuple[Any, ...]) -> Self: ...
     def test(self) -> bool: ...
     def wait(self) -> Any: ...
     def state(self) -> str | None: ...

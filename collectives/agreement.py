@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from collectives import binding
+from collectives._core import Engine
 from collectives.check import ranks
-from collectives.errors import MismatchError, StallError
+from collectives.errors import MismatchError, MPIError, StallError
 
 __all__ = ["Agreement"]
 
@@ -20,13 +22,14 @@ class Agreement:
     ----------
     mpi : mpi4py.MPI.Intracomm
         A communicator that nobody else uses.
-    timeout : float
-        Seconds to wait for the other ranks.
+    engine : Engine
+        Has the deadline, and learns that the communicator is broken.
     """
 
-    def __init__(self, mpi: Any, timeout: float) -> None:
+    def __init__(self, mpi: Any, engine: Engine) -> None:
         self.mpi = mpi
-        self.timeout = timeout
+        self.engine = engine
+        self.lost: list[Any] = []  # what MPI may still write into after a stall
 
     def __call__(self, collective: str, text: str, valid: bool) -> None:
         """Tell the other ranks what this one calls. Collective.
@@ -45,10 +48,18 @@ class Agreement:
         MismatchError
             On every rank whose own call is valid, if the calls differ or one was refused.
         StallError
-            If a rank does not come within the deadline.
+            If a rank does not come within the deadline; the communicator is broken then.
+        MPIError
+            If MPI fails; likewise.
         """
         mine = f"{'called' if valid else 'refused'} {collective}({text})"
-        said = self.exchange(mine)
+        try:
+            said = self.exchange(mine)
+        except binding.load().Exception as error:
+            self.engine.broken = (
+                f"the communicator is broken: rank {self.engine.rank} failed to agree"
+            )
+            raise MPIError(f"while the ranks agree on {collective}: MPI says: {error}") from error
         if not valid or all(other == mine for other in said):
             return
         groups: dict[str, int] = {}
@@ -63,16 +74,20 @@ class Agreement:
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
         request = self.mpi.Iallgather(record, records)
-        limit = time.monotonic() + self.timeout
+        timeout = self.engine.timeout
+        limit = time.monotonic() + timeout
         polls = 0
         while not request.Test():
             polls += 1
             if polls > 100:
                 time.sleep(0)
             if polls % 1024 == 0 and time.monotonic() > limit:
+                self.lost.append((request, record, records))
+                rank = self.engine.rank
+                self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
                 raise StallError(
-                    f"rank {self.mpi.Get_rank()} {mine} and waited {self.timeout:g} s for the "
-                    f"other ranks to call anything"
+                    f"rank {rank} {mine} and waited {timeout:g} s for the other ranks to call "
+                    f"anything"
                 )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]

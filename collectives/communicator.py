@@ -91,7 +91,7 @@ class Communicator:
         registry.watch(self)
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
-            self._engine.agree = Agreement(self._control, timeout)
+            self._engine.agree = Agreement(self._control, self._engine)
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
@@ -213,7 +213,8 @@ class Communicator:
         -------
         Request
             ``test()`` moves it on and says whether it is complete; ``wait()`` returns the result.
-            Messages move only inside calls of the library.
+            Messages move only inside calls of the library. Under ``COLLECTIVES_VALIDATE=1`` the
+            start waits until all ranks have come to it.
         """
         request: _core.Request = self._call(
             ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, False
@@ -479,6 +480,9 @@ def world() -> Communicator:
 
 
 GRACE = 1.0  # seconds that operations in flight get to complete at exit
+FAREWELL = (
+    0.5  # seconds between the message and the end: MPICH's launcher drops what it has not read
+)
 
 
 def _at_exit() -> None:
@@ -500,6 +504,7 @@ def _at_exit() -> None:
         file=sys.stderr,
         flush=True,
     )
+    time.sleep(FAREWELL)
     MPI.COMM_WORLD.Abort(1)
 
 

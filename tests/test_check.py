@@ -170,7 +170,8 @@ REFUSED = [
     (
         ("broadcast", sends_what_it_has_not),
         2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: sends block 0, which it does not hold",
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "sends block 0, which it does not hold",
     ),
     (
         ("broadcast", folds_into_what_it_has_not),

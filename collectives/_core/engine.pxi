@@ -1,5 +1,7 @@
 # The engine of a communicator: arguments into a C struct, one run without the GIL, return.
 
+from cpython.number cimport PyNumber_Index
+
 # The numbers of the collectives in Engine.call.
 cdef enum:
     ALLREDUCE = 0
@@ -162,9 +164,8 @@ cdef class Engine:
         return result, (kept_x, kept_out)
 
     cdef int check_root(self, root) except -1:
-        cdef int number
         try:
-            number = root
+            number = PyNumber_Index(root)
         except TypeError:
             raise ArgumentError(
                 f"root is {root!r}, and must be an integer in 0..{self.size - 1}"

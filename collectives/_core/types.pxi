@@ -53,6 +53,8 @@ cdef struct Packed:
     int nrounds
     int slots  # most messages in one round
 
+
+@cython.final
 cdef class Plan:
     """A plan in C: one packed form for whole buffers and one for segmented ones."""
 

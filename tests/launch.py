@@ -1,0 +1,168 @@
+"""Start programs under the launcher of an environment, with a deadline. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+# MPICH 5's mpiexec dies of this in a few launches of a hundred on a busy machine. It says nothing
+# about the program, so the launch is repeated.
+LAUNCHER_DIED = "assert (!closed) failed"
+LAUNCHES = 3
+
+DEADLINE_PASSED = 124  # the exit status that `timeout` has for it
+
+
+class Result:
+    """What a program left: its exit status and its output.
+
+    Attributes
+    ----------
+    status : int
+        DEADLINE_PASSED if it was killed for that.
+    out, err : str
+        ``err`` is empty where the two were joined.
+    seconds : float
+        Wall-clock time.
+    """
+
+    def __init__(self, status: int, out: str, err: str, seconds: float) -> None:
+        self.status, self.out, self.err, self.seconds = status, out, err, seconds
+
+    def __repr__(self) -> str:
+        return f"exit status {self.status} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
+
+
+def environment_of(python: str | Path) -> Path:
+    """Return the folder with the programs of an interpreter's virtual environment."""
+    return Path(python).absolute().parent
+
+
+@cache
+def mpiexec(bin: Path) -> tuple[str, ...]:
+    """Return the launcher of an environment, and the options that it needs on this machine."""
+    path = bin / "mpiexec"
+    text = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, check=False, timeout=60
+    ).stdout
+    if "Open MPI" not in text:
+        return (str(path),)
+    options = ["--oversubscribe"]
+    if os.geteuid() == 0:
+        options.append("--allow-run-as-root")
+    return (str(path), *options)
+
+
+def command_line(python: str | Path, ranks: int, arguments: Sequence[str | Path]) -> list[str]:
+    """Return the command that starts a Python program on so many ranks."""
+    launcher = list(mpiexec(environment_of(python)))
+    if len(launcher) > 1 and ranks > len(os.sched_getaffinity(0)):
+        # Open MPI spins for whole time slices where it does not know that it should not.
+        launcher += ["--mca", "mpi_yield_when_idle", "1"]
+    return [*launcher, "-n", str(ranks), str(python), *map(str, arguments)]
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    deadline: float,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    echo: bool = False,
+) -> Result:
+    """Run a command; kill it and all that it started when the deadline passes.
+
+    Parameters
+    ----------
+    command : list of str
+    deadline : float
+        Seconds.
+    env : mapping, optional
+        Variables to add to those of this process.
+    cwd : path, optional
+    echo : bool
+        Whether the output is shown while it comes; stderr is joined to it then.
+    """
+    began = time.monotonic()
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if echo else subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    killed = False
+
+    def kill() -> None:
+        nonlocal killed
+        killed = True
+        # Launchers take their ranks along if they are asked, and have a moment.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+            except ProcessLookupError:
+                return
+            time.sleep(1)
+
+    out, err = "", ""
+    try:
+        if echo:
+            out = _show(process, began + deadline, kill)
+        else:
+            out, err = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        kill()
+        out, err = process.communicate()
+    except BaseException:
+        kill()
+        raise
+    status = DEADLINE_PASSED if killed else process.wait()
+    return Result(status, out, err, time.monotonic() - began)
+
+
+def _show(process: subprocess.Popen[str], limit: float, kill: object) -> str:
+    """Copy the output to ours line by line until it ends or the deadline passes."""
+    import threading
+
+    timer = threading.Timer(max(0.0, limit - time.monotonic()), kill)  # type: ignore[arg-type]
+    timer.daemon = True
+    timer.start()
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        sys.stdout.write(line)
+        sys.stdout.flush()
+    process.wait()
+    timer.cancel()
+    return "".join(lines)
+
+
+def on_ranks(
+    python: str | Path,
+    ranks: int,
+    *arguments: str | Path,
+    deadline: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    echo: bool = False,
+) -> Result:
+    """Run a Python program on so many ranks; repeat the launch if it was the launcher that died."""
+    command = command_line(python, ranks, arguments)
+    for launch in range(1, LAUNCHES + 1):
+        result = run(command, deadline=deadline, env=env, cwd=cwd, echo=echo)
+        died = LAUNCHER_DIED in result.out or LAUNCHER_DIED in result.err
+        if not died or result.status == 0:
+            break
+        print(f"mpiexec died of itself ({LAUNCHER_DIED!r}), launch {launch} of {LAUNCHES}")
+    return result

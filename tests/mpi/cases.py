@@ -1,0 +1,159 @@
+"""What every rank contributes, and what NumPy says of the result; each rank computes both alone.
+
+Rank `r` contributes the elements from ``SHIFT * r`` on of one pool of numbers, so that nothing has
+to be sent to know what the others have. Beyond PERIOD elements the contribution repeats itself,
+and with it the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import operator
+import os
+
+import ml_dtypes
+import numpy as np
+
+import collectives as cc
+
+FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
+LARGE = 2**20
+PERIOD, SHIFT, MOST_RANKS = 4099, 101, 64
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+DTYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
+
+ARITHMETIC = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
+LOGICAL = {"LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor}
+BITWISE = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
+
+# What the documentation promises; the kernels' own list is held against it.
+SUPPORTED = {
+    "SUM": (*INTEGERS, *FLOATS, *COMPLEX),
+    "PROD": (*INTEGERS, *FLOATS, *COMPLEX),
+    "MIN": (*INTEGERS, *FLOATS),
+    "MAX": (*INTEGERS, *FLOATS),
+    **dict.fromkeys((*LOGICAL, *BITWISE), ("bool", *INTEGERS)),
+    "AVG": (*FLOATS, *COMPLEX),
+}
+
+# A type with twice the digits, to compute the reference in.
+WIDER = {
+    "float16": np.float64,
+    "bfloat16": np.float64,
+    "float32": np.float64,
+    "float64": np.longdouble,
+    "complex64": np.complex128,
+    "complex128": np.clongdouble,
+}
+
+
+def dtype_of(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def eps(name):
+    return float(ml_dtypes.finfo(dtype_of(name)).eps)
+
+
+def sizes(p):
+    """Return the numbers of elements that every collective is tried with."""
+    small = sorted({0, 1, p - 1, p, p + 1, 1009})
+    return [*small, LARGE] if FULL else small
+
+
+def longer(nbytes):
+    """Return a number of elements that makes many segments of so many bytes."""
+    return 2**14 if FULL or nbytes > 500 else 2**11
+
+
+@functools.cache
+def pool(dtype, kind):
+    """Return numbers enough for all ranks: any "values", "factors" near 1, or "flags"."""
+    n = PERIOD + SHIFT * MOST_RANKS
+    rng = np.random.default_rng(sum(dtype.encode()))
+    flags = rng.integers(0, 4, n) > 0  # mostly true: a conjunction of eight is not always false
+    if dtype == "bool":
+        return flags
+    if dtype in INTEGERS:
+        limits = np.iinfo(dtype)
+        values = rng.integers(limits.min, limits.max, n, dtype, endpoint=True)
+        return values * flags if kind == "flags" else values
+    low, high = (0.5, 1.5) if kind == "factors" else (-1, 1)
+    values = rng.uniform(low, high, n)
+    if dtype in COMPLEX:
+        values = values + 1j * rng.uniform(-0.5, 0.5, n)
+    return values.astype(dtype_of(dtype))
+
+
+def contribution(op, dtype, n, rank):
+    """Return what a rank contributes: read-only, so that whoever wants to write copies it."""
+    kind = "flags" if op in LOGICAL else "factors" if op == "PROD" else "values"
+    values = pool(dtype, kind)[SHIFT * rank :][: min(n, PERIOD)]
+    values = np.resize(values, n) if n > PERIOD else values.view()
+    values.flags.writeable = False
+    return values
+
+
+@functools.lru_cache(maxsize=512)
+def reference(op, dtype, n, p):
+    """Return the result, and how far from it a float may lie (None: not at all)."""
+    inputs = [contribution(op, dtype, n, r) for r in range(p)]
+    if op in LOGICAL:
+        return functools.reduce(LOGICAL[op], inputs).astype(dtype), None
+    if op in BITWISE:
+        return functools.reduce(BITWISE[op], inputs), None
+    if op in ("MIN", "MAX") or dtype in INTEGERS:
+        return functools.reduce(ARITHMETIC[op], inputs), None
+    inputs = [values.astype(WIDER[dtype]) for values in inputs]
+    if op == "PROD":
+        want = functools.reduce(operator.mul, inputs)
+        return want, (4 if dtype in COMPLEX else 2) * p * eps(dtype) * np.abs(want)
+    want = functools.reduce(operator.add, inputs)
+    bound = p * eps(dtype) * functools.reduce(operator.add, map(np.abs, inputs))
+    if op == "AVG":
+        return want / p, (bound + eps(dtype) * np.abs(want)) / p
+    return want, bound
+
+
+def verify(got, op, dtype, n, p, scale=1.0):
+    """Hold a result against the reference, scaled by `scale`."""
+    assert isinstance(got, np.ndarray)
+    assert got.dtype == dtype_of(dtype)
+    assert got.shape == (n,)
+    want, bound = reference(op, dtype, min(n, PERIOD), p)
+    for first in range(0, n, PERIOD):
+        part = got[first : first + PERIOD]
+        expected = want[: len(part)]
+        if bound is None:
+            np.testing.assert_array_equal(part, expected)
+            continue
+        allowed = abs(scale) * bound[: len(part)]
+        if scale != 1.0:
+            allowed = allowed + 2 * eps(dtype) * np.abs(scale * expected)
+        error = np.abs(part.astype(WIDER[dtype]) - scale * expected)
+        worst = np.argmax(error - allowed)
+        assert (error <= allowed).all(), f"element {first + worst} is off by {error[worst]}"
+
+
+def digest(*arrays):
+    """Return a hash of the bits of all arrays."""
+    state = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        state.update(np.ascontiguousarray(array).view(np.uint8).tobytes())
+    return state.hexdigest()
+
+
+def names(collective):
+    return cc.algorithms.names(collective)
+
+
+def runnable(collective, name, p):
+    return cc.algorithms.get(collective, name).refusal(p) is None
+
+
+def op_of(name):
+    return getattr(cc, name)

@@ -1,0 +1,181 @@
+"""Tests under an outer launcher: ``mpiexec -n 4 python -m pytest tests/mpi``.
+
+All ranks run the same tests in the same order. A rank whose test fails cannot go on: the others
+are inside a collective and wait for it. So its report is printed at once, with the rank, and the
+job is aborted. A test that takes longer than DEADLINE seconds prints where it is and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Before collectives is imported: all of its communicators read these.
+os.environ.setdefault("COLLECTIVES_VALIDATE", "1")
+os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
+
+import pytest
+from mpi4py import MPI
+
+import collectives as cc
+
+DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
+TESTS = Path(__file__).resolve().parent.parent
+if str(TESTS) not in sys.path:
+    sys.path.append(str(TESTS))  # for interpreter.py
+
+_stderr = pytest.StashKey[Any]()
+
+
+def abort(config: pytest.Config, text: str) -> None:
+    """Print a report with the rank, and end the job on all ranks."""
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    capture = config.pluginmanager.getplugin("capturemanager")
+    disabled = capture.global_and_fixture_disabled() if capture else contextlib.nullcontext()
+    with disabled:
+        lines = [f"[rank {rank} of {size}] {line}" for line in text.splitlines()]
+        sys.stdout.flush()
+        os.write(config.stash[_stderr].fileno(), ("\n" + "\n".join(lines) + "\n").encode())
+    time.sleep(0.5)  # launchers do not forward what they have not read when the job is aborted
+    MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Nothing is captured yet here: descriptor 2 is what the launcher gave us.
+    config.stash[_stderr] = os.fdopen(os.dup(2), "w")
+    if MPI.COMM_WORLD.rank:
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        if reporter:
+            reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    library = MPI.Get_library_version().replace("\0", "").splitlines()[0][:60]
+    return f"mpi: {MPI.COMM_WORLD.size} ranks, {library}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed and MPI.COMM_WORLD.size > 1:
+        sections = "".join(f"--- {name} ---\n{text}\n" for name, text in report.sections)
+        abort(
+            item.config, f"{item.nodeid}: failed in {call.when}\n{report.longreprtext}\n{sections}"
+        )
+    return report
+
+
+def pytest_internalerror(excrepr: Any, excinfo: Any) -> None:
+    print(f"[rank {MPI.COMM_WORLD.rank}] {excrepr}", file=sys.__stderr__, flush=True)
+    MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    faulthandler.dump_traceback_later(DEADLINE, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class Group(NamedTuple):
+    """A communicator of the library, and one of mpi4py with the same ranks, for the test itself."""
+
+    comm: cc.Communicator
+    mpi: MPI.Intracomm
+
+    def agree(self, value: Any) -> None:
+        """Hold a value against those of the other ranks, which must be equal."""
+        values = self.mpi.allgather(value)
+        assert values.count(values[0]) == len(values), values
+
+
+def _group(mpi: MPI.Intracomm) -> Group:
+    return Group(cc.Communicator(mpi), mpi)
+
+
+@pytest.fixture(scope="session")
+def world() -> Group:
+    """The default communicator."""
+    return Group(cc.world(), MPI.COMM_WORLD.Dup())
+
+
+@pytest.fixture(scope="session")
+def plain() -> Group:
+    """The same ranks, without the agreement before each call."""
+    with environment(COLLECTIVES_VALIDATE="0"):
+        return _group(MPI.COMM_WORLD.Dup())
+
+
+@pytest.fixture(scope="session", params=["world", "dup", "reversed", "halves", "self"])
+def group(request: pytest.FixtureRequest, world: Group) -> Group:
+    """Every kind of communicator, one after the other."""
+    rank = world.comm.rank
+    if request.param == "world":
+        return world
+    if request.param == "dup":
+        return Group(world.comm.dup(), MPI.COMM_WORLD.Dup())
+    if request.param == "self":
+        return _group(MPI.COMM_SELF)
+    color, key = (0, -rank) if request.param == "reversed" else (rank % 2, rank)
+    comm = world.comm.split(color, key)
+    assert comm is not None
+    return Group(comm, MPI.COMM_WORLD.Split(color, key))
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Any:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture
+def environ() -> Any:
+    """`environment`, for tests that set variables in their middle."""
+    return environment
+
+
+@pytest.fixture
+def segments() -> Any:
+    """Return a context in which a communicator cuts its blocks into segments of so many bytes."""
+
+    @contextlib.contextmanager
+    def cut(comm: cc.Communicator, nbytes: int) -> Any:
+        with environment(COLLECTIVES_SEGMENT=str(nbytes)):
+            comm._engine.forget_choices()
+            yield
+        comm._engine.forget_choices()
+
+    return cut
+
+
+@pytest.fixture
+def fresh() -> Any:
+    """Make communicators that a test may break: nobody else uses them, and nobody frees them."""
+
+    def make(*, validate: bool, timeout: float) -> cc.Communicator:
+        with environment(COLLECTIVES_VALIDATE=str(int(validate))):
+            comm = cc.Communicator(MPI.COMM_WORLD, timeout=timeout)
+        _broken.append(comm)
+        return comm
+
+    return make
+
+
+_broken: list[cc.Communicator] = []

@@ -1,0 +1,249 @@
+"""What may be passed as x and as out, and what is refused."""
+
+import array
+import re
+
+import numpy as np
+import pytest
+from cases import contribution, digest, dtype_of
+
+import collectives as cc
+from collectives import errors
+
+
+def total(comm, n=5):
+    """Return the sum over ranks of what `mine` gives."""
+    return comm.size * np.arange(n, dtype=np.float64) + comm.size * (comm.size - 1) / 2
+
+
+def mine(comm, n=5):
+    return np.arange(n, dtype=np.float64) + comm.rank
+
+
+INPUTS = {
+    "ndarray": lambda x: x,
+    "memoryview": memoryview,
+    "array.array": lambda x: array.array("d", x),
+    "bytes behind a memoryview": lambda x: memoryview(x.tobytes()).cast("d"),
+    "read-only": lambda x: np.frombuffer(x.tobytes()),
+    "strided": lambda x: np.stack([x, -x], axis=1)[:, 0],
+    "backwards": lambda x: x[::-1].copy()[::-1],
+    "strided memoryview": lambda x: memoryview(np.repeat(x, 2))[::2],
+    "misaligned": lambda x: np.frombuffer(b"!" + x.tobytes(), np.uint8)[1:].view(np.float64),
+    "broadcast": lambda x: np.broadcast_to(x, (2, len(x)))[1],
+    "subclass": lambda x: x.view(np.recarray),
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_inputs(world, kind):
+    comm = world.comm
+    x = INPUTS[kind](mine(comm))
+    before = bytes(np.asarray(x))
+    np.testing.assert_array_equal(comm.allreduce(x), total(comm))
+    np.testing.assert_array_equal(comm.iallreduce(x).wait(), total(comm))
+    y = comm.reduce(x, root=comm.size - 1)
+    if comm.rank == comm.size - 1:
+        np.testing.assert_array_equal(y, total(comm))
+    np.testing.assert_array_equal(comm.broadcast(x), np.arange(5.0))
+    out = np.empty(5)
+    np.testing.assert_array_equal(comm.allreduce(x, out, prescale=2.0), 2 * total(comm))
+    assert bytes(np.asarray(x)) == before, "the input was changed"
+
+
+def test_bytes_and_bytearrays(world):
+    comm = world.comm
+    for kind in (bytes, bytearray):
+        y = comm.allreduce(kind([1, 2, 3]))
+        assert y.dtype == np.uint8
+        np.testing.assert_array_equal(y, np.array([1, 2, 3]) * comm.size)
+
+
+def test_scalars_and_no_dimensions(world):
+    comm = world.comm
+    for x in (np.float32(2.5), np.array(2.5, np.float32)):
+        y = comm.allreduce(x)
+        assert isinstance(y, np.ndarray)
+        assert (y.shape, y.dtype, float(y)) == ((), np.float32, 2.5 * comm.size)
+    out = np.empty((), np.float32)
+    assert comm.allreduce(np.float32(2.5), out) is out
+    assert out == 2.5 * comm.size
+    assert comm.allreduce(np.bool_(comm.rank == 0), op=cc.LOR)
+
+
+@pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
+def test_empty(world, algorithm):
+    for shape in ((0,), (3, 0, 2)):
+        assert world.comm.allreduce(np.empty(shape), algorithm=algorithm).shape == shape
+    assert world.comm.allreduce(b"", algorithm=algorithm).shape == (0,)
+
+
+def test_fortran_order(world):
+    """Elements correspond by index, whatever their order in memory."""
+    comm = world.comm
+    x = np.arange(12.0).reshape(3, 4) + comm.rank
+    want = comm.allreduce(x)
+    got = comm.allreduce(np.asfortranarray(x))
+    assert got.flags.c_contiguous
+    np.testing.assert_array_equal(got, want)
+    mixed = x if comm.rank % 2 else np.asfortranarray(x)
+    np.testing.assert_array_equal(comm.allreduce(mixed), want)
+    np.testing.assert_array_equal(comm.allreduce(x.T), want.T)
+
+
+@pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
+def test_any_alignment_of_elements(world, algorithm):
+    """Vector kernels begin and end anywhere; what lies around the result is not touched."""
+    comm = world.comm
+    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
+        pytest.skip("it cannot run on this number of ranks")
+    for offset in (1, 3, 7):
+        x = contribution("SUM", "float32", 300, comm.rank)
+        frame = np.full(300 + 16, 7.5, np.float32)
+        out = frame[offset : offset + 300]
+        comm.allreduce(x, out, algorithm=algorithm)
+        assert digest(out) == digest(comm.allreduce(x, algorithm=algorithm))
+        assert (frame[:offset] == 7.5).all()
+        assert (frame[offset + 300 :] == 7.5).all()
+
+
+OUTPUTS = {
+    "ndarray": lambda: np.empty(5),
+    "other shape": lambda: np.empty((5, 1)),
+    "memoryview": lambda: memoryview(bytearray(40)).cast("d"),
+    "array.array": lambda: array.array("d", bytes(40)),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_outputs(world, kind):
+    comm = world.comm
+    out = OUTPUTS[kind]()
+    assert comm.allreduce(mine(comm), out) is out
+    np.testing.assert_array_equal(np.asarray(out).reshape(5), total(comm))
+
+
+def test_in_place_through_another_object(world):
+    """The same memory is the same place, whichever object leads to it."""
+    comm = world.comm
+    x = mine(comm)
+    comm.allreduce(x, memoryview(x))
+    np.testing.assert_array_equal(x, total(comm))
+    x = mine(comm)
+    comm.allreduce(x[:], x.reshape(5, 1))
+    np.testing.assert_array_equal(x, total(comm))
+
+
+def test_neighbours_do_not_overlap(world):
+    comm = world.comm
+    memory = np.zeros(10)
+    memory[:5] = mine(comm)
+    comm.allreduce(memory[:5], memory[5:])
+    np.testing.assert_array_equal(memory[5:], total(comm))
+    np.testing.assert_array_equal(memory[:5], mine(comm))
+
+
+def strided():
+    return np.empty(10)[::2]
+
+
+def read_only():
+    array = np.empty(5)
+    array.flags.writeable = False
+    return array
+
+
+REFUSED_OUTPUTS = {
+    "strided": (strided, r"out is not C-contiguous \(shape \(5,\), strides \(16,\) bytes\)"),
+    "fortran": (lambda: np.empty((5, 2), order="F")[:, :], "out is not C-contiguous"),
+    "read-only array": (read_only, "out is read-only, and would be written"),
+    "bytes": (lambda: bytes(40), "out is a read-only bytes, and would be written"),
+    "misaligned": (
+        lambda: np.zeros(41, np.uint8)[1:].view(np.float64),
+        "out is not aligned to its dtype float64",
+    ),
+    "too short": (lambda: np.empty(4), "out has 4 elements and x has 5"),
+    "too long": (lambda: np.empty(6), "out has 6 elements and x has 5"),
+    "another dtype": (lambda: np.empty(5, np.float32), "out is float32 and x is float64"),
+    "unsigned": (lambda: np.empty(5, np.uint64), "out is uint64 and x is float64"),
+    "list": (lambda: [0.0] * 5, r"out is a list, which has no buffer; pass np.asarray"),
+    "number": (lambda: 3.5, "out is a float, which has no buffer"),
+    "scalar": (lambda: np.float64(3), "out is a.* float64|out is a read-only"),
+    "object": (object, "out is a object, which has no buffer$"),
+    "masked": (lambda: np.ma.zeros(5), "out is a masked array"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_OUTPUTS)
+def test_refused_outputs(world, kind):
+    make, text = REFUSED_OUTPUTS[kind]
+    for call in (world.comm.allreduce, world.comm.broadcast, world.comm.iallreduce):
+        with pytest.raises(errors.BufferError, match=text):
+            call(mine(world.comm), make())
+    world.comm.barrier()
+
+
+def test_refused_in_place(world):
+    for x, text in (
+        (strided(), "out is not C-contiguous"),
+        (read_only(), "out is read-only"),
+        (np.empty((3, 4), order="F"), "out is not C-contiguous"),
+    ):
+        with pytest.raises(errors.BufferError, match=text):
+            world.comm.allreduce(x, x)
+    world.comm.barrier()
+
+
+@pytest.mark.parametrize("shift", [-4, -1, 1, 4])
+def test_partial_overlap_is_refused(world, shift):
+    memory = np.zeros(20)
+    with pytest.raises(errors.BufferError, match="out overlaps x in part; pass out=x"):
+        world.comm.allreduce(memory[5:10], memory[5 + shift : 10 + shift])
+    world.comm.barrier()
+
+
+REFUSED_INPUTS = {
+    "list": ([1.0, 2.0], errors.BufferError, "x is a list, which has no buffer; pass np.asarray"),
+    "number": (3, errors.BufferError, "x is a int, which has no buffer; pass np.asarray"),
+    "None": (None, errors.BufferError, "x is a NoneType, which has no buffer$"),
+    "text": ("abc", errors.BufferError, "x is a str, which has no buffer$"),
+    "masked": (np.ma.zeros(3), errors.BufferError, r"x is a masked array; pass x.filled\(...\)"),
+    "objects": (np.array([None]), TypeError, "x has dtype object; supported are bool, int8"),
+    "times": (np.array(["2020"], "M8[s]"), TypeError, "x has dtype datetime64"),
+    "records": (np.zeros(2, "i4,f4"), TypeError, "x has dtype .*supported are"),
+    "long double": (np.zeros(2, np.longdouble), TypeError, "x has dtype (float128|float96)"),
+    "swapped": (
+        np.zeros(2, np.dtype("f8").newbyteorder()),
+        TypeError,
+        "byte-swapped dtype '.f8'; pass x.astype",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_INPUTS)
+def test_refused_inputs(world, kind):
+    x, error, text = REFUSED_INPUTS[kind]
+    with pytest.raises(error, match=text) as caught:
+        world.comm.allreduce(x)
+    assert isinstance(caught.value, cc.CollectivesError)
+    world.comm.barrier()
+
+
+def test_every_dtype_is_listed(world):
+    with pytest.raises(cc.errors.UnsupportedTypeError) as caught:
+        world.comm.allreduce(np.array([None]))
+    listed = re.search("supported are (.*)", str(caught.value)).group(1).split(", ")
+    for name in listed:
+        comm = world.comm
+        y = comm.broadcast(np.ones(3, dtype_of(name)))
+        assert y.dtype.name == name
+
+
+def test_an_array_that_lives_nowhere_else(plain):
+    """Temporary arrays stay alive as long as the operation that uses them."""
+    comm = plain.comm
+    requests = [comm.iallreduce(np.full(5000, k + comm.rank)) for k in range(20)]
+    junk = [np.full(5000, -1) for _ in range(40)]
+    for k, request in enumerate(requests):
+        assert (request.wait() == comm.size * k + comm.size * (comm.size - 1) // 2).all()
+    assert len(junk) == 40

@@ -1,0 +1,161 @@
+"""Groups: how they are made, what they know of themselves, and how they end."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import collectives as cc
+from collectives.errors import ArgumentError, CommunicatorError
+
+
+def works(comm):
+    y = comm.allreduce(np.full(10, comm.rank + 1))
+    return bool((y == comm.size * (comm.size + 1) // 2).all())
+
+
+def test_ranks_and_sizes(group):
+    assert (group.comm.rank, group.comm.size) == (group.mpi.rank, group.mpi.size)
+    assert works(group.comm)
+
+
+def test_hosts(group):
+    comm = group.comm
+    assert 0 <= comm.local_rank < comm.local_size <= comm.size
+    assert 0 <= comm.node < comm.nodes
+    where = group.mpi.allgather((comm.node, comm.local_rank))
+    assert len(set(where)) == comm.size
+    if MPI.COMM_WORLD.size == comm.size == comm.local_size:
+        assert comm.nodes == 1
+
+
+def test_world_is_made_once():
+    assert cc.world() is cc.world()
+
+
+def test_split(world):
+    comm = world.comm
+    half = comm.split(comm.rank % 2, key=-comm.rank)
+    members = range(comm.rank % 2, comm.size, 2)
+    assert half.size == len(members)
+    assert half.rank == list(reversed(members)).index(comm.rank)
+    y = half.allreduce(np.array([comm.rank]))
+    assert y[0] == sum(members)
+    half.free()
+
+
+def test_split_without_a_color(world):
+    comm = world.comm
+    part = comm.split(0 if comm.rank == 0 else None)
+    assert (part is None) == (comm.rank != 0)
+    if part is not None:
+        assert part.size == 1
+        assert works(part)
+
+
+def test_groups_work_at_the_same_time(world):
+    """Halves take different numbers of steps, and meet in the whole again."""
+    comm = world.comm
+    half = comm.split(comm.rank % 2)
+    for _ in range(5 if comm.rank % 2 else 15):
+        assert works(half)
+    assert works(comm)
+
+
+def test_user_messages_never_meet_ours(world):
+    """The program's own messages on the communicator that was passed, of any tag."""
+    mpi = world.mpi
+    comm = cc.Communicator(mpi)
+    right, left = (mpi.rank + 1) % mpi.size, (mpi.rank - 1) % mpi.size
+    sends = [mpi.isend(("mine", tag), right, tag) for tag in range(4)]
+    assert works(comm)
+    for tag in range(4):
+        assert mpi.recv(source=left, tag=tag) == ("mine", tag)
+    MPI.Request.waitall(sends)
+    comm.free()
+
+
+def test_freed(world):
+    comm = world.comm.dup()
+    assert repr(comm) == f"<collectives.Communicator, rank {comm.rank} of {comm.size}>"
+    comm.free()
+    comm.free()
+    assert repr(comm) == "<collectives.Communicator, freed>"
+    for call in (comm.barrier, comm.dup, lambda: comm.split(0), lambda: comm.allreduce(np.ones(1))):
+        with pytest.raises(CommunicatorError, match="the communicator was freed"):
+            call()
+
+
+def test_context_manager(world):
+    with world.comm.dup() as comm:
+        assert works(comm)
+    with pytest.raises(CommunicatorError, match="freed"):
+        comm.barrier()
+
+
+def test_many_communicators(world):
+    """MPI has few thousand contexts: those that are freed are given back."""
+    for _ in range(30):
+        with world.comm.dup() as comm:
+            comm.barrier()
+
+
+@pytest.mark.parametrize("mpi", [3, "world", None.__class__, MPI.COMM_NULL, MPI.GROUP_EMPTY])
+def test_refused(mpi):
+    with pytest.raises(ArgumentError, match="must be an mpi4py intracommunicator"):
+        cc.Communicator(mpi)
+
+
+def test_timeout(world, environ):
+    with environ(COLLECTIVES_TIMEOUT="12.5"), cc.Communicator() as comm:
+        assert comm.timeout == 12.5
+        comm.timeout = 7
+        assert comm.timeout == 7.0
+        with comm.dup() as second:
+            assert second.timeout == 7.0
+    for text in ("soon", "0", "-1", "nan"):
+        with (
+            environ(COLLECTIVES_TIMEOUT=text),
+            pytest.raises(ArgumentError, match=f"COLLECTIVES_TIMEOUT is '{text}'"),
+        ):
+            cc.Communicator()
+
+
+def test_explain(world):
+    comm = world.comm
+    for collective in ("allreduce", "reduce", "broadcast", "barrier"):
+        for nbytes in (0, 8, 2**20):
+            decision = comm.explain(collective, nbytes)
+            assert f" on {comm.size} ranks: {decision.algorithm.name}" in str(decision)
+    decision = comm.explain("allreduce", 800, algorithm="ring")
+    assert decision.reason == "asked for by the caller"
+    with pytest.raises(ArgumentError, match="has no algorithm 'x'"):
+        comm.explain("allreduce", algorithm="x")
+
+
+def test_a_users_algorithm(world):
+    """It is proven on its first call, and then runs like any other."""
+    comm = world.comm
+
+    @cc.algorithms.algorithm("broadcast", name="sequential")
+    def sequential(r, p, root):
+        for q in range(p):
+            if r == root != q:
+                yield cc.algorithms.Exchange(send=(q, 0))
+            elif r == q != root:
+                yield cc.algorithms.Exchange(recv=(root, 0))
+
+    @cc.algorithms.algorithm("broadcast", name="forgetful")
+    def forgetful(r, p, root):
+        yield from ()
+
+    try:
+        for root in range(comm.size):
+            y = comm.broadcast(np.full(9, comm.rank), root=root, algorithm="sequential")
+            assert (y == root).all()
+        if comm.size > 1:
+            with pytest.raises(cc.errors.ProofError):
+                comm.broadcast(np.ones(3), algorithm="forgetful")
+        assert works(comm)
+    finally:
+        cc.algorithms.unregister("broadcast", "sequential")
+        cc.algorithms.unregister("broadcast", "forgetful")

@@ -1,0 +1,189 @@
+"""Errors of one rank's own: what they say, and that the communicator works afterwards."""
+
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from collectives.errors import ArgumentError, CommunicatorError, StallError, UnsupportedTypeError
+
+
+@pytest.fixture(autouse=True)
+def works_afterwards(world):
+    yield
+    assert (world.comm.allreduce(np.ones(3)) == world.comm.size).all()
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast", "barrier"])
+def test_unknown_algorithm(world, collective):
+    known = ", ".join(cc.algorithms.names(collective))
+    arguments = [] if collective == "barrier" else [np.ones(3)]
+    text = f"{collective} has no algorithm 'nonsense'; it has: {known}"
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=text):
+            getattr(world.comm, collective)(*arguments, algorithm="nonsense")
+
+
+@pytest.mark.parametrize("name", [3, ["ring"], {"name": "ring"}, b"ring"])
+def test_algorithm_is_no_name(world, name):
+    with pytest.raises(ArgumentError, match=r"algorithm is .*, and must be a name or None"):
+        world.comm.allreduce(np.ones(3), algorithm=name)
+
+
+def test_unusable_algorithms_say_why(world):
+    p = world.comm.size
+    for collective in ("allreduce", "reduce", "broadcast"):
+        for name in cc.algorithms.names(collective):
+            refusal = cc.algorithms.get(collective, name).refusal(p)
+            if refusal:
+                with pytest.raises(ArgumentError, match=f"{name}.*p is {p}"):
+                    getattr(world.comm, collective)(np.ones(3), algorithm=name)
+
+
+@pytest.mark.parametrize("op", ["sum", None, np.add, cc.Reduction, 0])
+def test_unknown_op(world, op):
+    with pytest.raises(ArgumentError, match=r"op is .*, and must be one of collectives\.SUM, PROD"):
+        world.comm.allreduce(np.ones(3), op=op)
+
+
+@pytest.mark.parametrize("root", [-1, 10**6, 2**40, -(2**70)])
+@pytest.mark.parametrize("collective", ["reduce", "broadcast"])
+def test_root_out_of_range(world, collective, root):
+    text = f"root is {root}, and must be in 0..{world.comm.size - 1}"
+    with pytest.raises(ArgumentError, match=text):
+        getattr(world.comm, collective)(np.ones(3), root=root)
+
+
+@pytest.mark.parametrize("root", [None, "0", 0.0, [0]])
+def test_root_is_no_integer(world, root):
+    with pytest.raises(ArgumentError, match=r"root is .*, and must be an integer in 0\.\."):
+        world.comm.reduce(np.ones(3), root=root)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("SUM", "bool"),
+        ("AVG", "int32"),
+        ("MIN", "complex64"),
+        ("BAND", "float32"),
+        ("LOR", "float64"),
+    ],
+)
+def test_op_has_no_kernel(world, op, dtype):
+    reduction = getattr(cc, op)
+    text = f"{op} is not defined on {dtype}; it is on {', '.join(reduction.dtypes())}"
+    with pytest.raises(UnsupportedTypeError, match=text):
+        world.comm.allreduce(np.ones(3, dtype), op=reduction)
+
+
+def test_arguments_are_by_name(world):
+    with pytest.raises(TypeError):
+        world.comm.allreduce(np.ones(3), None, cc.SUM)
+    with pytest.raises(TypeError):
+        world.comm.allreduce(np.ones(3), nonsense=1)
+
+
+def test_scales_are_numbers(world):
+    with pytest.raises(TypeError):
+        world.comm.allreduce(np.ones(3), prescale="2")
+
+
+def test_errors_are_also_what_a_caller_would_guess(world):
+    with pytest.raises(ValueError, match="root is 99"):
+        world.comm.reduce(np.ones(3), root=99)
+    with pytest.raises(TypeError, match="x has dtype object"):
+        world.comm.allreduce(np.array([None]))
+    with pytest.raises(BufferError, match="out has 4 elements"):
+        world.comm.allreduce(np.ones(3), np.ones(4))
+
+
+def test_errors_pickle(world):
+    with pytest.raises(ArgumentError) as caught:
+        world.comm.allreduce(np.ones(3), algorithm="x")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is ArgumentError
+    assert str(again) == str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
+def test_stall(world, fresh, algorithm):
+    """The last rank does not come. Whoever waits says for whom, and the communicator is broken."""
+    comm = fresh(validate=False, timeout=0.3)
+    p = comm.size
+    if p == 1 or cc.algorithms.get("allreduce", algorithm).refusal(p):
+        pytest.skip("nobody to wait for, or it cannot run on this number of ranks")
+    told = ""
+    if comm.rank < p - 1:
+        with pytest.raises(StallError) as caught:
+            comm.allreduce(np.ones(p), algorithm=algorithm)
+        told = str(caught.value)
+        start = f"allreduce '{algorithm}' on {p} ranks: rank {comm.rank} waited 0.3 s: round "
+        assert told.startswith(start)
+        text = f"the communicator is broken: rank {comm.rank} stalled in allreduce '{algorithm}'"
+        for call in (comm.barrier, comm.dup, lambda: comm.allreduce(np.ones(3))):
+            with pytest.raises(CommunicatorError, match=text):
+                call()
+    everything = " ".join(world.mpi.allgather(told))
+    assert f"for rank {p - 1} to " in everything
+
+
+def test_stall_of_a_request(world, fresh):
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    if comm.rank < comm.size - 1:
+        request = comm.iallreduce(np.ones(3), algorithm="butterfly")
+        with pytest.raises(StallError, match=r"allreduce 'butterfly' .* waited 0\.3 s"):
+            request.wait()
+        for again in (request.wait, request.test):
+            with pytest.raises(StallError, match="waited"):
+                again()
+        with pytest.raises(CommunicatorError, match="is broken: rank"):
+            comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_stall_of_a_barrier(world, fresh):
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    if comm.rank > 0:
+        with pytest.raises(StallError, match=r"barrier 'dissemination' .* for rank \d+ to "):
+            comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_stall_under_validation(world, fresh):
+    """A rank that does not come is noticed before anything starts."""
+    comm = fresh(validate=True, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    if comm.rank < comm.size - 1:
+        with pytest.raises(
+            StallError, match=rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s"
+        ):
+            comm.allreduce(np.ones(3))
+        with pytest.raises(CommunicatorError, match="broken"):
+            comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_a_later_timeout_counts_under_validation(world, fresh):
+    comm = fresh(validate=True, timeout=1000.0)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    comm.timeout = 0.3
+    if comm.rank < comm.size - 1:
+        with pytest.raises(StallError, match=r"0\.3 s"):
+            comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_late_is_not_too_late(world):
+    """A rank that comes within the deadline is waited for."""
+    if world.comm.rank == 0:
+        time.sleep(0.3)
+    world.comm.barrier()

@@ -1,0 +1,188 @@
+"""Ranks that call different things: named under validation, noticed by length without."""
+
+import re
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from collectives import errors
+from collectives.errors import ArgumentError, MismatchError, StallError
+
+X = np.ones(8)
+
+
+def regular(comm):
+    return comm.allreduce(X)
+
+
+# What one rank calls instead of `regular`, and how the others hear of it.
+ODD = {
+    "collective": (lambda comm: comm.broadcast(X), r"broadcast\(count=8, dtype=float64, root=0,"),
+    "barrier": (lambda comm: comm.barrier(), r"barrier\(algorithm=dissemination"),
+    "count": (lambda comm: comm.allreduce(X[:7]), r"allreduce\(count=7, dtype=float64, op=SUM,"),
+    "dtype": (lambda comm: comm.allreduce(X.astype("f4")), r"allreduce\(count=8, dtype=float32,"),
+    "same bytes": (
+        lambda comm: comm.allreduce(X.view(np.int64)),
+        r"allreduce\(count=8, dtype=int64,",
+    ),
+    "op": (lambda comm: comm.allreduce(X, op=cc.MAX), r"dtype=float64, op=MAX,"),
+    "average": (lambda comm: comm.allreduce(X, op=cc.AVG), r"dtype=float64, op=AVG,"),
+    "prescale": (lambda comm: comm.allreduce(X, prescale=2.0), r"op=SUM, algorithm=.*prescale=2\b"),
+    "postscale": (lambda comm: comm.allreduce(X, postscale=0.5), r"postscale=0\.5\b"),
+    "algorithm": (
+        lambda comm: comm.allreduce(X, algorithm="round_robin"),
+        r"=round_robin\b",
+    ),
+    "nonblocking": (lambda comm: comm.iallreduce(X[:5]), r"allreduce\(count=5"),
+}
+
+
+def odd_ranks(comm):
+    return sorted({0, comm.size // 2, comm.size - 1})
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_every_rank_is_told_who_called_what(world, kind):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    call, text = ODD[kind]
+    for odd in odd_ranks(comm):
+        with pytest.raises(MismatchError, match="the ranks do not agree: ") as caught:
+            (call if comm.rank == odd else regular)(comm)
+        told = str(caught.value)
+        assert re.search(rf"\brank {odd} called [^;]*{text}", told), told
+        assert re.search(r"called allreduce\(count=8, dtype=float64, op=SUM, algorithm=", told), (
+            told
+        )
+        world.agree(told)
+        assert (regular(comm) == comm.size).all()
+
+
+@pytest.mark.parametrize("collective", ["reduce", "broadcast"])
+def test_roots_differ(world, collective):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    for odd in odd_ranks(comm):
+        with pytest.raises(MismatchError, match="the ranks do not agree") as caught:
+            getattr(comm, collective)(X, root=1 if comm.rank == odd else 0)
+        assert re.search(rf"\brank {odd} called {collective}\([^;]*root=1", str(caught.value))
+        assert "root=0" in str(caught.value)
+        assert (regular(comm) == comm.size).all()
+
+
+def test_segments_differ(world, segments):
+    """Ranks that read different settings would send pieces of different lengths."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    x = np.ones(1000)
+    with (
+        segments(comm, 64 if comm.rank == 0 else 128),
+        pytest.raises(MismatchError, match=r"segment=64\b.*segment=128\b"),
+    ):
+        comm.allreduce(x, algorithm="ring")
+    assert (comm.allreduce(x) == comm.size).all()
+
+
+def test_all_differ(world):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    with pytest.raises(MismatchError) as caught:
+        comm.allreduce(np.ones(10 + comm.rank))
+    for r in range(comm.size):
+        assert re.search(rf"rank {r} called allreduce\(count={10 + r},", str(caught.value))
+
+
+REFUSED = {
+    "algorithm": (lambda comm: comm.allreduce(X, algorithm="x"), ArgumentError, "has no algorithm"),
+    "out": (
+        lambda comm: comm.allreduce(X, np.ones(3)),
+        BufferError,
+        "out has 3 elements and x has 8",
+    ),
+    "dtype": (lambda comm: comm.allreduce(np.array([None])), TypeError, "x has dtype object"),
+    "root": (lambda comm: comm.reduce(X, root=-1), ArgumentError, "root is -1"),
+    "list": (lambda comm: comm.allreduce([1]), errors.BufferError, "x is a list"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refused_call_is_told_to_the_others(world, kind):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("nobody to tell")
+    call, error, text = REFUSED[kind]
+    for odd in odd_ranks(comm):
+        if comm.rank == odd:
+            with pytest.raises(error, match=text) as caught:
+                call(comm)
+            assert not isinstance(caught.value, MismatchError)
+        else:
+            with pytest.raises(MismatchError, match=rf"rank {odd} refused [^;]*{text}"):
+                regular(comm)
+        assert (regular(comm) == comm.size).all()
+
+
+def test_validation_agrees_where_ranks_may_differ(world):
+    """Layout, out, and blocking or not are each rank's own business."""
+    comm = world.comm
+    odd = comm.rank % 2
+    x = np.ones((4, 2))
+    y = comm.allreduce(np.asfortranarray(x) if odd else x, np.empty(8) if odd else None)
+    assert (y == comm.size).all()
+    y = comm.iallreduce(x).wait() if odd else comm.allreduce(x)
+    assert (y == comm.size).all()
+
+
+def attempt(call):
+    """Return the text of a MismatchError, and nothing of a stall."""
+    try:
+        call()
+    except MismatchError as error:
+        return str(error)
+    except StallError:
+        pass
+    return ""
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_wrong_length_is_noticed_without_validation(world, fresh, count):
+    """Rank 0 has another count: somebody gets a message of a length that was not due."""
+    p = world.comm.size
+    if p == 1:
+        pytest.skip("one rank agrees with itself")
+    usable = [
+        name
+        for name in cc.algorithms.names("allreduce")
+        if not cc.algorithms.get("allreduce", name).refusal(p)
+    ]
+    x = np.ones(count if world.comm.rank == 0 else 40)
+    requests = []
+    for name in usable:
+        comm = fresh(validate=False, timeout=1.0 if name == usable[0] else 0.1)
+        requests.append(comm.iallreduce(x, algorithm=name))
+    # Whoever waits for the first moves all others, too: these need no second of their own.
+    told = [attempt(request.wait) for request in requests]
+    for name, texts in zip(usable, zip(*world.mpi.allgather(told), strict=True), strict=True):
+        assert any(texts), name
+        for text in filter(None, texts):
+            assert re.match(
+                rf"allreduce '{name}' on {p} ranks: rank \d+, round \d+: "
+                r"got (more|\d+) bytes from rank \d+ where \d+ were due; the ranks did not call",
+                text,
+            ), text
+
+
+def test_a_wrong_length_breaks_the_communicator(world, fresh):
+    comm = fresh(validate=False, timeout=1.0)
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    with pytest.raises((MismatchError, StallError)):
+        comm.allreduce(np.ones(3 if comm.rank == 0 else 4), algorithm="all_to_all")
+    with pytest.raises(errors.CommunicatorError, match="the communicator is broken: rank"):
+        comm.barrier()
+    world.mpi.Barrier()

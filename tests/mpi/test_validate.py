@@ -1,0 +1,37 @@
+"""COLLECTIVES_VALIDATE: when it is read, and that it changes no result."""
+
+import numpy as np
+import pytest
+from cases import contribution, digest, names
+
+import collectives as cc
+
+
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("yes", True), ("0", False), ("", False)])
+def test_read_when_a_communicator_is_made(world, environ, value, on):
+    with environ(COLLECTIVES_VALIDATE=value), cc.Communicator() as comm:
+        assert (comm._engine.agree is not None) == on
+        comm.barrier()
+
+
+@pytest.mark.parametrize("algorithm", names("allreduce"))
+def test_results_are_the_same(world, plain, algorithm):
+    if cc.algorithms.get("allreduce", algorithm).refusal(world.comm.size):
+        pytest.skip("it cannot run on this number of ranks")
+    x = contribution("SUM", "float32", 1009, world.comm.rank)
+    results = [each.comm.allreduce(x, algorithm=algorithm) for each in (world, plain)]
+    assert digest(results[0]) == digest(results[1])
+
+
+def test_long_arguments_are_cut(world):
+    """What a rank says of itself has a fixed length; more is not lost on the others."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("nobody to tell")
+    if comm.rank == 0:
+        with pytest.raises(cc.errors.ArgumentError, match="has no algorithm"):
+            comm.allreduce(np.ones(3), algorithm="long" * 1000)
+    else:
+        with pytest.raises(cc.errors.MismatchError, match="rank 0 refused allreduce"):
+            comm.allreduce(np.ones(3))
+    comm.barrier()

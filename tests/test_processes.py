@@ -1,0 +1,334 @@
+"""Whole programs: how they start, how they end, and what kills them. Each has a deadline."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from launch import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
+
+BIN = environment_of(sys.executable)
+if not (BIN / "mpiexec").exists():
+    pytest.skip(f"no mpiexec in {BIN}", allow_module_level=True)
+
+OPEN_MPI = len(mpiexec(BIN)) > 1
+CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20"}
+
+
+def program(text, ranks=2, env=None, deadline=60):
+    """Run a program on some ranks, in a folder from which nothing is imported."""
+    source = textwrap.dedent(text)
+    return on_ranks(
+        sys.executable, ranks, "-c", source, env={**CLEAN, **(env or {})}, deadline=deadline
+    )
+
+
+def alone(text, env=None):
+    """Run a program without a launcher."""
+    return run(
+        [sys.executable, "-c", textwrap.dedent(text)], deadline=60, env={**CLEAN, **(env or {})}
+    )
+
+
+def test_a_program_ends_well():
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        total = cc.allreduce(np.full(3, cc.rank() + 1))
+        print(f"total {total.tolist()}", flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("total [3, 3, 3]") == 2
+
+
+def test_a_pending_request_at_exit_is_an_error_and_no_hang():
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        if comm.rank == 0:
+            request = comm.iallreduce(np.ones(3), algorithm="tree")
+        """
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "collectives: rank 0 exits with operations in flight: allreduce 'tree'" in result.err
+    assert "Wait for every request before the program ends" in result.err
+
+
+def test_a_dropped_request_at_exit_is_no_error_if_it_completes():
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        cc.iallreduce(np.ones(100000))
+        """
+    )
+    assert result.status == 0, result
+
+
+def test_a_dropped_communicator_with_operations_in_flight():
+    """What MPI may still write to stays alive, even if the program has forgotten it."""
+    result = program(
+        """
+        import gc, numpy as np, collectives as cc
+        world = cc.world()
+        for turn in range(20):
+            comm = world.dup()
+            if world.rank == 0:
+                requests = [comm.iallreduce(np.ones(20000), algorithm="ring") for _ in range(3)]
+                world.barrier()
+            else:
+                world.barrier()
+                requests = [comm.iallreduce(np.ones(20000), algorithm="ring") for _ in range(3)]
+            del comm, requests
+            gc.collect()
+            junk = [np.full(20000, 7.0) for _ in range(6)]
+            for _ in range(20):
+                assert (world.allreduce(np.ones(1000)) == 2).all()
+            assert all((each == 7.0).all() for each in junk), "somebody wrote into other memory"
+        print("done", flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("done") == 2
+
+
+def test_an_uncaught_exception_ends_all_ranks():
+    """With mpi4py's runner, as documented; else the others wait until their deadline."""
+    source = textwrap.dedent(
+        """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        if comm.rank == 1:
+            raise ValueError("this rank is unlucky")
+        comm.allreduce(np.ones(3))
+        """
+    )
+    result = on_ranks(
+        sys.executable, 2, "-m", "mpi4py", "-c", source, env={**CLEAN, "COLLECTIVES_TIMEOUT": "600"}
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "this rank is unlucky" in result.err
+
+
+def test_an_uncaught_exception_without_the_runner_is_noticed():
+    """The other rank stalls, says for whom, and the job ends with an error."""
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        comm.timeout = 1.0
+        comm.barrier()
+        if comm.rank == 1:
+            raise ValueError("this rank is unlucky")
+        comm.allreduce(np.ones(3))
+        """
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "this rank is unlucky" in result.err
+
+
+def test_interrupted():
+    """Ctrl-C reaches a rank that waits, without a deadline of its own."""
+    result = program(
+        """
+        import os, signal, threading, numpy as np, collectives as cc
+        from mpi4py import MPI
+        comm = cc.world()
+        comm.barrier()
+        if comm.rank == 0:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                comm.allreduce(np.ones(3))
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            try:
+                comm.barrier()
+            except cc.errors.CommunicatorError as error:
+                print(error, flush=True)
+        MPI.COMM_WORLD.Barrier()
+        """
+    )
+    assert "interrupted" in result.out, result
+    assert "the communicator is broken: rank 0 was interrupted in allreduce" in result.out
+
+
+def test_threads_that_each_have_a_communicator():
+    result = program(
+        """
+        import threading, numpy as np, collectives as cc
+        comms = [cc.world().dup() for _ in range(3)]
+        wrong = []
+        def work(k):
+            comm = comms[k]
+            for turn in range(200):
+                y = comm.allreduce(np.full(100, turn + k))
+                z = comm.iallreduce(np.full(50, turn)).wait()
+                if not (y == 2 * (turn + k)).all() or not (z == 2 * turn).all():
+                    wrong.append((k, turn))
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not wrong, wrong
+        print("done", flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("done") == 2
+
+
+# -- binding ---------------------------------------------------------------------------------
+
+
+def test_no_mpi():
+    result = alone(
+        """
+        import collectives as cc
+        try:
+            cc.rank()
+        except cc.errors.BindingError as error:
+            assert isinstance(error, ImportError)
+            print(error)
+        """,
+        env={"MPI4PY_LIBMPI": "/nonexistent.so"},
+    )
+    assert result.status == 0, result
+    assert "no MPI library can be loaded" in result.out
+    assert 'pip install "collectives-mpi[mpich]"' in result.out
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="a singleton of MPICH is simulated")
+def test_the_launcher_of_another_mpi():
+    """Four singletons where four ranks were meant: told, and not computed."""
+    result = alone(
+        """
+        import collectives as cc
+        cc.allreduce([1])
+        """,
+        env={"OMPI_COMM_WORLD_SIZE": "4"},
+    )
+    assert result.status != 0
+    assert "BindingError: the mpiexec of Open MPI started 4 ranks (OMPI_COMM_WORLD_SIZE=4)" in (
+        result.err
+    )
+    assert "mpi4py loaded MPICH" in result.err
+    assert "which sees one rank" in result.err
+
+
+def test_one_rank_without_a_launcher():
+    result = alone(
+        """
+        import numpy as np, collectives as cc
+        print(cc.rank(), cc.size(), cc.local_rank(), cc.local_size(), *cc.allreduce(np.arange(3)))
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.split() == ["0", "1", "0", "1", "0", "1", "2"]
+
+
+def test_mpi_that_the_program_initialises():
+    result = program(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import numpy as np, collectives as cc
+        assert not MPI.Is_initialized()
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        assert (cc.allreduce(np.ones(3)) == 2).all()
+        MPI.Finalize()
+        try:
+            cc.Communicator()
+        except cc.errors.BindingError as error:
+            print(error, flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("MPI is finalised already") == 2
+
+
+def test_mpi_that_nobody_initialises():
+    result = program(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = False
+        import numpy as np, collectives as cc
+        assert (cc.allreduce(np.ones(3)) == 2).all()
+        from mpi4py import MPI
+        print(f"initialised {MPI.Is_initialized()}", flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("initialised True") == 2
+
+
+def test_beside_the_programs_own_messages():
+    result = program(
+        """
+        from mpi4py import MPI
+        import numpy as np, collectives as cc
+        world = MPI.COMM_WORLD
+        other = 1 - world.rank
+        request = cc.iallreduce(np.full(50000, world.rank))
+        words = world.sendrecv(f"from {world.rank}", other)
+        assert words == f"from {other}"
+        total = np.empty(3)
+        world.Allreduce(np.ones(3), total)
+        assert (total == 2).all()
+        assert (request.wait() == 1).all()
+        print("done", flush=True)
+        """
+    )
+    assert result.status == 0, result
+    assert result.out.count("done") == 2
+
+
+def test_the_pure_part_needs_no_mpi():
+    """Algorithms and proofs are for those who have no MPI, too."""
+    result = alone(
+        """
+        import sys
+        import collectives.algorithms, collectives.check, collectives.draw
+        collectives.check.check("allreduce", "ring", p=5)
+        assert not any(name.split(".")[0] == "mpi4py" for name in sys.modules)
+        """,
+        env={"MPI4PY_LIBMPI": "/nonexistent.so"},
+    )
+    assert result.status == 0, result
+
+
+def test_spawned_children_do_not_disturb():
+    """A child process of a rank, which knows of MPI only by the environment."""
+    result = program(
+        """
+        import subprocess, sys, numpy as np, collectives as cc
+        cc.barrier()
+        command = [sys.executable, "-c", "print(6 * 7)"]
+        assert subprocess.run(command, capture_output=True).stdout == b"42\\n"
+        assert (cc.allreduce(np.ones(1)) == 2).all()
+        """
+    )
+    assert result.status == 0, result
+
+
+def test_deadline_of_the_tests_themselves():
+    result = run([sys.executable, "-c", "import time; time.sleep(60)"], deadline=0.5)
+    assert result.status == DEADLINE_PASSED
+    assert result.seconds < 10
+
+
+def test_library_is_the_one_under_test():
+    """Where the tests run for an installed wheel, that is what they import."""
+    wanted = os.environ.get("COLLECTIVES_TEST_INSTALLED")
+    if not wanted:
+        pytest.skip("COLLECTIVES_TEST_INSTALLED is not set: any collectives will do")
+    text = subprocess.run(
+        [sys.executable, "-c", "import collectives; print(collectives.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert text.startswith(wanted)
