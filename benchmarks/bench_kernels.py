@@ -105,7 +105,7 @@ def measure(op, dtype, nbytes, seconds):
     if dtype != "bfloat16":
         kwargs, other = {}, None
     else:
-        kwargs = {"dtype": BFLOAT16_CODE}
+        kwargs = {} if bfloat16 is not None else {"dtype": BFLOAT16_CODE}
         halves = left.view(np.float16), right.view(np.float16)
         other = partial(_core.fold, code, halves[0], *halves)
 

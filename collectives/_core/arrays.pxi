@@ -40,6 +40,7 @@ cdef inline int64_t ceiling(int64_t a, int64_t b) noexcept nogil:
 
 
 cdef signed char dtype_codes[NTYPES]
+cdef int bfloat16_number = -1  # what NumPy calls the bfloat16 of ml_dtypes, once it has been seen
 cdef cc_fold_fn folds[<int>CC_NOPS][<int>CC_NDTYPES]
 cdef cc_scale_fn scales[<int>CC_NDTYPES]
 
@@ -142,15 +143,21 @@ cdef struct View:
 cdef object view_of(object array, View *view, str name, bint writable):
     """Fill a view; return the object that keeps it alive (a packed copy where one was needed)."""
     cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
+    global bfloat16_number
     cdef int number
     cdef ndarray a
     if not PyArray_CheckExact(array):
         array = buffers.as_array(array, name, writable)
     a = array
     number = PyArray_TYPE(a)
-    view.dtype = dtype_codes[number] if 0 <= number < NTYPES else -1
+    if 0 <= number < NTYPES:
+        view.dtype = dtype_codes[number]
+    else:
+        view.dtype = CC_BFLOAT16 if number == bfloat16_number else -1
     if view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
         view.dtype = DTYPES.index(buffers.dtype_name(a, name))
+        if view.dtype == CC_BFLOAT16:
+            bfloat16_number = number
     if not PyArray_CHKFLAGS(a, flags):
         a = buffers.contiguous(a, name, writable)
     view.data = <char *>PyArray_DATA(a)

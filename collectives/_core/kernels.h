@@ -78,6 +78,11 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
     }
 }
 
+/* From so many bytes on, 512-bit loops are slower than 256-bit ones: 0.96 to 0.98 against 1.00 to
+   1.02 of numpy.add at 16 and 64 MiB of float32 and float64 (benchmarks/bench_kernels.py --begin 16M
+   --isa avx512, avx2; AMD EPYC family 26, November 2026).  At 4 MiB it is the other way round. */
+#define CC_FAR_BYTES ((size_t)8 << 20)
+
 /* ---- one set of kernels per instruction set ------------------------------------------------ */
 
 /* AVX-512 and NEON have fused multiply-add; the complex product must round as without. */
@@ -94,6 +99,7 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 #endif
 
 #define CC_ISA portable
+#define CC_FAR_ISA portable
 #define CC_LANES 1
 #include "kernels_loops.h"
 
@@ -103,12 +109,14 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 
 CC_BEGIN_TARGET("avx2,f16c")
 #define CC_ISA avx2
+#define CC_FAR_ISA avx2
 #define CC_LANES 16
 #include "kernels_loops.h"
 CC_END_TARGET
 
 CC_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,f16c")
 #define CC_ISA avx512
+#define CC_FAR_ISA avx2
 #define CC_LANES 32
 #include "kernels_loops.h"
 CC_END_TARGET

@@ -2,8 +2,8 @@
  * The loops of every fold and scale kernel, for one instruction set.
  *
  * A template: kernels.h includes it once per instruction set, inside that set's target pragma,
- * with CC_ISA (a suffix for the names) and CC_LANES (halves converted at a time: 32, 16 or 1)
- * defined.  The compiler vectorises the loops; float16 and bfloat16 are put to it by lanes.
+ * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_LANES (halves converted at a time: 32,
+ * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are put to it by lanes.
  * It ends with the two tables that are all kernels.h wants of it.
  */
 
@@ -13,11 +13,14 @@
 
 /* ---- one loop ------------------------------------------------------------------------------ */
 
-/* The kernel proper: the run again, with its stores on cache lines. */
+/* The kernel proper: the run again, with its stores on cache lines.  What comes from memory is
+   left to the set CC_FAR_ISA; the bits are the same. */
 #define CC_ALIGNED_FOLD(name, size)                                                                \
     static void CC_K(name)(void *dst, const void *left, const void *right, size_t n)              \
     {                                                                                              \
-        cc_fold_aligned(CC_K(name##_run), size, dst, left, right, n);                              \
+        cc_fold_fn run = n * (size) < CC_FAR_BYTES ? CC_K(name##_run)                              \
+                                                   : CC_EXPAND(cc_##name##_run, CC_FAR_ISA);       \
+        cc_fold_aligned(run, size, dst, left, right, n);                                           \
     }
 
 #define CC_FOLD(op, suffix, type, DO)                                                              \
@@ -240,6 +243,7 @@ static const cc_scale_fn CC_K(scales)[CC_NDTYPES] = {CC_FLOATS(scale), CC_COMPLE
 
 #undef CC_ISA
 #undef CC_LANES
+#undef CC_FAR_ISA
 #undef CC_LANE_LOOP
 #undef CC_ON_LANES
 #undef CC_COMPLEX_PRODS
