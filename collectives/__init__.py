@@ -10,8 +10,14 @@ True
 
 from typing import Any
 
+try:
+    from collectives._core import Reduction, Request
+except ImportError as error:
+    raise ImportError(
+        f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
+        f"start Python in another folder to use an installed one, or build it: pip install -e ."
+    ) from error
 from collectives import algorithms, errors, reductions
-from collectives._core import Reduction, Request
 from collectives._version import __version__
 from collectives.communicator import Communicator, world
 from collectives.errors import CollectivesError

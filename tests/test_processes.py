@@ -1,9 +1,12 @@
 """Whole programs: how they start, how they end, and what kills them. Each has a deadline."""
 
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from launch import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
@@ -332,3 +335,15 @@ def test_library_is_the_one_under_test():
         check=True,
     ).stdout
     assert text.startswith(wanted)
+
+
+def test_a_source_tree_that_is_not_built_says_so(tmp_path):
+    """Its folder `_core` must not pass for the extension module."""
+    package = Path(importlib.util.find_spec("collectives").origin).parent
+    bare = tmp_path / "collectives"
+    shutil.copytree(package, bare, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (bare / "_core").mkdir(exist_ok=True)
+    result = run([sys.executable, "-c", "import collectives"], deadline=60, cwd=tmp_path)
+    assert result.status == 1
+    assert "has no usable core" in result.err
+    assert "pip install -e ." in result.err

@@ -18,6 +18,8 @@ from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser", "chosen"]
 
+RANK = "from collectives.cli import main; sys.exit(main())"
+
 EPILOG = """\
 Starts the ranks itself, for each n in turn; under an mpiexec that is already there, it measures
 on those ranks. A time of reduce and broadcast lasts until the last rank is done. The exit status
@@ -140,8 +142,8 @@ def _spawn(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         for n in options.ranks:
             path = Path(folder, f"{n}.json")
-            program = [sys.executable, "-m", "mpi4py", "-m", "collectives", *options.words]
-            program += ["--child", str(path)]
+            program = launcher.rank_program(RANK)
+            program += [*options.words, "--child", str(path)]
             if sys.stderr.isatty():
                 program.append("--progress")
             sys.stdout.flush()

@@ -171,7 +171,7 @@ def _first_on_path(findings: _Findings, starter: launcher.Launcher) -> None:
 def _probe(findings: _Findings, starter: launcher.Launcher, extra: str) -> None:
     from collectives.cli import child
 
-    program = [sys.executable, "-m", "mpi4py", "-c", PROBE]
+    program = launcher.rank_program(PROBE)
     status, output = child.capture(starter.command(2, program, extra), PROBE_SECONDS)
     lines = sorted(line for line in output.splitlines() if line.startswith("probe: "))
     for line in lines:

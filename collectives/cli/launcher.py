@@ -20,7 +20,7 @@ from pathlib import Path
 from collectives import binding
 from collectives.errors import BindingError
 
-__all__ = ["Launcher", "Library", "find", "inside", "library"]
+__all__ = ["Launcher", "Library", "find", "inside", "library", "rank_program"]
 
 NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
 
@@ -32,6 +32,17 @@ INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
 HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-machinefile"}
 HOSTS |= {"--machinefile", "--hosts", "-machine"}
 BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+
+
+def rank_program(code: str) -> list[str]:
+    """Return the command with which each rank runs `code`. Local.
+
+    The ranks import the package that this process has imported, also where the current folder has
+    another one (a source tree that is not built, say). An exception on one rank ends all of them.
+    """
+    home = str(Path(binding.__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
+    return [sys.executable, "-m", "mpi4py", "-c", code]
 
 
 @dataclass(frozen=True)
