@@ -105,16 +105,16 @@ class Run:
                 raise Failure(f"{family} has another MPI: {result.out}")
 
     def symbolic(self) -> None:
-        """Algorithms, proofs, kernels, pictures: no launcher is needed."""
+        """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
         ignored = [f"--ignore={name}" for name in LAUNCHING]
         self.command(self.first, *PYTEST, ".", *ignored, deadline=400)
+        self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
         """Processes, examples and the command line, in each environment."""
         present = [name for name in LAUNCHING if (TESTS / name).exists()]
-        for family, python in self.python.items():
-            env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            self.command(python, *PYTEST, *present, env=env, deadline=400)
+        for python in self.python.values():
+            self.command(python, *PYTEST, *present, deadline=400)
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks."""

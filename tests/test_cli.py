@@ -20,12 +20,10 @@ from collectives.cli import arguments, launcher, patterns, run
 
 DEADLINE = 50  # seconds
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), **more}
+    return {**os.environ, "PATH": path, **more}
 
 
 def command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
