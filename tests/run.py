@@ -113,8 +113,9 @@ class Run:
     def launching(self) -> None:
         """Processes, examples and the command line, in each environment."""
         present = [name for name in LAUNCHING if (TESTS / name).exists()]
-        for python in self.python.values():
-            self.command(python, *PYTEST, *present, deadline=400)
+        for family, python in self.python.items():
+            env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
+            self.command(python, *PYTEST, *present, env=env, deadline=400)
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks."""
