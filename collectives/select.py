@@ -50,7 +50,8 @@ class Decision:
     def __str__(self) -> str:
         row = self.algorithm
         lines = [
-            f"{row.collective.name} of {size_text(self.nbytes)} on {self.p} ranks: {row.name}",
+            f"{row.collective.name} of {size_text(self.nbytes)} on {_count(self.p, 'rank')}: "
+            f"{row.name}",
             f"  why       {self.reason}",
             f"  what      {row.summary}",
         ]
@@ -64,10 +65,16 @@ class Decision:
             ]
         blocks = row.blocks(self.p)
         piece = self.segment or -(-self.nbytes // blocks)
-        lines.append(f"  pieces    {blocks} blocks, in segments of {size_text(piece)} at most")
+        lines.append(
+            f"  pieces    {_count(blocks, 'block')}, in segments of {size_text(piece)} at most"
+        )
         if row.source:
             lines.append(f"  source    {row.source}")
         return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def size_text(nbytes: float) -> str:
