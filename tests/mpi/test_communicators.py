@@ -159,3 +159,28 @@ def test_a_users_algorithm(world):
     finally:
         cc.algorithms.unregister("broadcast", "sequential")
         cc.algorithms.unregister("broadcast", "forgetful")
+
+
+def test_a_users_algorithm_that_is_replaced(world):
+    """What a communicator remembers of a name does not outlive the name's meaning."""
+    comm = world.comm
+
+    def register(owner):
+        @cc.algorithms.algorithm("broadcast", name="mine", replace=True)
+        def mine(r, p, root):
+            if owner is not None:
+                yield from cc.algorithms.get("broadcast", owner).rounds(r, p, root)
+
+    register("tree")
+    try:
+        assert (comm.broadcast(np.full(3, comm.rank), algorithm="mine") == 0).all()
+        register("flat")
+        assert (comm.broadcast(np.full(3, comm.rank), algorithm="mine") == 0).all()
+        register(None)
+        if comm.size > 1:
+            with pytest.raises(cc.errors.ProofError, match="ends without block 0"):
+                comm.broadcast(np.ones(3), algorithm="mine")
+    finally:
+        cc.algorithms.unregister("broadcast", "mine")
+    with pytest.raises(cc.errors.ArgumentError, match="no algorithm 'mine'"):
+        comm.broadcast(np.ones(3), algorithm="mine")
