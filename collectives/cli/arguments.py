@@ -7,9 +7,10 @@ import re
 import runpy
 from pathlib import Path
 
+from collectives.algorithms import get, names
 from collectives.errors import ArgumentError, CollectivesError
 
-__all__ = ["add_load", "counts", "load", "nbytes", "positive"]
+__all__ = ["add_load", "chosen", "counts", "load", "nbytes", "positive"]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -62,3 +63,36 @@ def load(paths: list[str]) -> None:
             raise
         except Exception as error:
             raise ArgumentError(f"--load {path}: {type(error).__name__}: {error}") from error
+
+
+def chosen(options: argparse.Namespace, p: int) -> tuple[list[str | None], list[str]]:
+    """Resolve ``--algorithm`` for p ranks. Local.
+
+    Returns
+    -------
+    algorithms : list of (str or None)
+        Names in the order of the registry; None is the library's choice.
+    left_out : list of str
+        Why some of ``all`` cannot run.
+
+    Raises
+    ------
+    ArgumentError
+        If a name is unknown, or was asked for and cannot run on p ranks.
+    """
+    every = names(options.collective)
+    words = [word.strip() for word in options.algorithm.split(",") if word.strip()]
+    wanted = {name for word in words for name in (every if word == "all" else [word])}
+    result: list[str | None] = [None] if "auto" in wanted else []
+    left_out = []
+    for name in sorted(wanted - {"auto"}, key=lambda n: every.index(n) if n in every else -1):
+        refusal = get(options.collective, name).refusal(p)
+        if refusal is None:
+            result.append(name)
+        elif name in words:
+            raise ArgumentError(refusal)
+        else:
+            left_out.append(refusal)
+    if not result:
+        raise ArgumentError(f"--algorithm {options.algorithm!r} names none that runs on {p} ranks")
+    return result, left_out

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from collectives import reductions
-from collectives.algorithms import get, names
 from collectives.cli import arguments, launcher, run
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.spec import COLLECTIVES
 
-__all__ = ["add_parser", "chosen"]
+__all__ = ["add_parser"]
 
 RANK = "from collectives.cli import main; sys.exit(main())"
 
@@ -66,41 +64,8 @@ def main(options: argparse.Namespace) -> int:
         return ranks.main(options)
     options.ranks = options.ranks or [2]
     for n in options.ranks:
-        chosen(options, n)
+        arguments.chosen(options, n)
     return _spawn(options)
-
-
-def chosen(options: argparse.Namespace, p: int) -> tuple[list[str | None], list[str]]:
-    """Resolve ``--algorithm`` for p ranks. Local.
-
-    Returns
-    -------
-    algorithms : list of (str or None)
-        Names in the order of the registry; None is the library's choice.
-    left_out : list of str
-        Why some of ``all`` cannot run.
-
-    Raises
-    ------
-    ArgumentError
-        If a name is unknown, or was asked for and cannot run on p ranks.
-    """
-    every = names(options.collective)
-    words = [word.strip() for word in options.algorithm.split(",") if word.strip()]
-    wanted = {name for word in words for name in (every if word == "all" else [word])}
-    result: list[str | None] = [None] if "auto" in wanted else []
-    left_out = []
-    for name in sorted(wanted - {"auto"}, key=lambda n: every.index(n) if n in every else -1):
-        refusal = get(options.collective, name).refusal(p)
-        if refusal is None:
-            result.append(name)
-        elif name in words:
-            raise ArgumentError(refusal)
-        else:
-            left_out.append(refusal)
-    if not result:
-        raise ArgumentError(f"--algorithm {options.algorithm!r} names none that runs on {p} ranks")
-    return result, left_out
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -135,7 +100,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _spawn(options: argparse.Namespace) -> int:
     """Start the ranks for each n, and put their reports together."""
-    from collectives.cli import child
+    from collectives.cli import child, report
 
     starter = launcher.find(launcher.library(), options.mpiexec)
     reports = []
@@ -155,25 +120,4 @@ def _spawn(options: argparse.Namespace) -> int:
                     f"the {n} ranks ended without a result, exit status {status}"
                 )
             reports.append(json.loads(path.read_text(encoding="utf-8")))
-    return finish(options, reports)
-
-
-def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
-    """Write what was asked for; return the exit status. Local."""
-    from collectives.cli import plot, report
-
-    rows = [row for each in reports for row in each["rows"]]
-    here = report.host()
-    if options.json:
-        document = {**here, "runs": reports}
-        try:
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"--json {options.json}: {error}") from error
-    if options.plot:
-        caption = f"{options.collective} {options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
-        plot.plot(rows, options.plot, caption)
-    wrong = sum(row["wrong"] or 0 for row in rows)
-    if wrong:
-        print(f"collectives: {wrong} wrong elements{os.linesep}", end="", file=sys.stderr)
-    return int(wrong > 0)
+    return report.finish(options, reports)

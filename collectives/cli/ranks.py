@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collectives import world
-from collectives.cli import bench, measure, report
+from collectives.cli import arguments, measure, report
 from collectives.errors import ArgumentError, CollectivesError
 
 __all__ = ["main"]
@@ -47,7 +47,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError(
             f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
         )
-    algorithms, left_out = bench.chosen(options, comm.size)
+    algorithms, left_out = arguments.chosen(options, comm.size)
     dtype = _dtype(options.dtype)
     settings = measure.Settings(
         collective=options.collective,
@@ -87,7 +87,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
             Path(options.child).write_text(json.dumps(result), encoding="utf-8")
         return 0  # the parent says what is wrong; a launcher would make a page of it
     if first:
-        return bench.finish(options, [result])
+        return report.finish(options, [result])
     return int(wrong > 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import statistics
@@ -14,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from collectives import __version__, _core, binding
+from collectives.errors import ArgumentError
 
-__all__ = ["header", "host", "lines", "machine", "rows", "title"]
+__all__ = ["finish", "header", "host", "lines", "machine", "rows", "title"]
 
 COLUMNS = (
     ("bytes", 11),
@@ -183,3 +186,24 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
+    """Write what was asked for; return the exit status. Local."""
+    from collectives.cli import plot
+
+    rows = [row for each in reports for row in each["rows"]]
+    here = host()
+    if options.json:
+        document = {**here, "runs": reports}
+        try:
+            Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"--json {options.json}: {error}") from error
+    if options.plot:
+        caption = f"{options.collective} {options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
+        plot.plot(rows, options.plot, caption)
+    wrong = sum(row["wrong"] or 0 for row in rows)
+    if wrong:
+        print(f"collectives: {wrong} wrong elements{os.linesep}", end="", file=sys.stderr)
+    return int(wrong > 0)
