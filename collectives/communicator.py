@@ -26,8 +26,11 @@ PROVEN_SIZE = 128
 
 # Polls before a wait gives way to other processes. With a core for each rank, giving way costs
 # microseconds when the message is about to come; with fewer, not giving way costs a time slice.
+# 8 bytes on 8 ranks and 2 cores: MPICH 32 us with 5 polls, 36 with 20, 183 with 400; Open MPI 45 us
+# with 2, 22 with 5, 21 with 20 (mpiexec -n 8 python benchmarks/measure_patience.py; EPYC,
+# 2026-11-20).
 PATIENCE = 4000
-PATIENCE_OVERSUBSCRIBED = 4
+PATIENCE_OVERSUBSCRIBED = 5
 
 
 class Communicator:
