@@ -30,9 +30,9 @@ cdef enum:
     WORK = 2
     TMP = 3
 
-# The tree on 64 MiB takes 14.7 ms on 2 ranks and 38.1 on 4 with a window of 1, 9.3 and 28.7 with 4,
-# 9.7 and 33.1 with 8 (MPICH 5.0.2, built with each; collectives bench allreduce -n 2,4 -b 64M -e 64M
-# --segment 128K --algorithm tree; EPYC, 2026-11-20).
+# The tree on 64 MiB takes 14.7 ms on 2 ranks and 38.1 on 4 with a window of 1, 9.3 and 28.7 with
+# 4, 9.7 and 33.1 with 8 (MPICH 5.0.2, built with each; collectives bench allreduce -n 2,4 -b 64M
+# -e 64M --segment 128K --algorithm tree; EPYC, 2026-11-20).
 cdef enum:
     WINDOW = 4  # segments in flight, each with a cursor of its own
     OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
