@@ -18,7 +18,7 @@ from collectives.reductions import SUM, Reduction
 
 __all__ = ["Communicator", "world"]
 
-ALLREDUCE, REDUCE, BROADCAST, BARRIER = range(4)
+ALLREDUCE, REDUCE, BROADCAST, BARRIER = range(len(_core.COLLECTIVES))
 
 # A user's algorithm is proven on its first use on up to this many ranks: 2 s for a ring on 128,
 # growing with the cube (python -m timeit on check("allreduce", "ring", p=128); EPYC, 2026-11-20).

@@ -47,7 +47,6 @@ cdef class Engine:
     cdef dict choices
     cdef Operation *idle
     cdef unsigned int sequence
-    cdef list lost  # buffers that a failed operation may still touch
     cdef char token[2]
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
@@ -59,7 +58,6 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
-        self.lost = []
 
     def __dealloc__(self):
         cdef Operation *op = self.idle
@@ -236,7 +234,6 @@ cdef class Engine:
         op.segments = segments
         op.window = <int>min(segments, <int64_t>WINDOW)
         op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
-        op.rank = self.rank
         op.fold = call.fold
         op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
         op.factor = call.factor
@@ -290,7 +287,7 @@ cdef class Engine:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
         if op.status == RUNNING:
             fail(op, STALLED, 0, -1, 0)
-        self.lost.append((plan, keep))
+        lost.append(keep)
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         return 0
 

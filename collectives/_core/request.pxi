@@ -3,6 +3,10 @@
 # Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
 cdef set live = set()
 
+# The buffers of operations that were given up, for the same reason and for good: MPI may write into
+# them even after their communicator is gone.
+cdef list lost = []
+
 
 def pending(Engine engine=None):
     """Return a line for each request that is not complete, of one engine or of all. Local."""
@@ -77,7 +81,7 @@ cdef class Request:
             self.waiters -= 1
             if self.op.status == RUNNING:
                 PyErr_CheckSignals()
-                if limit - start > self.engine.timeout:
+                if limit - start > self.engine.timeout and self.op != NULL:
                     delist(self.op)
                     self.error = self.engine.stalled(self.op, self.plan, self.keep)
         self.settle()

@@ -2,7 +2,6 @@
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -140,7 +139,6 @@ cdef struct Operation:
     int whole
     int window
     int tag
-    int rank
     cc_fold_fn fold
     cc_scale_fn scale  # NULL: the result is not scaled
     double factor
