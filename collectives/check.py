@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from collectives.algorithms import Algorithm, get
 from collectives.errors import ProofError
-from collectives.schedule import IN, OUT, TMP, Plan, Round, Run, compile
+from collectives.schedule import IN, OUT, Plan, Round, Run, compile
 
 __all__ = ["Event", "Proof", "check"]
 
@@ -160,7 +160,7 @@ def hazards(each: Round) -> str | None:
         if waited:
             return f"reads or writes {each.messages[min(waited)].run} while it is being received"
         if not step.after_sends:
-            if step.right is None:
+            if step.right is None and step.left.shared() == step.dst.shared():
                 clash = not apart.isdisjoint(step.dst.cells())
             else:
                 clash = not sources.isdisjoint(step.dst.shared())
@@ -173,17 +173,15 @@ class _Rank:
     """One rank of the replay: its plan, its memory, and where it stands."""
 
     def __init__(self, plan: Plan, expressions: _Expressions, in_place: bool, record: bool) -> None:
-        contract = plan.algorithm.collective
         self.plan = plan
         self.expressions = expressions
         self.record = record
         self.output = IN if in_place else OUT
         self.memory: dict[tuple[int, int], int] = {}
         self.held = [0] * plan.nblocks
-        if contract.contributes(plan.rank, plan.root):
-            for b in range(plan.nblocks):
-                self.memory[IN, b] = expressions.leaf(plan.rank, b)
-            self.held = [1 << plan.rank] * plan.nblocks
+        for b in plan.held():
+            self.memory[IN, b] = expressions.leaf(plan.rank, b)
+            self.held[b] = 1 << plan.rank
         self.round = -1
         self.open = False
         self.clock = 0
@@ -194,11 +192,12 @@ class _Rank:
     def cells(self, run: Run) -> list[tuple[int, int]]:
         return run.cells(self.output)
 
-    def write(self, run: Run, values: list[int]) -> None:
+    def write(self, run: Run, values: list[int], held: bool) -> None:
+        """Write values; what is `held` is the rank's own now, not something to be folded."""
         self.memory.update(zip(self.cells(run), values, strict=True))
-        if self.record and run.space != TMP:
-            mask = self.expressions.mask
-            self.held[run.first : run.first + run.length] = [mask[value] for value in values]
+        if self.record and held:
+            for value in values:
+                self.held[self.expressions.block[value]] = self.expressions.mask[value]
 
     def read(self, run: Run, verb: str) -> list[int]:
         try:
@@ -217,10 +216,7 @@ class _Replay:
         self.in_place = in_place
         self.record = record
         self.expressions = expressions
-        contract = plans[0].algorithm.collective
-        self.title = f"{contract.name} {plans[0].algorithm.name!r} on {len(plans)} ranks"
-        if contract.rooted:
-            self.title += f", root {plans[0].root}"
+        self.title = plans[0].algorithm.title(len(plans), plans[0].root)
         self.ranks = [_Rank(plan, self.expressions, in_place, record) for plan in plans]
         self.sends: dict[tuple[int, int], deque[tuple[int, list[int], int]]] = {}
         self.recvs: dict[tuple[int, int], deque[tuple[int, int]]] = {}
@@ -270,7 +266,7 @@ class _Replay:
                 right = rank.read(step.right, "folds")
                 values = [self.expressions.fold(a, b) for a, b in zip(values, right, strict=True)]
                 self.folded[rank.plan.rank] += len(values)
-            rank.write(step.dst, values)
+            rank.write(step.dst, values, step.dst == step.home)
         rank.clock = rank.arrival
         if rank.record:
             rank.history.append((rank.clock, tuple(rank.held)))
@@ -301,17 +297,18 @@ class _Replay:
         while sends and recvs:
             index, values, sent = sends.popleft()
             slot, posted = recvs.popleft()
-            run = taker.plan.rounds[taker.round].messages[slot].run
+            message = taker.plan.rounds[taker.round].messages[slot]
+            run = message.run
             if run.length != len(values):
                 raise self.fail(
                     target,
                     f"expects {run.length} blocks from rank {source}, which sends {len(values)}",
                 )
-            taker.write(run, values)
+            taker.write(run, values, not message.fold)
             time = 1 + (sent if sent > posted else posted)
             if self.record:
                 blocks = tuple([self.expressions.block[value] for value in values])
-                self.events.append(Event(time, source, target, blocks, run.space == TMP))
+                self.events.append(Event(time, source, target, blocks, message.fold))
             for rank, done in ((giver, index), (taker, slot)):
                 rank.waiting.discard(done)
                 if time > rank.arrival:
@@ -319,31 +316,29 @@ class _Replay:
                 if not rank.waiting:
                     self.ready.append(rank.plan.rank)
 
-    def results(self) -> list[list[int]]:
-        """Hold the final memory against the contract; return each receiver's expressions."""
-        algorithm, root = self.plans[0].algorithm, self.plans[0].root
+    def results(self) -> list[dict[int, int]]:
+        """Hold the final memory against the contract; return each rank's expressions by block."""
+        p, algorithm, root = len(self.plans), self.plans[0].algorithm, self.plans[0].root
         contract = algorithm.collective
-        everybody = (1 << len(self.plans)) - 1
-        wanted = everybody if contract.reduces else 1 << root
         results = []
+        same: dict[tuple[int, int], int] = {}
         for rank in self.ranks:
-            me = rank.plan.rank
-            if rank.output == OUT and contract.contributes(me, root):
-                for b in range(rank.plan.nblocks):
-                    if rank.memory[IN, b] != self.expressions.leaf(me, b):
-                        raise ProofError(f"{self.title}: rank {me} overwrites its input, block {b}")
-            if not contract.receives(me, root):
-                continue
-            values = []
-            for b in range(rank.plan.nblocks):
+            plan, me = rank.plan, rank.plan.rank
+            wanted = plan.wanted()
+            touched = set(wanted) if self.in_place else ()
+            for b in plan.held():
+                if b not in touched and rank.memory[IN, b] != self.expressions.leaf(me, b):
+                    raise ProofError(f"{self.title}: rank {me} overwrites its input, block {b}")
+            values = {}
+            for b in wanted:
                 value = rank.memory.get((rank.output, b))
                 if value is None:
                     raise ProofError(f"{self.title}: rank {me} ends without block {b}")
-                mask = self.expressions.mask[value]
-                if mask != wanted:
+                mask, due = self.expressions.mask[value], contract.sources(b // plan.cut, me, p, root)
+                if mask != due:
                     raise ProofError(
                         f"{self.title}: rank {me} ends with block {b} of {ranks(mask)}, "
-                        f"wanted {ranks(wanted)}"
+                        f"wanted {ranks(due)}"
                     )
                 if self.expressions.block[value] != b:
                     raise ProofError(
@@ -352,15 +347,16 @@ class _Replay:
                     )
                 if algorithm.keeps_order and not self.expressions.ordered[value]:
                     raise ProofError(f"{self.title}: rank {me} folds block {b} out of rank order")
-                values.append(value)
+                if algorithm.same_bits and same.setdefault((b, mask), value) != value:
+                    raise ProofError(f"{self.title}: ranks end with different expressions")
+                values[b] = value
             results.append(values)
-        if algorithm.same_bits and any(values != results[0] for values in results):
-            raise ProofError(f"{self.title}: ranks end with different expressions")
         return results
 
     def proof(self) -> Proof:
         plan = self.plans[0]
-        n, p = plan.nblocks, len(self.plans)
+        p = len(self.plans)
+        n = plan.algorithm.collective.per_array(p) * plan.cut
         links: dict[tuple[int, int], int] = {}
         sent, messages = [0] * p, [0] * p
         for event in self.events:
@@ -372,7 +368,7 @@ class _Replay:
             algorithm=plan.algorithm,
             p=p,
             root=plan.root,
-            nblocks=n,
+            nblocks=plan.nblocks,
             depth=max((event.time for event in self.events), default=0),
             messages=messages,
             sent=[Fraction(count, n) for count in sent],

@@ -129,15 +129,19 @@ def _cells(proof: Proof, time: int) -> list[list[str]]:
     for history in proof.history:
         last = bisect_right(history, time, key=lambda entry: entry[0]) - 1
         states.append(history[last][1])
-    return [[_cell(proof, state[b]) for state in states] for b in range(proof.nblocks)]
+    return [
+        [_cell(proof, b, r, state[b]) for r, state in enumerate(states)]
+        for b in range(proof.nblocks)
+    ]
 
 
-def _cell(proof: Proof, mask: int) -> str:
-    """Write a set of contributors."""
+def _cell(proof: Proof, block: int, rank: int, mask: int) -> str:
+    """Write a set of contributors to a block on a rank."""
     contract = proof.algorithm.collective
+    part = block * contract.parts(proof.p) // proof.nblocks
     if not mask:
         return "."
-    if all(mask >> r & 1 for r in range(proof.p) if contract.contributes(r, proof.root)):
+    if mask == contract.sources(part, rank, proof.p, proof.root):
         return "*"
     listed = [str(r) for r in range(proof.p) if mask >> r & 1]
     return "".join(listed) if proof.p <= DIGITS else f"{len(listed)}/{proof.p}"
@@ -188,11 +192,10 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
     """
     algorithm = get(collective, name)
     proof = check(algorithm, p=p, root=root)
-    place = f", root {root}" if algorithm.collective.rooted else ""
     verb = "name" if p <= DIGITS else "count"
     return "\n".join(
         [
-            f"{collective} {name!r} on {p} rank{'s' * (p != 1)}{place}",
+            algorithm.title(p, root),
             algorithm.summary,
             "",
             f"cost      {algorithm.cost or 'not stated'}",

@@ -7,8 +7,9 @@ and the command line all read this table and nothing else.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from collectives.errors import ArgumentError
@@ -39,21 +40,23 @@ class Cost:
     Notes
     -----
     The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p), ``q`` (the
-    largest power of two up to p) and ``rest`` (1 if p is not a power of two, else 0). They hold
-    for p >= 2; one rank pays nothing.
+    largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), the parameter
+    of the algorithm by its name, and ``levels(k)`` (of the complete k-ary tree with p nodes, below
+    its root). They hold for p >= 2; one rank pays nothing.
     """
 
     rounds: str
     sent: str
     folded: str = "0"
 
-    def evaluate(self, p: int) -> tuple[float, float, float]:
+    def evaluate(self, p: int, **parameters: int) -> tuple[float, float, float]:
         """Return (rounds, sent, folded) as numbers for `p` ranks."""
         if p == 1:
             return 0.0, 0.0, 0.0
         lg = p.bit_length() - 1
         up = (p - 1).bit_length()
         values = {"p": p, "lg": lg, "up": up, "q": 1 << lg, "rest": up - lg, "min": min, "max": max}
+        values |= {"levels": lambda k: _levels(p, k)} | parameters
         formulas = (self.rounds, self.sent, self.folded)
         rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
         return rounds, sent, folded
@@ -61,6 +64,14 @@ class Cost:
     def __str__(self) -> str:
         terms = [(self.rounds, "alpha"), (self.sent, "n beta"), (self.folded, "n gamma")]
         return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
+
+
+def _levels(p: int, k: int) -> int:
+    """Return how far the last of `p` nodes is from the root of a complete k-ary tree."""
+    levels, node = 0, p - 1
+    while node:
+        levels, node = levels + 1, (node - 1) // k
+    return levels
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class Algorithm:
     collective : Collective
         The contract that it fulfils.
     name : str
-        What callers write as ``algorithm=``.
+        What callers write as ``algorithm=``, with its parameter if that is not the default.
     generate : callable
         ``generate(r, p)`` or ``generate(r, p, root)``: yields the rounds of rank `r`.
     blocks : callable
@@ -90,6 +101,8 @@ class Algorithm:
     included : bool
         Whether it came with the library and is proven by its tests. Others are proven on the
         first call that uses them.
+    parameters : dict
+        The parameter of the generator, an integer from 2 on: ``{"k": 4}``.
     """
 
     collective: Collective
@@ -102,6 +115,7 @@ class Algorithm:
     same_bits: bool
     keeps_order: bool
     included: bool
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -110,7 +124,17 @@ class Algorithm:
 
     def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
         """Return the generator of the rounds of rank `r`."""
-        return self.generate(r, p, root) if self.collective.rooted else self.generate(r, p)
+        place = (r, p, root) if self.collective.rooted else (r, p)
+        return self.generate(*place, **self.parameters)
+
+    def title(self, p: int, root: int = 0) -> str:
+        """Return collective, name, number of ranks and root, as errors begin."""
+        place = f", root {root}" if self.collective.rooted else ""
+        return f"{self.collective.name} {self.name!r} on {p} rank{'s' * (p != 1)}{place}"
+
+    def totals(self, p: int) -> tuple[float, float, float] | None:
+        """Return (rounds, sent, folded) by the formulas of the cost, if they are stated."""
+        return self.cost.evaluate(p, **self.parameters) if self.cost else None
 
     def refusal(self, p: int) -> str | None:
         """Say why the algorithm cannot run on `p` ranks, or None if it can."""
@@ -131,6 +155,7 @@ def watch(watcher: Any) -> None:
 
 
 def _changed() -> None:
+    _with_parameter.cache_clear()
     for watcher in list(_watchers):
         watcher.forget()
 
@@ -148,6 +173,7 @@ def algorithm(
     requires: tuple[str, ...] = (),
     same_bits: bool = True,
     keeps_order: bool = False,
+    parameters: Mapping[str, int] | None = None,
     replace: bool = False,
 ) -> Callable[[Generator], Generator]:
     """Register a generator of rounds as an algorithm. Local.
@@ -155,13 +181,15 @@ def algorithm(
     Parameters
     ----------
     collective_name : str
-        ``"allreduce"``, ``"reduce"``, ``"broadcast"`` or ``"barrier"``.
+        One of ``collectives.spec.COLLECTIVES``.
     name : str, optional
         What callers write as ``algorithm=``; the function's name by default.
     blocks : int or callable
-        Number of blocks that the buffer is cut into, or a function of p.
-    cost, source, requires, same_bits, keeps_order
-        See `Algorithm`. What is promised is proven, not believed.
+        Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
+        function of p. Where arrays are cut by rank, the number of blocks of each part.
+    cost, source, requires, same_bits, keeps_order, parameters
+        See `Algorithm`. What is promised is proven, not believed. With ``{"k": 4}`` the generator
+        takes ``k``, which is 4 unless a caller writes ``name:8``.
     replace : bool
         Allow a name that is taken.
 
@@ -201,13 +229,14 @@ def algorithm(
             collective=contract,
             name=name or generate.__name__,
             generate=generate,
-            blocks=cut,
+            blocks=lambda p: contract.parts(p) * cut(p),
             cost=cost,
             source=source,
             requires=requires,
             same_bits=same_bits,
             keeps_order=keeps_order,
             included=generate.__module__.startswith("collectives.algorithms."),
+            parameters=parameters or {},
         )
         table = _TABLE[contract.name]
         if row.name in table and not replace:
@@ -215,6 +244,8 @@ def algorithm(
                 f"{contract.name} already has an algorithm {row.name!r}; "
                 f"pass replace=True to take its place"
             )
+        if len(row.parameters) > 1 or ":" in row.name:
+            raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
         table[row.name] = row
         _changed()
         return generate
@@ -253,12 +284,29 @@ def get(collective_name: str, name: str) -> Algorithm:
     Raises
     ------
     ArgumentError
-        If there is none of that name; the text lists those that there are.
+        If there is none of that name, or its parameter (``"kary:8"``) is wrong; the text lists
+        what there is.
     """
     table = _TABLE[collective(collective_name).name]
+    base, colon, text = name.partition(":") if isinstance(name, str) else (name, "", "")
     try:
-        return table[name]
+        row = table[base]
     except (KeyError, TypeError):
         raise ArgumentError(
-            f"{collective_name} has no algorithm {name!r}; it has: {', '.join(table)}"
+            f"{collective_name} has no algorithm {base!r}; it has: {', '.join(table)}"
         ) from None
+    return _with_parameter(row, text) if colon else row
+
+
+@cache
+def _with_parameter(row: Algorithm, text: str) -> Algorithm:
+    """Return an algorithm with another value of its parameter."""
+    if not row.parameters:
+        raise ArgumentError(f"{row.collective.name} {row.name!r} takes no parameter, not {text!r}")
+    ((key, default),) = row.parameters.items()
+    if not text.isdecimal() or int(text) < 2:
+        raise ArgumentError(
+            f"{row.collective.name} {row.name!r} takes an integer from 2 on as {key}, as in "
+            f"'{row.name}:{default}', not {text!r}"
+        )
+    return replace(row, name=f"{row.name}:{int(text)}", parameters={key: int(text)})

@@ -7,9 +7,13 @@ round: block numbers to send, block numbers to receive, and whether what comes i
 just stored. It never says where a block lies in memory.
 
 `compile` says so. A block has its first value in the caller's input (``IN``) and every later
-one in the caller's output (``OUT``), so nothing has to be copied before the first round. A rank
-that gets no result has no output and keeps its later values in a workspace (``WORK``). What is
-received to be folded lands in a temporary slot (``TMP``), and a local step folds it.
+one at its *home*: in the caller's output (``OUT``) if the rank gets it as a result, else in a
+workspace (``WORK``). So nothing has to be copied before the first round. What is received to be
+folded lands in a temporary slot (``TMP``), and a local step folds it.
+
+Blocks that travel together are one message. Where they do not lie side by side, they are packed
+into a *parcel*: consecutive places at the end of the workspace, filled by local copies before they
+are sent, or emptied by local steps after they are received.
 
 **Folds happen in rank order.** All values that meet in one block in one round, the rank's own
 and those received, are folded from the lowest rank to the highest. Two ranks that fold the same
@@ -19,13 +23,14 @@ Local steps name the messages that they need; the executor runs them as soon as 
 arrived. A step that overwrites a block which the same round sends waits for the sends.
 
 `merge` then joins neighbouring rounds that do not depend on each other, so that their messages
-are under way together. `pack` writes a plan as flat arrays of integers for the executor.
+are under way together. `pack` writes a plan as flat arrays of integers for the executor; there,
+a block is named by its place in its space.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple, Union
@@ -42,7 +47,7 @@ SPACES = ("in", "out", "work", "tmp")
 # segment in flight.
 MERGED_TMP_BLOCKS = 32
 
-Blocks = Union[int, range]
+Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
 
 
@@ -52,8 +57,8 @@ class Exchange(NamedTuple):
     Parameters
     ----------
     send, recv : (peer, block) or a list of them
-        What goes to whom and what comes from whom; a block is a number, or a ``range`` of
-        consecutive numbers that travel together. All of a round is posted at once.
+        What goes to whom and what comes from whom; a block is a number, or a ``range`` or list
+        of numbers that travel together. All of a round is posted at once.
     fold : bool
         Whether what is received is folded into the block that the rank holds, in rank order,
         or replaces it.
@@ -86,29 +91,31 @@ class Run(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A send from, or a receive into, a run of blocks; `block` is the first one's number.
+    """A send from, or a receive into, a run of blocks.
 
-    The number says how long the run is, which a temporary slot does not know.
+    `home` is where the blocks go if they land in a temporary slot, which does not know how long
+    they are; otherwise it is the run. `fold` says whether they are received to be folded.
     """
 
     send: bool
     peer: int
     run: Run
-    block: int
+    home: Run
+    fold: bool = False
 
 
 class Step(NamedTuple):
     """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
 
-    `block` is the number of the first block that it folds. `needs` are the round's messages (by
-    index) that must have arrived; `after_sends` says that the round's sends must have completed
-    too, because `dst` is what one of them reads.
+    `home` is where the blocks go in the end, which says how long they are. `needs` are the round's
+    messages (by index) that must have arrived; `after_sends` says that the round's sends must have
+    completed too, because `dst` is what one of them reads.
     """
 
     dst: Run
     left: Run
     right: Run | None
-    block: int
+    home: Run
     needs: tuple[int, ...] = ()
     after_sends: bool = False
 
@@ -125,8 +132,19 @@ class Round:
 class Plan:
     """What one rank does in one collective, for any count and dtype.
 
-    `tmp` is the number of temporary blocks and `work` the number of workspace blocks that it
-    needs.
+    Attributes
+    ----------
+    algorithm : Algorithm
+    p, rank, root : int
+    nblocks : int
+        Blocks of all parts.
+    cut : int
+        Blocks of each part.
+    rounds : tuple of Round
+    tmp : int
+        Temporary blocks that it needs.
+    parcels : tuple of int
+        The number of the block for each place in parcels.
     """
 
     algorithm: Algorithm
@@ -134,9 +152,42 @@ class Plan:
     rank: int
     root: int
     nblocks: int
+    cut: int
     rounds: tuple[Round, ...]
     tmp: int
-    work: int
+    parcels: tuple[int, ...]
+
+    def inputs(self) -> range:
+        """Return the parts in the input of this rank."""
+        return self.algorithm.collective.inputs(self.rank, self.p, self.root)
+
+    def outputs(self) -> range:
+        """Return the parts in the output of this rank."""
+        return self.algorithm.collective.outputs(self.rank, self.p, self.root)
+
+    def held(self) -> list[int]:
+        """Return the numbers of the blocks in the input of this rank."""
+        return _blocks(self.inputs(), self.cut)
+
+    def wanted(self) -> list[int]:
+        """Return the numbers of the blocks in the output of this rank."""
+        return _blocks(self.outputs(), self.cut)
+
+    def workspace(self) -> list[int]:
+        """Return the number of the block for each place in the workspace."""
+        parts = {b // self.cut for b in _homes(self)}
+        return _blocks(sorted(parts), self.cut) + list(self.parcels)
+
+
+def _blocks(parts: Iterable[int], cut: int) -> list[int]:
+    return [part * cut + k for part in parts for k in range(cut)]
+
+
+def _homes(plan: Plan) -> Iterator[int]:
+    """Yield the blocks that have their home in the workspace of a plan."""
+    for run in _runs(plan.rounds):
+        if run.space == WORK and run.first < plan.nblocks:
+            yield from range(run.first, run.first + run.length)
 
 
 class _Builder:
@@ -146,130 +197,228 @@ class _Builder:
         contract = algorithm.collective
         self.p, self.r = p, r
         self.nblocks = algorithm.blocks(p)
-        self.title = f"{contract.name} {algorithm.name!r} on {p} ranks"
-        if contract.rooted:
-            self.title += f", root {root}"
-        self.result = OUT if contract.receives(r, root) else WORK
-        self.where: list[int | None] = [
-            IN if contract.contributes(r, root) else None
-        ] * self.nblocks
-        self.rounds: list[Round] = []
+        self.title = algorithm.title(p, root)
+        parts = contract.parts(p)
+        self.cut = self.nblocks // parts
         self.number = 0
+        if self.cut < 1:
+            raise self.fail(f"has {self.nblocks} blocks, and needs one at least")
+        self.wanted = contract.outputs(r, p, root)
+        # For each block, its space and its number there, which for a parcel is beyond all blocks.
+        self.where: list[tuple[int, int] | None] = [None] * self.nblocks
+        for b in _blocks(contract.inputs(r, p, root), self.cut):
+            self.where[b] = IN, b
+        self.parcels: list[int] = []
+        self.rounds: list[Round] = []
 
     def fail(self, text: str) -> ProofError:
         return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
 
-    def parse(self, messages: Messages, verb: str) -> list[tuple[int, range]]:
-        """Bring what a generator wrote into the form [(peer, range of blocks), ...]."""
+    def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
+        """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]."""
         link = "to" if verb == "send" else "from"
         parsed = []
         for item in _listed(messages):
             try:
                 peer, blocks = item
                 peer = index(peer)
-                run = (
-                    blocks if isinstance(blocks, range) else range(index(blocks), index(blocks) + 1)
-                )
+                run: Sequence[int]
+                if isinstance(blocks, range):
+                    run = blocks
+                elif isinstance(blocks, list | tuple):
+                    run = [index(b) for b in blocks]
+                else:
+                    run = range(index(blocks), index(blocks) + 1)
             except (TypeError, ValueError):
                 raise self.fail(f"{verb}s {item!r}, which is not a pair (peer, block)") from None
             if not 0 <= peer < self.p:
                 raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
             if peer == self.r:
                 raise self.fail(f"{verb}s {link} itself")
-            if run.step != 1 or not 0 <= run.start < run.stop <= self.nblocks:
+            if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
                 raise self.fail(f"{verb}s block {blocks}, and blocks are 0..{self.nblocks - 1}")
+            if len(set(run)) < len(run):
+                raise self.fail(f"{verb}s a block twice in {blocks}")
             parsed.append((peer, run))
         return parsed
 
-    def locate(self, blocks: range, verb: str) -> Run:
-        """Return where a run of blocks lies, bringing it together first if it is scattered."""
-        spaces = {self.where[b] for b in blocks}
-        if None in spaces:
-            missing = next(b for b in blocks if self.where[b] is None)
-            raise self.fail(f"{verb} block {missing}, which it does not hold")
-        if len(spaces) > 1:
-            first = [b for b in blocks if self.where[b] == IN]
-            copies = [Step(Run(self.result, b, 1), Run(IN, b, 1), None, b) for b in first]
-            self.rounds.append(Round([], copies))
-            for b in first:
-                self.where[b] = self.result
-        return Run(self.where[blocks.start] or IN, blocks.start, len(blocks))
+    def home(self, block: int) -> tuple[int, int]:
+        """Return where a block lies from its second value on."""
+        return (OUT if block // self.cut in self.wanted else WORK), block
+
+    def held(self, block: int, verb: str) -> tuple[int, int]:
+        """Return where a block lies now."""
+        place = self.where[block]
+        if place is None:
+            raise self.fail(f"{verb} block {block}, which it does not hold")
+        return place
+
+    def parcel(self, blocks: Sequence[int]) -> Run:
+        """Return places of their own for blocks that travel together."""
+        run = Run(WORK, self.nblocks + len(self.parcels), len(blocks))
+        self.parcels += blocks
+        return run
+
+    def gather(self, blocks: Sequence[int]) -> Run:
+        """Return where blocks that will be sent lie side by side, bringing them together first."""
+        places = [self.held(b, "sends") for b in blocks]
+        if len(runs := _joined(places)) == 1:
+            return runs[0]
+        homes = [self.home(b) for b in blocks]
+        if len(joined := _joined(homes)) == 1:
+            # What lies elsewhere moves to its home, where it is also next to the others later.
+            pairs = [(a, h) for a, h in zip(places, homes, strict=True) if a != h]
+            for b, home in zip(blocks, homes, strict=True):
+                self.where[b] = home
+            run = joined[0]
+        else:
+            run = self.parcel(blocks)
+            pairs = [(place, (WORK, run.first + k)) for k, place in enumerate(places)]
+        self.rounds.append(Round([], list(_copies(pairs))))
+        return run
 
     def add(self, exchange: Exchange) -> None:
         """Append one round."""
         sends = self.parse(exchange.send, "send")
         recvs = self.parse(exchange.recv, "receive")
-        groups: dict[range, list[tuple[int, int]]] = {}
+        groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         if exchange.fold:
             for number, (peer, blocks) in enumerate(recvs):
-                groups.setdefault(blocks, []).append((peer, number))
+                groups.setdefault(tuple(blocks), []).append((peer, number))
             seen: set[int] = set()
-            for blocks in groups:
-                self.locate(blocks, "folds into")
-                if seen & set(blocks):
+            for group in groups:
+                for b in group:
+                    self.held(b, "folds into")
+                if not seen.isdisjoint(group):
                     raise self.fail("folds into runs of blocks that overlap but are not equal")
-                seen |= set(blocks)
-        sources = [self.locate(blocks, "sends") for _, blocks in sends]
-        slots = [Run(self.result, blocks.start, len(blocks)) for _, blocks in recvs]
-        if exchange.fold:
-            slot = 0
-            for number, (_, blocks) in enumerate(recvs):
-                slots[number] = Run(TMP, slot, len(blocks))
+                seen.update(group)
+        sources = [self.gather(blocks) for _, blocks in sends]
+        busy = shared(sources)
+        received, steps, slot = [], [], 0
+        for number, (peer, blocks) in enumerate(recvs):
+            homes = _joined([self.home(b) for b in blocks])
+            if exchange.fold and len(homes) == 1 == len(self.ways(blocks)):
+                run = Run(TMP, slot, len(blocks))
                 slot += len(blocks)
-        received = [
-            Message(False, peer, run, blocks.start)
-            for (peer, blocks), run in zip(recvs, slots, strict=True)
-        ]
+            elif not exchange.fold and len(homes) == 1 and busy.isdisjoint(homes[0].shared()):
+                run = homes[0]
+            else:
+                run = self.parcel(blocks)
+                if not exchange.fold:
+                    steps += self.unpacked(number, run, blocks, busy)
+            home = homes[0] if run.space == TMP else run
+            received.append(Message(False, peer, run, home, exchange.fold))
+        for group, incoming in groups.items():
+            offset = 0
+            for part in self.ways(group):
+                steps += self.chain(part, offset, incoming, received, busy)
+                offset += len(part)
+        for (_, blocks), message in zip(recvs, received, strict=True):
+            for k, b in enumerate(blocks):
+                space, place = message.run.space, message.run.first + k
+                forwarded = not exchange.fold and self.home(b)[0] == WORK and space == WORK
+                self.where[b] = (WORK, place) if forwarded else self.home(b)
         sent = [
-            Message(True, peer, run, run.first)
-            for (peer, _), run in zip(sends, sources, strict=True)
+            Message(True, peer, run, run) for (peer, _), run in zip(sends, sources, strict=True)
         ]
-        steps: list[Step] = []
-        for blocks, incoming in groups.items():
-            steps += self.chain(blocks, incoming, slots, sources)
-        for _, blocks in recvs:
-            for b in blocks:
-                self.where[b] = self.result
         if received or sent:
             self.rounds.append(Round(received + sent, steps))
 
+    def ways(self, blocks: Sequence[int]) -> list[list[int]]:
+        """Split blocks into runs that lie side by side, now and at home."""
+        runs: list[list[int]] = []
+        for b in blocks:
+            place, home = self.held(b, "folds into"), self.home(b)
+            if runs:
+                last = runs[-1][-1]
+                before, after = self.where[last] or home, self.home(last)
+                if _next(before) == place and _next(after) == home:
+                    runs[-1].append(b)
+                    continue
+            runs.append([b])
+        return runs
+
+    def unpacked(
+        self, number: int, run: Run, blocks: Sequence[int], busy: set[tuple[int, int]]
+    ) -> Iterator[Step]:
+        """Yield the steps that carry a received parcel into the output, as far as it belongs there.
+
+        What is only passed on stays in the parcel.
+        """
+        pairs = []
+        for k, b in enumerate(blocks):
+            if self.home(b)[0] == OUT:
+                pairs.append(((WORK, run.first + k), self.home(b)))
+        for step in _copies(pairs):
+            wait = not busy.isdisjoint(step.dst.shared())
+            yield step._replace(needs=(number,), after_sends=wait)
+
     def chain(
-        self, blocks: range, incoming: list[tuple[int, int]], slots: list[Run], sources: list[Run]
+        self,
+        blocks: list[int],
+        offset: int,
+        incoming: list[tuple[int, int]],
+        received: list[Message],
+        busy: set[tuple[int, int]],
     ) -> Iterator[Step]:
         """Yield the steps that fold what came in, and the rank's own value, in rank order.
 
         What is folded before the rank's own value is gathered in a temporary slot, because the
         own value may lie where the result will.
         """
-        result = Run(self.result, blocks.start, len(blocks))
-        own = Run(self.where[blocks.start] or IN, blocks.start, len(blocks))
-        hazard = not shared(sources).isdisjoint(result.shared())
-        received = [(peer, slots[number], (number,)) for peer, number in incoming]
-        terms: list[tuple[int, Run, tuple[int, ...]]] = sorted([*received, (self.r, own, ())])
+        first, length = blocks[0], len(blocks)
+        result = Run(*self.home(first), length)
+        own = Run(*self.held(first, "folds into"), length)
+        hazard = not busy.isdisjoint(result.shared())
+        terms: list[tuple[int, Run, tuple[int, ...]]] = [(self.r, own, ())]
+        for peer, number in incoming:
+            run = received[number].run
+            terms.append((peer, Run(run.space, run.first + offset, length), (number,)))
+        terms.sort()
         _, left, needs = terms[0]
         for peer, right, need in terms[1:]:
             dst = result if peer >= self.r else left
-            yield Step(dst, left, right, blocks.start, needs + need, hazard and dst == result)
+            yield Step(dst, left, right, result, needs + need, hazard and dst == result)
             left, needs = dst, ()
 
     def finish(self) -> None:
         """Copy what the result still lacks from the input, beside the last round's messages."""
-        if self.result != OUT:
-            return
-        copies: list[Step] = []
-        for b, space in enumerate(self.where):
-            if space != IN:
-                continue
-            if copies and copies[-1].dst.first + copies[-1].dst.length == b:
-                run = copies.pop().dst
-                start, count = run.first, run.length + 1
-            else:
-                start, count = b, 1
-            copies.append(Step(Run(OUT, start, count), Run(IN, start, count), None, start))
-        if copies:
+        pairs = []
+        for b in _blocks(self.wanted, self.cut):
+            place = self.where[b]
+            if place is not None and place != (OUT, b):
+                pairs.append((place, (OUT, b)))
+        if pairs:
             if not self.rounds:
                 self.rounds.append(Round())
-            self.rounds[-1].steps[:0] = copies
+            self.rounds[-1].steps[:0] = _copies(pairs)
+
+
+def _next(place: tuple[int, int]) -> tuple[int, int]:
+    return place[0], place[1] + 1
+
+
+def _joined(places: Sequence[tuple[int, int]]) -> list[Run]:
+    """Return places as runs of those that follow each other."""
+    runs: list[Run] = []
+    for space, place in places:
+        if runs and runs[-1].space == space and runs[-1].first + runs[-1].length == place:
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(space, place, 1))
+    return runs
+
+
+def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterator[Step]:
+    """Yield the steps that copy from one place to another, as few as there can be."""
+    start = 0
+    for end in range(1, len(pairs) + 1):
+        if end < len(pairs) and all(_next(a) == b for a, b in zip(*pairs[end - 1 : end + 1])):
+            continue
+        source, target = pairs[start]
+        dst = Run(*target, end - start)
+        yield Step(dst, Run(*source, end - start), None, dst)
+        start = end
 
 
 def _listed(messages: Any) -> list[Any]:
@@ -315,16 +464,16 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
         builder.add(exchange)
     builder.finish()
     rounds = merge(builder.rounds) if merged else builder.rounds
-    runs = list(_runs(rounds))
     return Plan(
         algorithm=algorithm,
         p=p,
         rank=rank,
         root=root,
         nblocks=builder.nblocks,
+        cut=builder.cut,
         rounds=tuple(rounds),
-        tmp=_extent(runs, TMP),
-        work=builder.nblocks if _extent(runs, WORK) else 0,
+        tmp=_extent(_runs(rounds), TMP),
+        parcels=tuple(builder.parcels),
     )
 
 
@@ -381,7 +530,7 @@ def _join(a: Round, b: Round) -> Round | None:
         return run._replace(first=run.first + shift) if run.space == TMP else run
 
     count = len(a.messages)
-    messages = a.messages + [m._replace(run=moved(m.run)) for m in b.messages]
+    messages = a.messages + [m._replace(run=moved(m.run), home=moved(m.home)) for m in b.messages]
     sources = shared(message.run for message in messages if message.send)
     steps = []
     for step in a.steps:
@@ -392,7 +541,7 @@ def _join(a: Round, b: Round) -> Round | None:
                 dst=moved(step.dst),
                 left=moved(step.left),
                 right=None if step.right is None else moved(step.right),
-                block=step.block,
+                home=step.home,
                 needs=tuple(number + count for number in step.needs),
                 after_sends=not sources.isdisjoint(moved(step.dst).shared()),
             )
@@ -401,39 +550,73 @@ def _join(a: Round, b: Round) -> Round | None:
 
 
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
-MESSAGE_FIELDS = 6  # send, peer, space, first, count, block
-STEP_FIELDS = (
-    12  # dst, left, right as (space, first), count, block, two needs, after_sends, is_copy
-)
+MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
+STEP_FIELDS = 13  # (space, first) of dst, left, right, count, home; two needs, after_sends, is_copy
 
 
 def pack(plan: Plan, *, whole: bool) -> tuple[array[int], array[int], array[int]]:
     """Write a plan as three arrays of C ints: rounds, messages, steps.
 
+    A block is named by its space and its place there, counted in blocks; in the workspace those
+    that no step touches take no place. The home of a run is in the input, the output or the
+    workspace, never in a temporary slot, so that places say how long it is.
+
     With ``whole=True`` a run of blocks is one message, as when a buffer travels in one segment;
     otherwise each of its blocks is a message of its own, because the segments of different
     blocks are not adjacent.
     """
+    places = _places(plan)
     rounds, messages, steps = array("i"), array("i"), array("i")
     for each in plan.rounds:
         start = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
         slots: list[range] = []
         for message in each.messages:
-            pieces = _pieces(message.run, whole)
+            runs, homes = (_pieces(run, whole) for run in (message.run, message.home))
             number = len(messages) // MESSAGE_FIELDS - start[0]
-            slots.append(range(number, number + len(pieces)))
-            for k, run in enumerate(pieces):
-                messages.extend((int(message.send), message.peer, *run, message.block + k))
+            slots.append(range(number, number + len(runs)))
+            for run, home in zip(runs, homes, strict=True):
+                words = (*places(run), run.length, *places(home))
+                messages.extend((int(message.send), message.peer, *words))
         for step in each.steps:
             right = step.right if step.right is not None else step.left
-            dsts, lefts, rights = (_pieces(run, whole) for run in (step.dst, step.left, right))
-            for k, (d, a, b) in enumerate(zip(dsts, lefts, rights, strict=True)):
-                needs = [slots[i][k] for i in step.needs] + [-1, -1]
+            pieces = (_pieces(run, whole) for run in (step.dst, step.left, right, step.home))
+            offsets = [0 if whole else _offset(each.messages[i], step) for i in step.needs]
+            for k, (d, a, b, home) in enumerate(zip(*pieces, strict=True)):
+                waits = zip(step.needs, offsets, strict=True)
+                needs = [slots[i][0 if whole else k + offset] for i, offset in waits] + [-1, -1]
                 flags = (*needs[:2], int(step.after_sends), int(step.right is None))
-                steps.extend((*d[:2], *a[:2], *b[:2], d.length, step.block + k, *flags))
+                steps.extend((*places(d), *places(a), *places(b), d.length, *places(home), *flags))
         stop = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
         rounds.extend((start[0], stop[0], start[1], stop[1]))
     return rounds, messages, steps
+
+
+def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
+    """Return the function from a run to its space and the place of its first block there."""
+    spaces: list[dict[int, int]] = [
+        {b: place for place, b in enumerate(blocks)}
+        for blocks in (plan.held(), plan.wanted(), plan.workspace()[: -len(plan.parcels) or None])
+    ]
+    base = len(spaces[WORK])
+
+    def place(run: Run) -> tuple[int, int]:
+        if run.space == TMP:
+            return TMP, run.first
+        if run.space == WORK and run.first >= plan.nblocks:
+            return WORK, base + run.first - plan.nblocks
+        return run.space, spaces[run.space][run.first]
+
+    return place
+
+
+def _offset(message: Message, step: Step) -> int:
+    """Return which piece of a message a step needs first."""
+    for run in (step.left, step.right):
+        if run is not None and run.space == message.run.space:
+            offset = run.first - message.run.first
+            if 0 <= offset < message.run.length:
+                return offset
+    raise AssertionError("a step needs a message that it does not read")
 
 
 def _pieces(run: Run, whole: bool) -> list[Run]:

@@ -56,7 +56,7 @@ class Decision:
             f"  what      {row.summary}",
         ]
         if row.cost:
-            rounds, sent, folded = row.cost.evaluate(self.p)
+            rounds, sent, folded = row.cost.evaluate(self.p, **row.parameters)
             lines += [
                 f"  rounds    {rounds:g}",
                 f"  per rank  sends up to {size_text(sent * self.nbytes)}, "

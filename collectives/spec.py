@@ -1,16 +1,76 @@
 """What each collective promises: who starts with what, and who must end with what.
 
-The contract of a collective is two predicates over ranks. `check` holds an algorithm against
-them, `schedule` uses them to know where a block lives before its first round.
+Data is counted in *parts*. The array of an allreduce is one part. Where arrays are cut by rank,
+part ``b`` of ``p`` is what rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter), and
+part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract is two ranges of parts,
+those in a rank's input and those in its output, in the order in which they lie there, and the set of
+ranks whose contributions a finished part holds. `check` holds algorithms against it, `schedule` and
+the executor find by it where a block lies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.errors import ArgumentError
 
 __all__ = ["COLLECTIVES", "Collective", "collective"]
+
+Parts = Callable[[int, int, int], range]  # of (rank, p, root)
+
+
+def _whole(r: int, p: int, root: int) -> range:
+    return range(1)
+
+
+def _own(r: int, p: int, root: int) -> range:
+    return range(r, r + 1)
+
+
+def _every(r: int, p: int, root: int) -> range:
+    return range(p)
+
+
+def _from_me(r: int, p: int, root: int) -> range:
+    return range(r * p, (r + 1) * p)
+
+
+def _to_me(r: int, p: int, root: int) -> range:
+    return range(r, p * p, p)
+
+
+def _at_root(parts: Parts) -> Parts:
+    return lambda r, p, root: parts(r, p, root) if r == root else range(0)
+
+
+def _after_first(parts: Parts) -> Parts:
+    return lambda r, p, root: parts(r, p, root) if r else range(0)
+
+
+# Sets of ranks as bit masks: of (part, rank, p, root).
+def _everybody(part: int, r: int, p: int, root: int) -> int:
+    return (1 << p) - 1
+
+
+def _root(part: int, r: int, p: int, root: int) -> int:
+    return 1 << root
+
+
+def _owner(part: int, r: int, p: int, root: int) -> int:
+    return 1 << part
+
+
+def _sender(part: int, r: int, p: int, root: int) -> int:
+    return 1 << part // p
+
+
+def _up_to_me(part: int, r: int, p: int, root: int) -> int:
+    return (2 << r) - 1
+
+
+def _before_me(part: int, r: int, p: int, root: int) -> int:
+    return (1 << r) - 1
 
 
 @dataclass(frozen=True)
@@ -21,36 +81,58 @@ class Collective:
     ----------
     name : str
         MPI's word in snake_case.
+    inputs, outputs : callable
+        ``inputs(rank, p, root)``: the range of parts in the input of a rank; likewise for the
+        output.
+    sources : callable
+        ``sources(part, rank, p, root)``: whose contributions the part holds when `rank` ends with
+        it, as a bit mask.
     rooted : bool
         Whether one rank plays a special part.
     reduces : bool
-        Whether contributions are folded; if not, the root's blocks are only moved.
+        Whether contributions are folded; if not, they are only moved.
     idempotent : bool
         Whether folding one contribution twice is harmless (a barrier only has to have heard
         of everybody).
+    vector : bool
+        Whether there is a form with a count of its own for each part.
     """
 
     name: str
-    rooted: bool
-    reduces: bool
+    inputs: Parts
+    outputs: Parts
+    sources: Callable[[int, int, int, int], int]
+    rooted: bool = False
+    reduces: bool = False
     idempotent: bool = False
+    vector: bool = False
 
-    def contributes(self, rank: int, root: int) -> bool:
-        """Say whether `rank` holds its input at the start."""
-        return self.reduces or rank == root
+    def parts(self, p: int) -> int:
+        """Return the number of parts that all ranks have together."""
+        return 1 + max(part for r in (0, p - 1) for part in self._touched(r, p))
 
-    def receives(self, rank: int, root: int) -> bool:
-        """Say whether `rank` must hold the result at the end."""
-        return rank == root or not (self.rooted and self.reduces)
+    def per_array(self, p: int) -> int:
+        """Return the number of parts of the caller's whole array: the unit of costs."""
+        return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
+
+    def _touched(self, r: int, p: int) -> tuple[int, ...]:
+        return (*self.inputs(r, p, r), *self.outputs(r, p, r))
 
 
 COLLECTIVES = {
     c.name: c
     for c in (
-        Collective("allreduce", rooted=False, reduces=True),
-        Collective("reduce", rooted=True, reduces=True),
-        Collective("broadcast", rooted=True, reduces=False),
-        Collective("barrier", rooted=False, reduces=True, idempotent=True),
+        Collective("allreduce", _whole, _whole, _everybody, reduces=True),
+        Collective("reduce", _whole, _at_root(_whole), _everybody, rooted=True, reduces=True),
+        Collective("broadcast", _at_root(_whole), _whole, _root, rooted=True),
+        Collective("barrier", _whole, _whole, _everybody, reduces=True, idempotent=True),
+        Collective("allgather", _own, _every, _owner, vector=True),
+        Collective("reduce_scatter", _every, _own, _everybody, reduces=True, vector=True),
+        Collective("alltoall", _from_me, _to_me, _sender, vector=True),
+        Collective("gather", _own, _at_root(_every), _owner, rooted=True, vector=True),
+        Collective("scatter", _at_root(_every), _own, _root, rooted=True, vector=True),
+        Collective("scan", _whole, _whole, _up_to_me, reduces=True),
+        Collective("exscan", _whole, _after_first(_whole), _before_me, reduces=True),
     )
 }
 
