@@ -18,6 +18,7 @@ core = Extension(
         "collectives/_core/memory.pxi",
         "collectives/_core/request.pxi",
         "collectives/_core/engine.pxi",
+        "collectives/_core/planned.pxi",
         "collectives/_core/kernels.h",
         "collectives/_core/kernels_half.h",
         "collectives/_core/kernels_lanes.h",

@@ -11,7 +11,7 @@ True
 from typing import Any
 
 try:
-    from collectives._core import Reduction, Request
+    from collectives._core import PlannedCall, Reduction, Request
 except ImportError as error:
     raise ImportError(
         f"collectives in {__path__[0]} has no usable core: {error}. If that is a source tree, "
@@ -20,6 +20,51 @@ except ImportError as error:
 from collectives import algorithms, errors, reductions
 from collectives._version import __version__
 from collectives.communicator import Communicator, world
+from collectives.default import (
+    allgather,
+    allgatherv,
+    allreduce,
+    alltoall,
+    alltoallv,
+    barrier,
+    broadcast,
+    exscan,
+    gather,
+    gatherv,
+    iallgather,
+    iallgatherv,
+    iallreduce,
+    ialltoall,
+    ialltoallv,
+    ibarrier,
+    ibroadcast,
+    iexscan,
+    igather,
+    igatherv,
+    irecv,
+    ireduce,
+    ireduce_scatter,
+    ireduce_scatterv,
+    iscan,
+    iscatter,
+    iscatterv,
+    isend,
+    isendrecv,
+    local_rank,
+    local_size,
+    plan,
+    rank,
+    recv,
+    reduce,
+    reduce_scatter,
+    reduce_scatterv,
+    scan,
+    scatter,
+    scatterv,
+    send,
+    sendrecv,
+    size,
+)
 from collectives.errors import CollectivesError
 from collectives.reductions import (
     AVG,
@@ -33,6 +78,7 @@ from collectives.reductions import (
     MIN,
     PROD,
     SUM,
+    reduction,
 )
 
 __all__ = [
@@ -49,65 +95,56 @@ __all__ = [
     "SUM",
     "CollectivesError",
     "Communicator",
+    "PlannedCall",
     "Reduction",
     "Request",
     "__version__",
     "algorithms",
+    "allgather",
+    "allgatherv",
     "allreduce",
+    "alltoall",
+    "alltoallv",
     "barrier",
     "broadcast",
     "errors",
+    "exscan",
+    "gather",
+    "gatherv",
+    "iallgather",
+    "iallgatherv",
     "iallreduce",
+    "ialltoall",
+    "ialltoallv",
+    "ibarrier",
+    "ibroadcast",
+    "iexscan",
+    "igather",
+    "igatherv",
+    "irecv",
+    "ireduce",
+    "ireduce_scatter",
+    "ireduce_scatterv",
+    "iscan",
+    "iscatter",
+    "iscatterv",
+    "isend",
+    "isendrecv",
     "local_rank",
     "local_size",
+    "plan",
     "rank",
+    "recv",
     "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "reduction",
     "reductions",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
     "size",
     "world",
 ]
-
-
-def rank() -> int:
-    """Return this rank's number in the default communicator. Local after the first call."""
-    return world().rank
-
-
-def size() -> int:
-    """Return the number of ranks of the default communicator. Local after the first call."""
-    return world().size
-
-
-def local_rank() -> int:
-    """Return this rank's number among those of its host. Local after the first call."""
-    return world().local_rank
-
-
-def local_size() -> int:
-    """Return the number of ranks of this host. Local after the first call."""
-    return world().local_size
-
-
-def allreduce(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.allreduce` on the default communicator. Collective."""
-    return world().allreduce(x, out, **options)
-
-
-def iallreduce(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iallreduce` on the default communicator. Collective."""
-    return world().iallreduce(x, out, **options)
-
-
-def reduce(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.reduce` on the default communicator. Collective."""
-    return world().reduce(x, out, **options)
-
-
-def broadcast(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.broadcast` on the default communicator. Collective."""
-    return world().broadcast(x, out, **options)
-
-
-def barrier(**options: Any) -> None:
-    """Run `Communicator.barrier` on the default communicator. Collective."""
-    world().barrier(**options)

@@ -13,7 +13,16 @@ class Reduction:
     name: str
     code: int
     average: bool
-    def __init__(self, name: str, code: int, average: bool = ...) -> None: ...
+    function: Any
+    commutative: bool
+    def __init__(
+        self,
+        name: str,
+        code: int,
+        average: bool = ...,
+        function: Any = ...,
+        commutative: bool = ...,
+    ) -> None: ...
     def dtypes(self) -> list[str]: ...
 
 @final
@@ -50,6 +59,33 @@ class Engine:
         postscale: float = ...,
         blocking: bool = ...,
     ) -> Any: ...
+    def call_vector(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        prescale: float,
+        postscale: float,
+        blocking: bool,
+        counts: NDArray[Any],
+        receive_counts: NDArray[Any],
+        shape: tuple[int, ...],
+    ) -> Any: ...
+    def plan(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        prescale: float = ...,
+        postscale: float = ...,
+    ) -> PlannedCall: ...
+    def exchange(self, plan: Plan, x: Any, out: Any, tag: int, blocking: bool) -> Any: ...
     def forget_choices(self) -> None: ...
 
 @final
@@ -59,7 +95,17 @@ class Request:
     def wait(self) -> Any: ...
     def state(self) -> str | None: ...
 
+@final
+class PlannedCall:
+    """A collective with its arguments, made by `Communicator.plan`."""
+
+    def __call__(self) -> Any: ...
+    def start(self) -> PlannedCall: ...
+    def test(self) -> bool: ...
+    def wait(self) -> Any: ...
+
 def bind(MPI: Any) -> None: ...
+def shape_of(x: Any, name: str = ...) -> tuple[int, ...]: ...
 def fold(
     op: int, out: NDArray[Any], left: NDArray[Any], right: NDArray[Any], dtype: int | None = ...
 ) -> NDArray[Any]: ...

@@ -4,7 +4,7 @@
 
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
 executor (no GIL, no Python, no algorithm), then what Python sees: arrays and reductions, the memory
-of operations, requests, and the engine of a communicator.
+of operations, requests, the engine of a communicator, and planned calls.
 """
 
 include "_core/types.pxi"
@@ -14,3 +14,4 @@ include "_core/arrays.pxi"
 include "_core/memory.pxi"
 include "_core/request.pxi"
 include "_core/engine.pxi"
+include "_core/planned.pxi"

@@ -13,12 +13,12 @@ from typing import Any
 
 from collectives import _core, binding, check, registry, schedule, select
 from collectives.agreement import Agreement
+from collectives.calls import Calls
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
-from collectives.reductions import SUM, Reduction
+from collectives.messages import Messages
+from collectives.vectors import VectorCalls
 
 __all__ = ["Communicator", "world"]
-
-ALLREDUCE, REDUCE, BROADCAST, BARRIER = range(len(_core.COLLECTIVES))
 
 # A user's algorithm is proven on its first use on up to this many ranks: 2 s for a ring on 128,
 # growing with the cube (python -m timeit on check("allreduce", "ring", p=128); EPYC, 2026-11-20).
@@ -33,7 +33,7 @@ PATIENCE = 4000
 PATIENCE_OVERSUBSCRIBED = 5
 
 
-class Communicator:
+class Communicator(Calls, VectorCalls, Messages):
     """A group of ranks that run collectives together. Collective.
 
     Parameters
@@ -69,9 +69,6 @@ class Communicator:
     True
     """
 
-    rank: int
-    size: int
-
     def __init__(self, mpi: Any = None, *, timeout: float | None = None) -> None:
         MPI = binding.load()
         if mpi is None:
@@ -89,6 +86,7 @@ class Communicator:
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
         self._engine = _core.Engine(MPI, self._mpi, self._choose, timeout, patience)
         self._call = self._engine.call
+        self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self.rank, self.size = self._engine.rank, self._engine.size
         self._control: Any = None
         registry.watch(self)
@@ -142,203 +140,6 @@ class Communicator:
         # After an error the other ranks may be anywhere: freeing, which is collective, could hang.
         if error is None:
             self.free()
-
-    # -- the collectives ---------------------------------------------------------------------
-
-    def allreduce(
-        self,
-        x: Any,
-        out: Any = None,
-        *,
-        op: Reduction = SUM,
-        algorithm: str | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-    ) -> Any:
-        """Fold the arrays of all ranks; every rank gets the result.
-        Collective.
-
-        Parameters
-        ----------
-        x : array
-            This rank's contribution: same number of elements and dtype on all ranks. Host memory.
-            If it is not contiguous, a packed copy is sent.
-        out : array, optional
-            Where the result goes: contiguous, writable, as many elements and the dtype of `x`;
-            `x` itself (in place) or memory apart from it. A new array by default.
-        op : Reduction
-            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
-            ``BOR``, ``BXOR``.
-        algorithm : str, optional
-            One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
-            by default.
-        prescale, postscale : float
-            What each contribution, and the result, is multiplied by.
-
-        Returns
-        -------
-        array
-            `out`, or a new array with the shape of `x`.
-
-        Raises
-        ------
-        ArgumentError
-            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent; the
-            other ranks wait until their deadline, or raise `MismatchError` under
-            ``COLLECTIVES_VALIDATE=1``.
-        UnsupportedTypeError
-            If there is no kernel for this operation and dtype.
-        MPIError, MismatchError, StallError
-            If the transport fails, a message has an unexpected length, or the deadline passes. The
-            communicator is broken then.
-        """
-        return self._call(ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale)
-
-    def iallreduce(
-        self,
-        x: Any,
-        out: Any = None,
-        *,
-        op: Reduction = SUM,
-        algorithm: str | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-    ) -> _core.Request:
-        """Start an `allreduce` and return at once.
-        Collective: all ranks start their operations in the same order, and complete them in any.
-
-        Parameters
-        ----------
-        x, out, op, algorithm, prescale, postscale
-            As for `allreduce`. Neither `x` nor `out` may be touched until the request is complete.
-
-        Returns
-        -------
-        Request
-            ``test()`` moves it on and says whether it is complete; ``wait()`` returns the result.
-            Messages move only inside calls of the library. Under ``COLLECTIVES_VALIDATE=1`` the
-            start waits until all ranks have come to it.
-        """
-        request: _core.Request = self._call(
-            ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, False
-        )
-        return request
-
-    def reduce(
-        self,
-        x: Any,
-        out: Any = None,
-        *,
-        root: int = 0,
-        op: Reduction = SUM,
-        algorithm: str | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-    ) -> Any:
-        """Fold the arrays of all ranks; the root gets the result.
-        Collective.
-
-        Parameters
-        ----------
-        x, op, algorithm, prescale, postscale
-            As for `allreduce`.
-        out : array, optional
-            Where the root's result goes; ignored on other ranks.
-        root : int
-            The rank that gets the result.
-
-        Returns
-        -------
-        array or None
-            The result on the root, None elsewhere.
-
-        Raises
-        ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
-            As for `allreduce`.
-        """
-        return self._call(REDUCE, x, out, op, root, algorithm, prescale, postscale)
-
-    def ireduce(
-        self,
-        x: Any,
-        out: Any = None,
-        *,
-        root: int = 0,
-        op: Reduction = SUM,
-        algorithm: str | None = None,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-    ) -> _core.Request:
-        """Start a `reduce` and return at once; see `iallreduce`.
-        Collective.
-        """
-        request: _core.Request = self._call(
-            REDUCE, x, out, op, root, algorithm, prescale, postscale, False
-        )
-        return request
-
-    def broadcast(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
-    ) -> Any:
-        """Give the root's array to every rank.
-        Collective.
-
-        Parameters
-        ----------
-        x : array
-            The data on the root. On other ranks it says the number of elements and the dtype, which
-            are the root's; its contents are not read.
-        out : array, optional
-            Where the data goes, as for `allreduce`; ``out=x`` broadcasts in place. A new array by
-            default.
-        root : int
-            The rank whose data everybody gets.
-        algorithm : str, optional
-            One of ``collectives.algorithms.names("broadcast")``.
-
-        Returns
-        -------
-        array
-            `out`, or a new array.
-
-        Raises
-        ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
-            As for `allreduce`.
-        """
-        return self._call(BROADCAST, x, out, None, root, algorithm)
-
-    def ibroadcast(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
-    ) -> _core.Request:
-        """Start a `broadcast` and return at once; see `iallreduce`.
-        Collective.
-        """
-        request: _core.Request = self._call(
-            BROADCAST, x, out, None, root, algorithm, 1.0, 1.0, False
-        )
-        return request
-
-    def barrier(self, *, algorithm: str | None = None) -> None:
-        """Wait until every rank has come here.
-        Collective.
-
-        Raises
-        ------
-        StallError
-            If a rank does not come within the deadline.
-        """
-        self._call(BARRIER, None, None, None, 0, algorithm)
-
-    def ibarrier(self, *, algorithm: str | None = None) -> _core.Request:
-        """Start a `barrier` and return at once; see `iallreduce`.
-        Collective.
-        """
-        request: _core.Request = self._call(
-            BARRIER, None, None, None, 0, algorithm, 1.0, 1.0, False
-        )
-        return request
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -404,9 +205,9 @@ class Communicator:
         Parameters
         ----------
         collective : str
-            ``"allreduce"``, ``"reduce"``, ``"broadcast"`` or ``"barrier"``.
+            One of ``collectives.spec.COLLECTIVES``.
         nbytes : int
-            Bytes of the array.
+            Bytes of the whole array: the larger side, where input and output differ.
         algorithm : str, optional
             What the call would pass.
 
@@ -423,9 +224,25 @@ class Communicator:
         """
         self._engine.forget_choices()
 
-    def _choose(self, collective: str, name: str | None, nbytes: int, root: int) -> _core.Choice:
+    def _choose(
+        self,
+        collective: str,
+        name: str | None,
+        nbytes: int,
+        root: int,
+        ordered: bool,
+        vector: bool,
+    ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
-        decision = select.decide(collective, name, p=self.size, nbytes=nbytes, family=self._family)
+        decision = select.decide(
+            collective,
+            name,
+            p=self.size,
+            nbytes=nbytes,
+            family=self._family,
+            ordered=ordered,
+            vector=vector,
+        )
         algorithm = decision.algorithm
         key = collective, algorithm.name, root
         plan = self._plans.get(key)

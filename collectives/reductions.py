@@ -6,10 +6,18 @@ Integers wrap around. float16 and bfloat16 are folded in float32 and rounded onc
 ``MIN`` and ``MAX`` pass NaN on, as NumPy does. ``AVG`` is a sum that is scaled once, at the end.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
 from collectives._core import Reduction
+from collectives.errors import ArgumentError
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
-__all__ += ["ALL", "Reduction"]
+__all__ += ["ALL", "Reduction", "reduction"]
 
 SUM = Reduction("SUM", 0)
 PROD = Reduction("PROD", 1)
@@ -24,3 +32,49 @@ BXOR = Reduction("BXOR", 9)
 AVG = Reduction("AVG", 0, True)
 
 ALL = (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BOR, BXOR, AVG)
+
+
+def reduction(
+    fn: Callable[[NDArray[Any], NDArray[Any]], object],
+    commutative: bool = True,
+    name: str | None = None,
+) -> Reduction:
+    """Make an operation of a function, to be passed as ``op``.
+    Local.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(incoming, accumulator)`` folds two arrays of one dimension and equal length, element by
+        element, and writes the result into `accumulator`; `incoming` comes from lower ranks, so
+        that the result is ``incoming op accumulator``. The arrays are pieces of the callers', of
+        any length, and are valid during the call only. The operation must be associative.
+    commutative : bool
+        Whether the order of the operands does not matter. If it does, only algorithms that fold in
+        the order of the ranks are used; others are refused by name.
+    name : str, optional
+        For errors; the function's own by default.
+
+    Returns
+    -------
+    Reduction
+        Works on every dtype that the library folds. Pass the same function on all ranks. If it
+        raises, the call raises that error on this rank, and the communicator is broken.
+
+    Raises
+    ------
+    ArgumentError
+        If `fn` cannot be called.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> def larger(incoming, accumulator):
+    ...     further = abs(incoming) > abs(accumulator)
+    ...     accumulator[further] = incoming[further]
+    >>> float(cc.allreduce(np.array([-3.0]), op=cc.reduction(larger))[0])
+    -3.0
+    """
+    if not callable(fn):
+        raise ArgumentError(f"fn is {fn!r}, and must be a function of two arrays")
+    return Reduction(name or getattr(fn, "__name__", "function"), -1, False, fn, commutative)

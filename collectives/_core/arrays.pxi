@@ -5,7 +5,8 @@ from numpy cimport (
     NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_CORDER,
     NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT,
     NPY_ULONG, NPY_ULONGLONG, NPY_USHORT, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
-    PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_SIZE, PyArray_TYPE, import_array, ndarray,
+    PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_SIZE, PyArray_SimpleNewFromData,
+    PyArray_TYPE, import_array, ndarray, npy_intp,
 )
 
 from collectives import buffers
@@ -112,20 +113,28 @@ cdef class Reduction:
     cdef readonly str name
     cdef readonly int code
     cdef readonly bint average
+    cdef readonly object function
+    cdef readonly bint commutative
 
-    def __init__(self, str name, int code, bint average=False):
+    def __init__(self, str name, int code, bint average=False, function=None, bint commutative=True):
         self.name = name
         self.code = code
         self.average = average
+        self.function = function
+        self.commutative = commutative
 
     def __repr__(self):
-        return f"collectives.{self.name}"
+        return f"collectives.{self.name}" if self.function is None else f"<Reduction {self.name}>"
 
     def __reduce__(self):
-        return reduction_named, (self.name,)
+        if self.function is None:
+            return reduction_named, (self.name,)
+        return Reduction, (self.name, self.code, False, self.function, self.commutative)
 
     def dtypes(self):
-        """Return the names of the dtypes that it has kernels for. Local."""
+        """Return the names of the dtypes that it can fold. Local."""
+        if self.function is not None:
+            return list(DTYPES)
         return [
             name for code, name in enumerate(DTYPES)
             if folds[self.code][code] != NULL and (not self.average or scales[code] != NULL)
@@ -164,6 +173,46 @@ cdef object view_of(object array, View *view, str name, bint writable):
     view.count = PyArray_SIZE(a)
     view.itemsize = PyArray_ITEMSIZE(a)
     return a
+
+
+# A fold that a user wrote, in one call: the function, and NumPy's number of the dtype.
+@cython.final
+cdef class UserFold:
+    cdef object function
+    cdef int number
+    cdef object error  # what the function raised
+
+    cdef ndarray view(self, char *data, int64_t n):
+        cdef npy_intp shape = n
+        return PyArray_SimpleNewFromData(1, &shape, self.number, data)
+
+    cdef int fold(self, char *dst, char *left, char *right, int64_t n) except -1:
+        """Have the function fold `left` into a copy of `right`, and leave that in `dst`."""
+        incoming = self.view(left, n)
+        accumulator = self.view(dst, n)
+        if dst == left:
+            incoming = incoming.copy()
+        if dst != right:
+            memcpy(dst, right, n * PyArray_ITEMSIZE(accumulator))
+        self.function(incoming, accumulator)
+        return 0
+
+
+cdef int user_fold(void *user, char *dst, char *left, char *right, int64_t n) noexcept with gil:
+    """Run a fold written in Python. Returns 0, or -1 if it raised; the object has the error."""
+    cdef UserFold fold = <UserFold>user
+    try:
+        fold.fold(dst, left, right, n)
+    except BaseException as error:
+        fold.error = error
+        return -1
+    return 0
+
+
+def shape_of(x, str name="x"):
+    """Return the shape of an array of any kind. Local."""
+    cdef View view
+    return view_of(x, &view, name, False).shape
 
 
 def fold(int op, out, left, right, dtype=None):

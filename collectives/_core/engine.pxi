@@ -2,14 +2,28 @@
 
 from cpython.number cimport PyNumber_Index
 
-# The numbers of the collectives in Engine.call.
+import numpy
+
+from collectives import spec
+
+# The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
 cdef enum:
     ALLREDUCE = 0
     REDUCE = 1
     BROADCAST = 2
     BARRIER = 3
+    ALLGATHER = 4
+    REDUCE_SCATTER = 5
+    ALLTOALL = 6
+    GATHER = 7
+    SCATTER = 8
+    SCAN = 9
+    EXSCAN = 10
+    KINDS = 11
+    EXCHANGE = 11  # send, recv and both: no collective
+    SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
-COLLECTIVES = ("allreduce", "reduce", "broadcast", "barrier")
+COLLECTIVES = tuple(spec.COLLECTIVES)
 
 
 @cython.final
@@ -24,15 +38,30 @@ cdef class Choice:
         self.segment = segment
 
 
+# What a kind of collective has to do with one rank: how many parts, and the first one's number.
+cdef struct Role:
+    int inputs, first_input, outputs, first_output
+
+
 # The arguments of one call, checked.
 cdef struct Call:
     int kind
     int root
     View x
     View out
+    View scaled  # where `x` times `prescale` goes
+    Role role
+    int64_t part  # elements of a part; of vector forms, nothing
+    const int64_t *counts  # of vector forms: the elements of each part, or of those that are sent
+    const int64_t *receive_counts  # of an alltoall: the elements of those that are received
+    int64_t nbytes  # of the whole array, equal on all ranks: what algorithm and segments go by
     cc_fold_fn fold
+    void *user
     cc_scale_fn scale
-    double factor
+    double prescale
+    double postscale
+    double factor  # of the result: postscale, and the mean's division
+    bint ordered  # whether only algorithms that keep the order of the ranks will do
 
 
 @cython.final
@@ -48,8 +77,14 @@ cdef class Engine:
     cdef Operation *idle
     cdef unsigned int sequence
     cdef char token[2]
+    # For each kind, the role of this rank where it is not the root, and where it is.
+    cdef Role roles[<int>KINDS][2]
+    cdef int array_parts[<int>KINDS]
+    cdef bint rooted[<int>KINDS]
+    cdef bint reduces[<int>KINDS]
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
+        cdef int kind, at_root
         bind(MPI)
         self.comm = handle_of(MPI, communicator)
         self.rank = transport.rank(self.comm)
@@ -58,6 +93,18 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
+        for kind, contract in enumerate(spec.COLLECTIVES.values()):
+            self.array_parts[kind] = contract.per_array(self.size)
+            self.rooted[kind] = contract.rooted
+            self.reduces[kind] = contract.reduces
+            for at_root in range(2):
+                place = self.rank, self.size, self.rank if at_root else -1
+                inputs, outputs = contract.inputs(*place), contract.outputs(*place)
+                self.roles[kind][at_root] = Role(
+                    len(inputs), inputs.start, len(outputs), outputs.start
+                )
+        self.roles[<int>ALLTOALL][0].first_input = self.roles[<int>ALLTOALL][1].first_input = 0
+        self.roles[<int>ALLTOALL][0].first_output = self.roles[<int>ALLTOALL][1].first_output = 0
 
     def __dealloc__(self):
         cdef Operation *op = self.idle
@@ -74,92 +121,334 @@ cdef class Engine:
         """Run a collective; return its result, or a Request where it is not `blocking`."""
         cdef Call call
         cdef Choice choice
-        cdef Operation *operation
+        cdef tuple keep
         call.kind = kind
+        call.prescale = prescale
+        call.postscale = call.factor = postscale
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         if self.agree is None:
-            keep = self.check(&call, x, out, op, root, prescale, postscale)
+            keep = self.check(&call, x, out, op, root)
             choice = self.choice(&call, algorithm)
         else:
-            try:
-                keep = self.check(&call, x, out, op, root, prescale, postscale)
-                choice = self.choice(&call, algorithm)
-            except Exception as error:
-                self.agree(COLLECTIVES[kind], f"{type(error).__name__}: {error}", False)
-                raise
-            self.agree(
-                COLLECTIVES[kind],
-                describe(&call, op, choice, prescale, postscale),
-                True,
-            )
-        if prescale != 1.0:
-            keep = self.prescaled(&call, keep, prescale)
-        operation = self.prepare(&call, choice)
-        if not blocking:
-            return Request(self, choice.plan, keep).start(operation)
-        if choice.plan.whole.slots == 0 and call.x.count * call.x.itemsize < 65536:
-            advance(operation)  # nothing to wait for: not worth giving up the GIL
+            choice, keep = self.agreed(&call, x, out, op, root, algorithm)
+        return self.launch(&call, choice, keep, blocking)
+
+    def call_vector(
+        self, int kind, x, out, op, root, algorithm, double prescale, double postscale,
+        bint blocking, const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
+    ):
+        """Run the vector form of a collective, in which each part has a count of its own.
+
+        `counts` has one for each rank; those of an alltoall are sent and there are others that are
+        received. A new result has `shape`.
+        """
+        cdef Call call
+        cdef Choice choice
+        cdef tuple keep
+        call.kind = kind
+        call.prescale = prescale
+        call.postscale = call.factor = postscale
+        if self.broken is not None:
+            raise CommunicatorError(self.broken)
+        call.counts = &counts[0]
+        call.receive_counts = &receive_counts[0]
+        if self.agree is None:
+            keep = self.check_vector(&call, x, out, op, root, shape)
+            choice = self.choice(&call, algorithm)
         else:
-            self.run(operation, choice.plan, keep)
-        operation.next = self.idle
-        self.idle = operation
+            choice, keep = self.agreed(&call, x, out, op, root, algorithm, True, shape)
+        return self.launch(&call, choice, keep, blocking)
+
+    def plan(
+        self, int kind, x, out, op, root, algorithm, double prescale=1.0, double postscale=1.0,
+    ):
+        """Return a collective with its arguments checked and its memory reserved."""
+        cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
+        cdef Call *call = &planned.call
+        if self.broken is not None:
+            raise CommunicatorError(self.broken)
+        call.kind = kind
+        call.prescale = prescale
+        call.postscale = call.factor = postscale
+        planned.engine = self
+        if self.agree is None:
+            planned.keep = self.check(call, x, out, op, root)
+            planned.choice = self.choice(call, algorithm)
+        else:
+            planned.choice, planned.keep = self.agreed(call, x, out, op, root, algorithm)
+            planned.arguments = self.describe(call, op, planned.choice, False)
+        planned.title = title(planned.choice.plan)
+        planned.prepare()
+        return planned
+
+    def exchange(self, Plan plan, x, out, int tag, bint blocking):
+        """Send `x`, receive `out`, or do both, as the plan says."""
+        cdef Call call
+        cdef int64_t counts[2]
+        kept_x = kept_out = None
+        if self.broken is not None:
+            raise CommunicatorError(self.broken)
+        call.x = View(NULL, 0, 1, 0)
+        call.out = View(NULL, 0, 1, 0)
+        if x is not None:
+            kept_x = view_of(x, &call.x, "x", False)
+        if out is not None:
+            kept_out = view_of(out, &call.out, "out", True)
+        if x is not None and out is not None:
+            if call.x.dtype != call.out.dtype:
+                raise BufferError(
+                    f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must "
+                    f"be equal"
+                )
+            if overlap(&call.x, &call.out):
+                raise BufferError("out overlaps x; pass arrays that share no memory")
+        call.kind = EXCHANGE
+        call.fold = NULL
+        call.user = NULL
+        call.scale = NULL
+        call.factor = call.prescale = call.postscale = 1.0
+        counts[0] = call.x.count
+        counts[1] = call.out.count
+        call.counts = counts
+        call.receive_counts = NULL
+        return self.launch(&call, Choice(plan, 0), (out, kept_x, kept_out), blocking, tag)
+
+    cdef object launch(
+        self, Call *call, Choice choice, tuple keep, bint blocking, int tag=-1
+    ):
+        """Start what has been checked, and wait for it if it is `blocking`."""
+        cdef Operation *op
+        if call.prescale != 1.0:
+            keep = self.scratch(call, keep)
+            prescale(call)
+        op = self.idle_operation()
+        self.configure(op, call, choice)
+        self.restart(op, tag)
+        if not blocking:
+            return Request(self, choice.plan, keep).start(op)
+        self.run(op, choice.plan, keep)
+        op.next = self.idle
+        self.idle = op
         return keep[0]
 
-    cdef tuple check(self, Call *call, x, out, op, root, double prescale, double postscale):
+    cdef tuple agreed(
+        self, Call *call, x, out, op, root, algorithm, bint vector=False, shape=None
+    ):
+        """Check a call and have the ranks agree on it; return the choice and what must stay alive."""
+        name = COLLECTIVES[call.kind] + ("v" if vector else "")
+        try:
+            keep = self.checked(call, x, out, op, root, vector, shape)
+            choice = self.choice(call, algorithm)
+        except Exception as error:
+            self.agree(name, f"{type(error).__name__}: {error}", False)
+            raise
+        self.agree(name, self.describe(call, op, choice, vector), True)
+        return choice, keep
+
+    cdef tuple checked(self, Call *call, x, out, op, root, bint vector, shape):
+        if vector:
+            return self.check_vector(call, x, out, op, root, shape)
+        return self.check(call, x, out, op, root)
+
+    cdef tuple check(self, Call *call, x, out, op, root):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
-        cdef Reduction reduction
-        cdef bint reduces = call.kind == ALLREDUCE or call.kind == REDUCE
-        cdef bint receives
-        call.fold = NULL
-        call.scale = NULL
-        call.factor = postscale
-        call.root = 0
-        if call.kind == REDUCE or call.kind == BROADCAST:
-            call.root = self.check_root(root)
-        if call.kind == BARRIER:
-            call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
+        cdef int kind = call.kind
+        cdef int divisor
+        call.counts = NULL
+        call.root = self.check_root(root) if self.rooted[kind] else 0
+        call.role = self.roles[kind][call.root == self.rank]
+        if kind == BARRIER:
             call.x = View(&self.token[0], 1, 1, CC_UINT8)
             call.out = View(&self.token[1], 1, 1, CC_UINT8)
+            call.part = call.nbytes = 1
+            call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
+            call.scale = NULL
+            call.ordered = False
             return None, None
-        kept_x = view_of(x, &call.x, "x", False)
-        if reduces:
-            if type(op) is not Reduction:
+        if x is None and call.role.inputs == 0 and out is not None:
+            kept_x = None
+            kept_out = view_of(out, &call.out, "out", True)
+            call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
+            call.part = call.out.count
+        else:
+            kept_x = view_of(x, &call.x, "x", False)
+            divisor = call.role.inputs if call.role.inputs else self.array_parts[kind]
+            call.part = call.x.count
+            if divisor != 1:
+                if call.x.count % divisor:
+                    raise ArgumentError(
+                        f"x has {call.x.count} elements, which {self.size} ranks cannot share "
+                        f"equally; {COLLECTIVES[kind]}v takes a count for each rank"
+                    )
+                call.part = call.x.count // divisor
+        call.nbytes = call.part * self.array_parts[kind] * call.x.itemsize
+        keep = self.check_fold(call, op, kept_x)
+        if call.role.outputs == 0:
+            call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
+            return None, kept_x, keep
+        if kept_x is None:
+            result = out
+        elif out is None:
+            if call.role.outputs == 1 == self.array_parts[kind] or kind == ALLTOALL:
+                result = kept_out = PyArray_NewLikeArray(<ndarray>kept_x, NPY_CORDER, NULL, 0)
+            else:
+                result = kept_out = self.new_result(call, kept_x)
+            view_of(kept_out, &call.out, "out", True)
+            return result, kept_x, kept_out, keep
+        else:
+            result = out
+            kept_out = view_of(out, &call.out, "out", True)
+            if out is x and self.array_parts[kind] == 1:
+                return result, kept_x, kept_out, keep
+        kept_x = self.check_output(call, kept_x, call.part * call.role.outputs)
+        return result, kept_x, kept_out, keep
+
+    cdef object new_result(self, Call *call, ndarray x):
+        """Return a new array for a result that has another shape than `x`."""
+        shape = (<object>x).shape
+        if call.kind == ALLGATHER or call.kind == GATHER:
+            shape = (self.size, *shape)
+        elif shape and shape[0] % self.size == 0:
+            shape = (shape[0] // self.size, *shape[1:])
+        else:
+            shape = (call.part,)
+        return numpy.empty(shape, (<object>x).dtype)
+
+    cdef tuple check_vector(self, Call *call, x, out, op, root, shape):
+        """Check the arguments of a vector form, as `check` does; the counts are in the call."""
+        cdef int kind = call.kind
+        cdef int64_t total = 0
+        cdef int64_t wanted
+        cdef int r
+        call.root = self.check_root(root) if self.rooted[kind] else 0
+        call.role = self.roles[kind][call.root == self.rank]
+        call.part = 0
+        for r in range(self.size):
+            total += call.counts[r]
+        if x is None and call.role.inputs == 0 and out is not None:
+            kept_x = None
+            kept_out = view_of(out, &call.out, "out", True)
+            call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
+        else:
+            kept_x = view_of(x, &call.x, "x", False)
+            wanted = self.elements(call.counts, call.role.inputs, call.role.first_input)
+            if call.role.inputs and call.x.count != wanted:
                 raise ArgumentError(
-                    f"op is {op!r}, and must be one of collectives.SUM, PROD, MIN, MAX, AVG, LAND, "
-                    f"LOR, LXOR, BAND, BOR, BXOR"
+                    f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
                 )
-            reduction = op
+        # Of an alltoall, no rank knows the whole; all must still choose alike.
+        call.nbytes = 0 if kind == ALLTOALL else total * call.x.itemsize
+        keep = self.check_fold(call, op, kept_x)
+        if call.role.outputs == 0:
+            call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
+            return None, kept_x, keep
+        wanted = self.elements(
+            call.receive_counts if kind == ALLTOALL else call.counts, call.role.outputs,
+            call.role.first_output,
+        )
+        if kept_x is None:
+            result = out
+        elif out is None:
+            result = kept_out = numpy.empty(shape, (<object>kept_x).dtype)
+            view_of(kept_out, &call.out, "out", True)
+            return result, kept_x, kept_out, keep
+        else:
+            result = out
+            kept_out = view_of(out, &call.out, "out", True)
+        kept_x = self.check_output(call, kept_x, wanted)
+        return result, kept_x, kept_out, keep
+
+    cdef int64_t elements(self, const int64_t *counts, int parts, int first) noexcept:
+        """Return the elements of some parts, which are as many as their ranks say."""
+        cdef int64_t total = 0
+        cdef int i
+        for i in range(parts):
+            total += counts[first + i]
+        return total
+
+    cdef object check_fold(self, Call *call, op, kept_x):
+        """Find the kernels of a collective that reduces; return what must stay alive."""
+        cdef Reduction reduction
+        cdef UserFold user
+        call.fold = NULL
+        call.user = NULL
+        call.scale = NULL
+        call.ordered = False
+        if not self.reduces[call.kind]:
+            return None
+        if type(op) is not Reduction:
+            raise ArgumentError(
+                f"op is {op!r}, and must be one of collectives.SUM, PROD, MIN, MAX, AVG, LAND, "
+                f"LOR, LXOR, BAND, BOR, BXOR, or made by collectives.reduction"
+            )
+        reduction = op
+        if reduction.function is not None:
+            user = UserFold.__new__(UserFold)
+            user.function = reduction.function
+            user.number = PyArray_TYPE(<ndarray>kept_x)
+            call.user = <void *>user
+            call.ordered = not reduction.commutative
+        else:
+            user = None
             call.fold = folds[reduction.code][call.x.dtype]
-            if reduction.average:
-                call.factor = postscale / self.size
             if call.fold == NULL or (reduction.average and scales[call.x.dtype] == NULL):
                 raise UnsupportedTypeError(
                     f"{reduction.name} is not defined on {DTYPES[call.x.dtype]}; it is on "
                     f"{', '.join(reduction.dtypes())}"
                 )
-            if call.factor != 1.0 or prescale != 1.0:
-                call.scale = scales[call.x.dtype]
-                if call.scale == NULL:
-                    raise UnsupportedTypeError(
-                        f"prescale and postscale need a floating dtype, and x is "
-                        f"{DTYPES[call.x.dtype]}"
-                    )
-        receives = call.kind != REDUCE or call.root == self.rank
-        if not receives:
-            call.out = View(NULL, call.x.count, call.x.itemsize, call.x.dtype)
-            return None, kept_x
-        if out is None:
-            result = kept_out = PyArray_NewLikeArray(<ndarray>kept_x, NPY_CORDER, NULL, 0)
-            view_of(kept_out, &call.out, "out", True)
-        elif out is x:
-            result = out
-            kept_out = view_of(out, &call.out, "out", True)
-        else:
-            result = out
-            kept_out = view_of(out, &call.out, "out", True)
-            check_output(call)
-        return result, (kept_x, kept_out)
+        if reduction.average:
+            if call.kind == SCAN or call.kind == EXSCAN:
+                raise ArgumentError(
+                    f"op is AVG, and a {COLLECTIVES[call.kind]} has a number of contributions of "
+                    f"its own on each rank; divide the result of SUM"
+                )
+            call.factor /= self.size
+        if call.factor != 1.0 or call.prescale != 1.0:
+            call.scale = scales[call.x.dtype]
+            if call.scale == NULL:
+                raise UnsupportedTypeError(
+                    f"prescale and postscale need a floating dtype, and x is "
+                    f"{DTYPES[call.x.dtype]}"
+                )
+        return user
+
+    cdef object check_output(self, Call *call, kept_x, int64_t wanted):
+        """Hold `out` against `x`; return the input to use, which is a copy where it must be."""
+        cdef int64_t before_x, before_out
+        cdef char *x = call.x.data
+        cdef char *out = call.out.data
+        if call.out.dtype != call.x.dtype:
+            raise BufferError(
+                f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must be "
+                f"equal"
+            )
+        if call.out.count != wanted:
+            raise BufferError(
+                f"out has {call.out.count} elements, and the result has {wanted}; they must be "
+                f"equal"
+            )
+        if call.role.inputs == 0 or not overlap(&call.x, &call.out):
+            return kept_x
+        if call.kind == ALLTOALL:
+            # No block stays where it is, so the input is read from a copy.
+            kept_x = kept_x.copy()
+            view_of(kept_x, &call.x, "x", False)
+            return kept_x
+        before_x = call.role.first_input * call.part
+        before_out = call.role.first_output * call.part
+        if call.counts != NULL:
+            before_x = self.elements(call.counts, call.role.first_input, 0)
+            before_out = self.elements(call.counts, call.role.first_output, 0)
+        if x - before_x * call.x.itemsize != out - before_out * call.x.itemsize:
+            remedy = "out=x" if self.array_parts[call.kind] == 1 else (
+                "x as the part of out that it becomes" if call.role.outputs > 1
+                else "out as this rank's part of x"
+            )
+            raise BufferError(
+                f"out overlaps x in part; pass {remedy}, or arrays that share no memory"
+            )
+        return kept_x
 
     cdef int check_root(self, root) except -1:
         try:
@@ -174,14 +463,25 @@ cdef class Engine:
 
     cdef Choice choice(self, Call *call, algorithm):
         """Return the plan and segment size for a call, from the cache or by asking `choose`."""
-        cdef int64_t nbytes = call.x.count * call.x.itemsize
-        cdef int64_t key = (call.root * 4 + call.kind) * 64 + bit_length(nbytes)
+        cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
         if algorithm is not None and not isinstance(algorithm, str):
             raise ArgumentError(f"algorithm is {algorithm!r}, and must be a name or None")
+        if call.ordered:
+            key += 64
+        if call.kind == ALLTOALL and call.counts != NULL:
+            key = ~key
         full = key if algorithm is None else (key, algorithm)
         choice = self.choices.get(full)
         if choice is None:
-            choice = self.choose(COLLECTIVES[call.kind], algorithm, nbytes, call.root)
+            choice = self.choose(
+                COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
+                call.counts != NULL,
+            )
+            if call.kind == ALLTOALL and call.counts != NULL and has_workspace(choice):
+                raise ArgumentError(
+                    f"algorithm is {algorithm!r}, in which blocks pass through ranks that do not "
+                    f"know their counts; alltoallv takes 'direct' or 'pairwise'"
+                )
             self.choices[full] = choice
         return choice
 
@@ -189,66 +489,117 @@ cdef class Engine:
         """Ask `choose` again from now on."""
         self.choices.clear()
 
-    cdef tuple prescaled(self, Call *call, tuple keep, double factor):
-        """Scale the input into the output, or where there is none into an array of our own."""
-        cdef cc_scale_fn kernel = call.scale
-        cdef View *target = &call.out
-        if target.data == NULL:
-            keep = (None, PyArray_NewLikeArray(<ndarray>keep[1], NPY_CORDER, NULL, 0))
-            view_of(keep[1], target, "x", True)
-        with nogil:
-            kernel(target.data, call.x.data, factor, call.x.count)
-        call.x.data = target.data
-        if call.factor == 1.0:
-            call.scale = NULL
+    cdef tuple scratch(self, Call *call, tuple keep):
+        """Find memory for the scaled input: the output, or where that is smaller one of our own."""
+        call.scaled = call.out
+        if call.out.count != call.x.count:
+            scaled = PyArray_NewLikeArray(<ndarray>keep[1], NPY_CORDER, NULL, 0)
+            view_of(scaled, &call.scaled, "x", True)
+            return (*keep, scaled)
         return keep
 
-    cdef Operation *prepare(self, Call *call, Choice choice) except NULL:
-        """Fill an operation: a recycled one, so that nothing is allocated after the first."""
-        cdef Plan plan = choice.plan
-        cdef int64_t nbytes = call.x.count * call.x.itemsize
-        cdef int64_t block = ceiling(call.x.count, plan.nblocks)  # elements, the longest one's
-        cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
-        cdef int64_t segments = 1
-        cdef Operation *op
-        cdef int k
-        if block * call.x.itemsize > largest:
-            segments = ceiling(block, max(1, largest // call.x.itemsize))
-        op = self.idle
-        if op == NULL:
-            if len(live) >= OPERATIONS // 2:
-                raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
-            op = <Operation *>calloc(1, sizeof(Operation))
-            if op == NULL:
-                raise MemoryError
-        else:
+    cdef Operation *idle_operation(self) except NULL:
+        """Return a recycled operation, or a new one."""
+        cdef Operation *op = self.idle
+        if op != NULL:
             self.idle = op.next
-        op.whole = segments == 1 and nbytes <= MAX_PIECE
-        op.plan = &plan.whole if op.whole else &plan.split
+            return op
+        if len(live) >= OPERATIONS // 2:
+            raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
+        op = <Operation *>calloc(1, sizeof(Operation))
+        if op == NULL:
+            raise MemoryError
+        return op
+
+    cdef int configure(self, Operation *op, Call *call, Choice choice) except -1:
+        """Fill an operation with what a call does; nothing is allocated that it has already."""
+        cdef Plan plan = choice.plan
+        cdef int64_t block  # elements of the longest one
+        cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
+        # Where ranks do not know each other's counts, they could not agree on segments.
+        cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
+        cdef int space
         op.comm = self.comm
-        op.input = call.x.data
+        op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
         op.output = call.out.data
-        op.count = call.x.count
         op.itemsize = call.x.itemsize
-        op.nblocks = plan.nblocks
-        op.segments = segments
-        op.window = <int>min(segments, <int64_t>WINDOW)
-        op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
+        op.cut = plan.cut
+        op.part = call.part
+        op.out_places = plan.places[<int>OUT]
+        op.starts[<int>IN] = op.starts[<int>OUT] = op.starts[<int>WORK] = NULL
+        if call.counts != NULL or (plan.has_parcels and plan.cut > 1):
+            block = self.tabulate(op, call, plan)
+        else:
+            block = ceiling(call.part, plan.cut)
+        op.segments = 1
+        if block * op.itemsize > largest and not ragged:
+            op.segments = ceiling(block, max(1, largest // op.itemsize))
+        op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
+        op.plan = &plan.whole if op.whole else &plan.split
+        op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold
+        op.user = call.user
         op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
         op.factor = call.factor
         # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
-        op.stride = (ceiling(block, segments) * op.itemsize + 63) & ~63
+        op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
         op.work_offset = plan.tmp * op.stride
-        op.status = RUNNING
-        op.live = op.window
-        op.pending = 0
         op.slots = op.window * op.plan.slots
-        op.failure = NO_FAILURE
-        self.sequence += 1
         if reserve(op, plan):
             release(op)
             raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
+        return 0
+
+    cdef int64_t tabulate(self, Operation *op, Call *call, Plan plan) except -1:
+        """Write down where each place starts; return the elements of the longest block."""
+        cdef int64_t longest = 0
+        cdef int64_t size, start, length
+        cdef int64_t *table
+        cdef int space, i, part, k
+        if reserve_tables(op, plan.places[0] + plan.places[1] + plan.places[2] + 3):
+            raise MemoryError
+        table = op.tables
+        for space in range(3):
+            op.starts[space] = table
+            start = 0
+            for i in range(plan.places[space]):
+                part = plan.blocks[space][i] // plan.cut
+                k = plan.blocks[space][i] % plan.cut
+                table[i] = start
+                size = self.part_size(call, part)
+                length = size * (k + 1) // plan.cut - size * k // plan.cut
+                start += length
+                longest = max(longest, length)
+            table[plan.places[space]] = start
+            table += plan.places[space] + 1
+        # Ranks agree on the longest block although each has places for some of them only.
+        if call.counts != NULL and call.kind < KINDS and call.kind != ALLTOALL:
+            for i in range(self.size):
+                longest = max(longest, ceiling(call.counts[i], plan.cut))
+        return longest
+
+    cdef int64_t part_size(self, Call *call, int part) noexcept:
+        """Return the elements of a part."""
+        if call.counts == NULL:
+            return call.part
+        if call.kind != ALLTOALL:
+            return call.counts[part]
+        if part // self.size == self.rank:
+            return call.counts[part % self.size]
+        return call.receive_counts[part // self.size]
+
+    cdef void restart(self, Operation *op, int tag) noexcept:
+        """Put an operation at its start, under the next number of this communicator."""
+        cdef int k
+        if tag < 0:
+            op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
+            self.sequence += 1
+        else:
+            op.tag = OPERATIONS * WINDOW + tag
+        op.status = RUNNING
+        op.live = op.window
+        op.pending = 0
+        op.failure = NO_FAILURE
         for k in range(op.window):
             op.cursors[k].segment = k
             op.cursors[k].round = 0
@@ -256,15 +607,17 @@ cdef class Engine:
             op.cursors[k].posted = 0
             op.cursors[k].pending = 0
             op.cursors[k].pending_sends = 0
-        return op
 
     cdef int run(self, Operation *op, Plan plan, keep) except -1:
         """Wait for an operation without the GIL; look up for signals and the deadline at times."""
         cdef double start, limit
         cdef Status status
         cdef int patience = self.patience
-        with nogil:
-            status = wait(op, False, patience, 0)
+        if op.plan.slots == 0 and op.part * op.itemsize < SMALL and op.user == NULL:
+            status = advance(op)  # nothing to wait for: not worth giving up the GIL
+        else:
+            with nogil:
+                status = wait(op, False, patience, 0)
         if status == RUNNING:
             start = now()
             while status == RUNNING:
@@ -291,6 +644,31 @@ cdef class Engine:
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         return 0
 
+    cdef str describe(self, Call *call, op, Choice choice, bint vector):
+        """Return what a rank called, as the other ranks must have called it too."""
+        parts = []
+        if vector and call.kind != ALLTOALL:
+            counts = [call.counts[r] for r in range(self.size)]
+            if len(counts) > 8:
+                counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
+            parts.append(f"counts={counts}")
+        if call.kind != BARRIER:
+            if not vector:
+                parts.append(f"count={call.part * self.array_parts[call.kind]}")
+            parts.append(f"dtype={DTYPES[call.x.dtype]}")
+        if self.reduces[call.kind] and call.kind != BARRIER:
+            parts.append(f"op={op.name}")
+        if self.rooted[call.kind]:
+            parts.append(f"root={call.root}")
+        parts.append(f"algorithm={choice.plan.source.algorithm.name}")
+        if choice.segment:
+            parts.append(f"segment={choice.segment}")
+        if call.prescale != 1.0:
+            parts.append(f"prescale={call.prescale:g}")
+        if call.postscale != 1.0:
+            parts.append(f"postscale={call.postscale:g}")
+        return ", ".join(parts)
+
     cdef object stalled(self, Operation *op, Plan plan, keep):
         waits = waiting(op)
         self.abandon(op, plan, keep, "stalled in")
@@ -299,6 +677,8 @@ cdef class Engine:
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
         self.abandon(op, plan, keep, "failed in")
+        if op.failure == FOLD_RAISED:
+            return (<UserFold>op.user).error
         where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
         if op.failure == WRONG_LENGTH:
             got = "more" if op.got < 0 else f"{op.got}"
@@ -311,45 +691,23 @@ cdef class Engine:
         return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
 
 
-cdef int check_output(Call *call) except -1:
-    cdef char *x = call.x.data
-    cdef char *out = call.out.data
-    cdef int64_t nbytes = call.x.count * call.x.itemsize
-    if call.out.dtype != call.x.dtype:
-        raise BufferError(
-            f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must be equal"
-        )
-    if call.out.count != call.x.count:
-        raise BufferError(
-            f"out has {call.out.count} elements and x has {call.x.count}; they must be equal"
-        )
-    if x != out and x < out + nbytes and out < x + nbytes:
-        raise BufferError("out overlaps x in part; pass out=x, or arrays that share no memory")
-    return 0
+cdef void prescale(const Call *call) noexcept:
+    with nogil:
+        call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
 
 
-cdef str describe(Call *call, op, Choice choice, double prescale, double postscale):
-    """Return what a rank called, as the other ranks must have called it too."""
-    parts = []
-    if call.kind != BARRIER:
-        parts += [f"count={call.x.count}", f"dtype={DTYPES[call.x.dtype]}"]
-    if call.fold != NULL and call.kind != BARRIER:
-        parts.append(f"op={op.name}")
-    if call.kind == REDUCE or call.kind == BROADCAST:
-        parts.append(f"root={call.root}")
-    parts.append(f"algorithm={choice.plan.source.algorithm.name}")
-    if choice.segment:
-        parts.append(f"segment={choice.segment}")
-    if prescale != 1.0:
-        parts.append(f"prescale={prescale:g}")
-    if postscale != 1.0:
-        parts.append(f"postscale={postscale:g}")
-    return ", ".join(parts)
+cdef bint has_workspace(Choice choice):
+    return choice.plan.places[<int>WORK] > 0
+
+
+cdef bint overlap(const View *a, const View *b) noexcept:
+    return (
+        a.data < b.data + b.count * b.itemsize and b.data < a.data + a.count * a.itemsize
+    )
 
 
 cdef str title(Plan plan):
-    source = plan.source
-    return f"{source.algorithm.collective.name} {source.algorithm.name!r} on {source.p} ranks"
+    return plan.source.algorithm.title(plan.source.p, plan.source.root)
 
 
 cdef str waiting(Operation *op):

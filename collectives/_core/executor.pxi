@@ -37,52 +37,61 @@ cdef double now() noexcept nogil:
     return t.tv_sec + 1e-9 * t.tv_nsec
 
 
-cdef inline int64_t block_start(const Operation *op, int64_t block) noexcept nogil:
-    return op.count * block // op.nblocks
+cdef inline int64_t place_start(const Operation *op, int space, int64_t place) noexcept nogil:
+    """Return the element at which a place of a space starts."""
+    cdef const int64_t *starts = op.starts[space]
+    return starts[place] if starts != NULL else op.part * place // op.cut
 
 
 cdef inline int64_t elements(
-    const Operation *op, int64_t segment, int first, int count, int64_t *start
+    const Operation *op, int64_t segment, int space, int first, int count, int64_t *skip
 ) noexcept nogil:
-    """Return how many elements of a run of blocks are in the segment, and where they start."""
-    cdef int64_t begin = block_start(op, first)
+    """Return how many elements of a run of blocks are in the segment, after how many others."""
     cdef int64_t length
+    skip[0] = 0
     if op.whole:
-        start[0] = begin
-        return block_start(op, first + count) - begin
-    length = block_start(op, first + 1) - begin
-    start[0] = begin + length * segment // op.segments
-    return begin + length * (segment + 1) // op.segments - start[0]
+        return place_start(op, space, first + count) - place_start(op, space, first)
+    length = place_start(op, space, first + 1) - place_start(op, space, first)
+    skip[0] = length * segment // op.segments
+    return length * (segment + 1) // op.segments - skip[0]
 
 
 cdef inline char *address(
-    const Operation *op, const Cursor *cursor, int space, int first, int64_t start
+    const Operation *op, const Cursor *cursor, int space, int first, int64_t skip
 ) noexcept nogil:
-    """Return where a run of blocks of the cursor's segment lies; elements() gave `start`."""
+    """Return where a run of blocks of the cursor's segment lies; elements() gave `skip`."""
     if space == IN:
-        return op.input + start * op.itemsize
+        return op.input + (place_start(op, IN, first) + skip) * op.itemsize
     if space == OUT:
-        return op.output + start * op.itemsize
+        return op.output + (place_start(op, OUT, first) + skip) * op.itemsize
     if space == TMP:
         return cursor.memory + first * op.stride
     if op.whole:
-        return cursor.memory + op.work_offset + start * op.itemsize
+        return cursor.memory + op.work_offset + place_start(op, WORK, first) * op.itemsize
     return cursor.memory + op.work_offset + first * op.stride
 
 
-cdef inline void run_step(
-    const Operation *op, const Cursor *cursor, const Step *step
-) noexcept nogil:
-    cdef int64_t start = 0
-    cdef int64_t n = elements(op, cursor.segment, step.block, step.count, &start)
+cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+    """Run a local step. Returns 0, or -1 if a fold written in Python raised."""
+    cdef int64_t skip = 0
+    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
     if n == 0:
-        return
-    cdef char *dst = address(op, cursor, step.dst_space, step.dst, start)
-    cdef char *left = address(op, cursor, step.left_space, step.left, start)
-    if not step.is_copy:
-        op.fold(dst, left, address(op, cursor, step.right_space, step.right, start), n)
-    elif dst != left:
-        memcpy(dst, left, n * op.itemsize)
+        return 0
+    cdef char *dst = address(op, cursor, step.dst_space, step.dst, skip)
+    cdef char *left = address(op, cursor, step.left_space, step.left, skip)
+    cdef char *right
+    if step.is_copy:
+        if dst != left:
+            memcpy(dst, left, n * op.itemsize)
+        return 0
+    right = address(op, cursor, step.right_space, step.right, skip)
+    if op.fold != NULL:
+        op.fold(dst, left, right, n)
+        return 0
+    if user_fold(op.user, dst, left, right, n):
+        fail(op, FOLD_RAISED, 0, -1, cursor.round)
+        return -1
+    return 0
 
 
 cdef void fail(Operation *op, Failure why, int error, int peer, int round) noexcept nogil:
@@ -105,45 +114,78 @@ cdef int post(Operation *op, int k) noexcept nogil:
     cdef const Message *message
     cdef int base = k * op.plan.slots
     cdef int tag = op.tag + k
-    cdef int i, slot, error
-    cdef int64_t start = 0
+    cdef int i, slot
+    cdef int64_t skip = 0
     cdef int64_t n
-    cdef char *data
     for i in range(round.message, round.messages_end):
         message = &op.plan.messages[i]
         slot = base + i - round.message
-        n = elements(op, cursor.segment, message.block, message.count, &start) * op.itemsize
+        n = elements(
+            op, cursor.segment, message.home_space, message.home, message.count, &skip
+        ) * op.itemsize
         op.arrived[slot] = n == 0
         if n == 0:
             continue
-        data = address(op, cursor, message.space, message.first, start)
-        if message.send:
-            op.expected[slot] = -1
-            error = transport.send(op.comm, data, <int>n, message.peer, tag, op.requests, slot)
-            cursor.pending_sends += 1
-        else:
-            op.expected[slot] = <int>n
-            error = transport.recv(op.comm, data, <int>n, message.peer, tag, op.requests, slot)
-        if error:
-            fail(op, MPI_FAILED, error, message.peer, cursor.round)
+        if post_piece(op, cursor, message, slot, tag, skip, 0, n):
             return -1
+        if message.send:
+            cursor.pending_sends += 1
         cursor.pending += 1
         op.pending += 1
     cursor.posted = 1
     return 0
 
 
+cdef inline int post_piece(
+    Operation *op, Cursor *cursor, const Message *message, int slot, int tag, int64_t skip,
+    int64_t done, int64_t n,
+) noexcept nogil:
+    """Post a message of `n` bytes, of which some are `done`, as far as MPI counts in one call."""
+    cdef char *data = address(op, cursor, message.space, message.first, skip) + done
+    cdef int piece = <int>min(n - done, <int64_t>MAX_PIECE)
+    cdef int error
+    op.rest[slot] = n - done - piece
+    if message.send:
+        op.expected[slot] = -1
+        error = transport.send(op.comm, data, piece, message.peer, tag, op.requests, slot)
+    else:
+        op.expected[slot] = piece
+        error = transport.recv(op.comm, data, piece, message.peer, tag, op.requests, slot)
+    if error:
+        fail(op, MPI_FAILED, error, message.peer, cursor.round)
+        return -1
+    return 0
+
+
+cdef int post_rest(Operation *op, int slot) noexcept nogil:
+    """Post the next piece of a message, the one before it having completed.
+
+    The pieces of different messages would meet if a round had two between the same ranks; the
+    plans that are not cut into segments have one at most.
+    """
+    cdef int k = slot // op.plan.slots
+    cdef Cursor *cursor = &op.cursors[k]
+    cdef const Message *message = message_of(op, slot)
+    cdef int64_t skip = 0
+    cdef int64_t n = elements(
+        op, cursor.segment, message.home_space, message.home, message.count, &skip
+    ) * op.itemsize
+    return post_piece(op, cursor, message, slot, op.tag + k, skip, n - op.rest[slot], n)
+
+
 cdef void finish_segment(const Operation *op, const Cursor *cursor) noexcept nogil:
     """Scale the result, while it is in the cache."""
-    cdef int64_t start = 0
+    cdef int64_t skip = 0
     cdef int64_t n
-    cdef int block
+    cdef int place
+    cdef char *data
     if op.scale == NULL:
         return
-    for block in range(1 if op.whole else op.nblocks):
-        n = elements(op, cursor.segment, block, op.nblocks if op.whole else 1, &start)
+    for place in range(1 if op.whole else op.out_places):
+        n = elements(op, cursor.segment, OUT, place, op.out_places if op.whole else 1, &skip)
         if n:
-            op.scale(op.output + start * op.itemsize, op.output + start * op.itemsize, op.factor, n)
+            data = address(op, cursor, OUT, place, skip)
+            op.scale(data, data, op.factor, n)
 
 
 cdef int move(Operation *op, int k) noexcept nogil:
@@ -177,7 +219,8 @@ cdef int move(Operation *op, int k) noexcept nogil:
                 return 0
             if step.after_sends and cursor.pending_sends:
                 return 0
-            run_step(op, cursor, step)
+            if run_step(op, cursor, step):
+                return -1
             op.moved = 1
             cursor.step += 1
         if cursor.pending:
@@ -229,13 +272,17 @@ cdef int poll(Operation *op) noexcept nogil:
         slot = op.done[i]
         status = op.statuses + i * cc_mpi.status_size
         cursor = &op.cursors[slot // op.plan.slots]
-        if op.expected[slot] < 0:
-            cursor.pending_sends -= 1
-        elif transport.length(status) != op.expected[slot]:
+        if op.expected[slot] >= 0 and transport.length(status) != op.expected[slot]:
             op.got = transport.length(status)
             op.wanted = op.expected[slot]
             fail(op, WRONG_LENGTH, 0, message_of(op, slot).peer, cursor.round)
             return -1
+        if op.rest[slot]:
+            if post_rest(op, slot):
+                return -1
+            continue
+        if op.expected[slot] < 0:
+            cursor.pending_sends -= 1
         op.arrived[slot] = 1
         cursor.pending -= 1
         op.pending -= 1

@@ -6,8 +6,11 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
     cdef int64_t each
     cdef size_t wanted
     cdef int k
-    if plan.work:
-        work = op.count * op.itemsize if op.whole else plan.work * op.stride
+    if plan.places[<int>WORK]:
+        if op.whole:
+            work = place_start(op, WORK, plan.places[<int>WORK]) * op.itemsize
+        else:
+            work = plan.places[<int>WORK] * op.stride
     each = (op.work_offset + work + 63) & ~63
     wanted = each * op.window
     if wanted > op.arena_bytes:
@@ -29,11 +32,12 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
         op.requests = calloc(wanted + 1, transport.handle_size)
         op.arrived = <char *>calloc(wanted + 1, 1)
         op.expected = <int *>calloc(wanted + 1, sizeof(int))
+        op.rest = <int64_t *>calloc(wanted + 1, sizeof(int64_t))
         op.done = <int *>calloc(wanted + 1, sizeof(int))
         op.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
         if op.requests == NULL or op.arrived == NULL or op.expected == NULL:
             return -1
-        if op.done == NULL or op.statuses == NULL:
+        if op.done == NULL or op.statuses == NULL or op.rest == NULL:
             return -1
         op.slots_reserved = wanted
         transport.clear(op.requests, wanted)
@@ -44,6 +48,7 @@ cdef void free_slots(Operation *op) noexcept:
     free(op.requests)
     free(op.arrived)
     free(op.expected)
+    free(op.rest)
     free(op.done)
     free(op.statuses)
     op.requests = NULL
@@ -51,7 +56,18 @@ cdef void free_slots(Operation *op) noexcept:
     op.slots_reserved = 0
 
 
+cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
+    if wanted > op.tables_reserved:
+        free(op.tables)
+        op.tables = <int64_t *>calloc(wanted, sizeof(int64_t))
+        op.tables_reserved = wanted if op.tables != NULL else 0
+        if op.tables == NULL:
+            return -1
+    return 0
+
+
 cdef void release(Operation *op) noexcept:
     free(op.arena)
+    free(op.tables)
     free_slots(op)
     free(op)

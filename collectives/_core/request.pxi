@@ -18,12 +18,19 @@ def pending(Engine engine=None):
     return [line for line in lines if line is not None]
 
 
+cdef void unlist(Operation *op) noexcept:
+    """Take an operation out of the list; a fold in Python may hold the lock and want the GIL."""
+    with nogil:
+        delist(op)
+
+
 @cython.final
 cdef class Request:
     cdef Engine engine
     cdef Plan plan
     cdef tuple keep
     cdef Operation *op
+    cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
     cdef int waiters  # threads inside wait(), which look at the operation without the GIL
 
@@ -43,19 +50,22 @@ cdef class Request:
 
     cdef int settle(self) except -1:
         """Let go of the operation if it has ended. Keeps its error for whoever waits."""
-        if self.op == NULL or self.op.status == RUNNING:
+        cdef Operation *op = self.op
+        if op == NULL or op.status == RUNNING:
             return 0
-        if self.op.status == FAILED and self.error is None:
-            delist(self.op)
-            self.error = self.engine.failure(self.op, self.plan, self.keep)
-        if self.waiters:
+        if op.status == FAILED and self.error is None:
+            self.error = self.engine.failure(op, self.plan, self.keep)
+            unlist(op)
+        if self.waiters or self.op == NULL:
             return 0
-        if self.op.status == DONE:
-            delist(self.op)
-            self.op.next = self.engine.idle
-            self.engine.idle = self.op
+        # Claimed before the GIL is given up: two threads may come here.
         self.op = NULL
         live.discard(self)
+        if op.status == DONE:
+            unlist(op)
+            if self.owner is None:
+                op.next = self.engine.idle
+                self.engine.idle = op
         return 0
 
     def test(self):
@@ -82,7 +92,7 @@ cdef class Request:
             if self.op.status == RUNNING:
                 PyErr_CheckSignals()
                 if limit - start > self.engine.timeout and self.op != NULL:
-                    delist(self.op)
+                    unlist(self.op)
                     self.error = self.engine.stalled(self.op, self.plan, self.keep)
         self.settle()
         if self.error is not None:

@@ -1,5 +1,7 @@
 # Types: plans and operations as C structs, and the small classes that own their memory.
 
+from array import array
+
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
@@ -42,10 +44,10 @@ cdef struct Round:
     int32_t message, messages_end, step, steps_end
 
 cdef struct Message:
-    int32_t send, peer, space, first, count, block
+    int32_t send, peer, space, first, count, home_space, home
 
 cdef struct Step:
-    int32_t dst_space, dst, left_space, left, right_space, right, count, block
+    int32_t dst_space, dst, left_space, left, right_space, right, count, home_space, home
     int32_t need, other_need, after_sends, is_copy
 
 cdef struct Packed:
@@ -62,18 +64,29 @@ cdef class Plan:
 
     cdef Packed whole
     cdef Packed split
-    cdef int nblocks, tmp, work
+    cdef int cut, tmp
+    # The number of the block for each place in a space: IN, OUT, WORK.
+    cdef int32_t *blocks[3]
+    cdef int places[3]
+    cdef bint has_parcels
     cdef readonly object source
 
     def __cinit__(self, source, whole, split):
+        cdef int space
         self.source = source
-        self.nblocks = source.nblocks
+        self.cut = source.cut
         self.tmp = source.tmp
-        self.work = source.work
+        self.has_parcels = len(source.parcels) > 0
+        for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
+            self.places[space] = len(blocks)
+            self.blocks[space] = <int32_t *>copied(array("i", blocks))
         pack(&self.whole, whole)
         pack(&self.split, split)
 
     def __dealloc__(self):
+        cdef int space
+        for space in range(3):
+            PyMem_Free(self.blocks[space])
         unpack(&self.whole)
         unpack(&self.split)
 
@@ -123,7 +136,7 @@ cdef enum Status:
     RUNNING, DONE, FAILED
 
 cdef enum Failure:
-    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED
+    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED
 
 # One collective in flight.
 cdef struct Operation:
@@ -132,14 +145,17 @@ cdef struct Operation:
     uint64_t comm
     char *input
     char *output
-    int64_t count
+    int64_t part  # elements of a part, where all parts are equal
+    const int64_t *starts[3]  # for IN, OUT, WORK: the element where each place starts, or NULL
+    int out_places
     int64_t segments
     int itemsize
-    int nblocks
+    int cut
     int whole
     int window
     int tag
-    cc_fold_fn fold
+    cc_fold_fn fold  # NULL: `user` folds
+    void *user  # a UserFold, kept alive by whoever keeps the buffers
     cc_scale_fn scale  # NULL: the result is not scaled
     double factor
     int64_t stride  # bytes of a temporary slot
@@ -163,8 +179,11 @@ cdef struct Operation:
     void *requests
     char *arrived
     int *expected
+    int64_t *rest  # bytes that follow the piece which is under way
     int *done
     char *statuses
     int slots  # in use by this operation
     int slots_reserved
+    int64_t *tables  # what `starts` points to
+    size_t tables_reserved
     Operation *next  # in the list of those that every wait advances

@@ -1,0 +1,105 @@
+# Planned calls: arguments checked and memory reserved once, for calls that are made again and again.
+
+@cython.final
+cdef class PlannedCall:
+    """A collective with its arguments, made by `Communicator.plan`, to be run any number of times.
+    Collective, as the collective that it runs.
+
+    Call it, or ``start()`` it and ``wait()``. It holds its buffers: each run reads the input as it
+    is then, and writes the same output, which is what it returns.
+    """
+
+    cdef Engine engine
+    cdef Choice choice
+    cdef tuple keep
+    cdef Call call
+    cdef Operation *op
+    cdef Request request
+    cdef str title
+    cdef str arguments
+
+    def __cinit__(self):
+        self.op = NULL
+
+    def __dealloc__(self):
+        # What failed may still be written to by MPI.
+        if self.op != NULL and self.op.status == DONE:
+            release(self.op)
+
+    cdef int prepare(self) except -1:
+        """Reserve the memory of the operation."""
+        cdef Operation *op = self.engine.idle_operation()
+        if self.call.prescale != 1.0:
+            self.keep = self.engine.scratch(&self.call, self.keep)
+        self.engine.configure(op, &self.call, self.choice)
+        op.status = DONE
+        self.op = op
+        return 0
+
+    cdef int begin(self) except -1:
+        """Put the operation at its start."""
+        if self.engine.broken is not None:
+            raise CommunicatorError(self.engine.broken)
+        if self.request is not None and not self.request.test():
+            raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
+        self.request = None
+        if self.engine.agree is not None:
+            self.engine.agree(COLLECTIVES[self.call.kind], self.arguments, True)
+        if self.call.prescale != 1.0:
+            prescale(&self.call)
+        self.engine.restart(self.op, -1)
+        return 0
+
+    def __call__(self):
+        self.begin()
+        self.engine.run(self.op, self.choice.plan, self.keep)
+        return self.keep[0]
+
+    def start(self):
+        """Start a run and return at once; see `Communicator.iallreduce`.
+        Collective.
+
+        Returns
+        -------
+        PlannedCall
+            Itself.
+
+        Raises
+        ------
+        CommunicatorError
+            If the run before is still in flight, or the communicator is broken.
+        """
+        self.begin()
+        self.request = Request(self.engine, self.choice.plan, self.keep)
+        self.request.owner = self
+        self.request.start(self.op)
+        return self
+
+    def test(self):
+        """Move the run on and say whether it is complete. Local.
+
+        Raises
+        ------
+        CommunicatorError
+            If nothing was started.
+        """
+        return self.started().test()
+
+    def wait(self):
+        """Wait for the run that was started, and return its result.
+        Local: the ranks that it waits for have to start it too.
+
+        Raises
+        ------
+        CommunicatorError
+            If nothing was started.
+        """
+        return self.started().wait()
+
+    cdef Request started(self):
+        if self.request is None:
+            raise CommunicatorError(f"{self.title} was not started")
+        return self.request
+
+    def __repr__(self):
+        return f"<PlannedCall of {self.title}>"

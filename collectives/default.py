@@ -1,0 +1,270 @@
+"""The collectives on the default communicator: all ranks of the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives._core import PlannedCall, Request
+from collectives.communicator import world
+from collectives.vectors import Counts
+
+__all__ = [
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "broadcast",
+    "exscan",
+    "gather",
+    "gatherv",
+    "iallgather",
+    "iallgatherv",
+    "iallreduce",
+    "ialltoall",
+    "ialltoallv",
+    "ibarrier",
+    "ibroadcast",
+    "iexscan",
+    "igather",
+    "igatherv",
+    "irecv",
+    "ireduce",
+    "ireduce_scatter",
+    "ireduce_scatterv",
+    "iscan",
+    "iscatter",
+    "iscatterv",
+    "isend",
+    "isendrecv",
+    "local_rank",
+    "local_size",
+    "plan",
+    "rank",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatterv",
+    "scan",
+    "scatter",
+    "scatterv",
+    "send",
+    "sendrecv",
+    "size",
+]
+
+
+def allreduce(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.allreduce` on the default communicator. Collective."""
+    return world().allreduce(x, out, **options)
+
+
+def iallreduce(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iallreduce` on the default communicator. Collective."""
+    return world().iallreduce(x, out, **options)
+
+
+def reduce(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.reduce` on the default communicator. Collective."""
+    return world().reduce(x, out, **options)
+
+
+def ireduce(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ireduce` on the default communicator. Collective."""
+    return world().ireduce(x, out, **options)
+
+
+def broadcast(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.broadcast` on the default communicator. Collective."""
+    return world().broadcast(x, out, **options)
+
+
+def ibroadcast(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ibroadcast` on the default communicator. Collective."""
+    return world().ibroadcast(x, out, **options)
+
+
+def allgather(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.allgather` on the default communicator. Collective."""
+    return world().allgather(x, out, **options)
+
+
+def iallgather(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iallgather` on the default communicator. Collective."""
+    return world().iallgather(x, out, **options)
+
+
+def reduce_scatter(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.reduce_scatter` on the default communicator. Collective."""
+    return world().reduce_scatter(x, out, **options)
+
+
+def ireduce_scatter(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ireduce_scatter` on the default communicator. Collective."""
+    return world().ireduce_scatter(x, out, **options)
+
+
+def alltoall(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.alltoall` on the default communicator. Collective."""
+    return world().alltoall(x, out, **options)
+
+
+def ialltoall(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ialltoall` on the default communicator. Collective."""
+    return world().ialltoall(x, out, **options)
+
+
+def gather(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.gather` on the default communicator. Collective."""
+    return world().gather(x, out, **options)
+
+
+def igather(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.igather` on the default communicator. Collective."""
+    return world().igather(x, out, **options)
+
+
+def scatter(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.scatter` on the default communicator. Collective."""
+    return world().scatter(x, out, **options)
+
+
+def iscatter(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iscatter` on the default communicator. Collective."""
+    return world().iscatter(x, out, **options)
+
+
+def scan(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.scan` on the default communicator. Collective."""
+    return world().scan(x, out, **options)
+
+
+def iscan(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iscan` on the default communicator. Collective."""
+    return world().iscan(x, out, **options)
+
+
+def exscan(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.exscan` on the default communicator. Collective."""
+    return world().exscan(x, out, **options)
+
+
+def iexscan(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iexscan` on the default communicator. Collective."""
+    return world().iexscan(x, out, **options)
+
+
+def allgatherv(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.allgatherv` on the default communicator. Collective."""
+    return world().allgatherv(x, out, **options)
+
+
+def iallgatherv(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iallgatherv` on the default communicator. Collective."""
+    return world().iallgatherv(x, out, **options)
+
+
+def gatherv(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.gatherv` on the default communicator. Collective."""
+    return world().gatherv(x, out, **options)
+
+
+def igatherv(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.igatherv` on the default communicator. Collective."""
+    return world().igatherv(x, out, **options)
+
+
+def scatterv(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.scatterv` on the default communicator. Collective."""
+    return world().scatterv(x, out, **options)
+
+
+def iscatterv(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.iscatterv` on the default communicator. Collective."""
+    return world().iscatterv(x, out, **options)
+
+
+def reduce_scatterv(x: Any, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.reduce_scatterv` on the default communicator. Collective."""
+    return world().reduce_scatterv(x, out, **options)
+
+
+def ireduce_scatterv(x: Any, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ireduce_scatterv` on the default communicator. Collective."""
+    return world().ireduce_scatterv(x, out, **options)
+
+
+def alltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Any:
+    """Run `Communicator.alltoallv` on the default communicator. Collective."""
+    return world().alltoallv(x, counts, out, **options)
+
+
+def ialltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Request:
+    """Run `Communicator.ialltoallv` on the default communicator. Collective."""
+    return world().ialltoallv(x, counts, out, **options)
+
+
+def barrier(**options: Any) -> None:
+    """Run `Communicator.barrier` on the default communicator. Collective."""
+    world().barrier(**options)
+
+
+def ibarrier(**options: Any) -> Request:
+    """Run `Communicator.ibarrier` on the default communicator. Collective."""
+    return world().ibarrier(**options)
+
+
+def send(x: Any, dest: int, *, tag: int = 0) -> None:
+    """Run `Communicator.send` on the default communicator. Local."""
+    world().send(x, dest, tag=tag)
+
+
+def isend(x: Any, dest: int, *, tag: int = 0) -> Request:
+    """Run `Communicator.isend` on the default communicator. Local."""
+    return world().isend(x, dest, tag=tag)
+
+
+def recv(out: Any, source: int, *, tag: int = 0) -> Any:
+    """Run `Communicator.recv` on the default communicator. Local."""
+    return world().recv(out, source, tag=tag)
+
+
+def irecv(out: Any, source: int, *, tag: int = 0) -> Request:
+    """Run `Communicator.irecv` on the default communicator. Local."""
+    return world().irecv(out, source, tag=tag)
+
+
+def sendrecv(x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Any:
+    """Run `Communicator.sendrecv` on the default communicator. Local."""
+    return world().sendrecv(x, dest, out, source, tag=tag)
+
+
+def isendrecv(x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Request:
+    """Run `Communicator.isendrecv` on the default communicator. Local."""
+    return world().isendrecv(x, dest, out, source, tag=tag)
+
+
+def plan(collective: str, x: Any = None, out: Any = None, **options: Any) -> PlannedCall:
+    """Run `Communicator.plan` on the default communicator. Local."""
+    return world().plan(collective, x, out, **options)
+
+
+def rank() -> int:
+    """Return this rank's number in the default communicator. Local after the first call."""
+    return world().rank
+
+
+def size() -> int:
+    """Return the number of ranks of the default communicator. Local after the first call."""
+    return world().size
+
+
+def local_rank() -> int:
+    """Return this rank's number among those of its host. Local after the first call."""
+    return world().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks of this host. Local after the first call."""
+    return world().local_size

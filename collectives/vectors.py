@@ -1,0 +1,443 @@
+"""The vector forms: collectives in which each rank gives, or gets, a number of elements of its own.
+
+The counts are those of all ranks. A caller who knows them says them, on every rank; otherwise the
+ranks tell each other first, by a small collective of the ordinary kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.calls import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCATTER, Calls
+from collectives.errors import ArgumentError
+from collectives.reductions import SUM, Reduction
+
+__all__ = ["Counts", "VectorCalls"]
+
+Counts = Sequence[int] | NDArray[np.integer[Any]]
+
+
+class VectorCalls(Calls):
+    """What a communicator does with arrays that are cut unequally."""
+
+    rank: int
+    size: int
+
+    def allgatherv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Give the arrays of all ranks, which may differ in length, to every rank.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            This rank's contribution, as for `allreduce`: ``counts[rank]`` elements, or none.
+        out : array, optional
+            Where they go, one after the other: ``sum(counts)`` elements. In place, `x` is its part
+            of `out`. A new array by default.
+        counts : sequence of int, optional
+            The number of elements of each rank: the same on all ranks, or given on none, and then
+            exchanged first.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("allgather")``.
+
+        Returns
+        -------
+        array
+            `out`, or a new array: the contributions joined along the first axis.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._allgatherv(x, out, counts, algorithm, True)
+
+    def iallgatherv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        algorithm: str | None = None,
+    ) -> _core.Request:
+        """Start an `allgatherv` and return at once, or after the exchange of the counts.
+        Collective.
+        """
+        request: _core.Request = self._allgatherv(x, out, counts, algorithm, False)
+        return request
+
+    def gatherv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Give the arrays of all ranks, which may differ in length, to the root.
+        Collective.
+
+        Parameters
+        ----------
+        x, counts
+            As for `allgatherv`.
+        out : array, optional
+            Where they go on the root, as for `allgatherv`; ignored on other ranks.
+        root : int
+            The rank that gets them.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("gather")``.
+
+        Returns
+        -------
+        array or None
+            On the root `out`, or a new array: the contributions joined along the first axis. None
+            elsewhere.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._gatherv(x, out, counts, root, algorithm, True)
+
+    def igatherv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request:
+        """Start a `gatherv` and return at once, or after the exchange of the counts.
+        Collective.
+        """
+        request: _core.Request = self._gatherv(x, out, counts, root, algorithm, False)
+        return request
+
+    def scatterv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Give each rank a part of the root's array, of a length of its own.
+        Collective.
+
+        Parameters
+        ----------
+        x : array or None
+            On the root the data: ``sum(counts)`` elements, those of rank 0 first. On other ranks an
+            array with the root's dtype and axes after the first, whose contents are not read, or
+            None if there is an `out`.
+        out : array, optional
+            Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
+        counts : sequence of int, optional
+            The number of elements of each rank: the same on all ranks, or given on none. Then they
+            are the sizes of the arrays `out`, if all ranks have one, else nearly equal: the part of
+            rank ``r`` of n elements begins at ``n * r // size``.
+        root : int
+            The rank that has the data.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("scatter")``.
+
+        Returns
+        -------
+        array
+            `out`, or a new array.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._scatterv(x, out, counts, root, algorithm, True)
+
+    def iscatterv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+    ) -> _core.Request:
+        """Start a `scatterv` and return at once, or after the exchange of the counts.
+        Collective.
+        """
+        request: _core.Request = self._scatterv(x, out, counts, root, algorithm, False)
+        return request
+
+    def reduce_scatterv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Any:
+        """Fold the arrays of all ranks; each rank gets a part of the result, of its own length.
+        Collective.
+
+        Parameters
+        ----------
+        x, op, algorithm, prescale, postscale
+            As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those of rank 0 first.
+        out : array, optional
+            Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
+        counts : sequence of int, optional
+            The number of elements of each rank, the same on all ranks; nearly equal by default, as
+            for `scatterv`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._reduce_scatterv(x, out, counts, op, algorithm, prescale, postscale, True)
+
+    def ireduce_scatterv(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Counts | None = None,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start a `reduce_scatterv` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._reduce_scatterv(
+            x, out, counts, op, algorithm, prescale, postscale, False
+        )
+        return request
+
+    def alltoallv(
+        self,
+        x: Any,
+        counts: Counts,
+        out: Any = None,
+        *,
+        receive_counts: Counts | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Send a part of each rank's array to each rank, each of a length of its own.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            ``sum(counts)`` elements, those for rank 0 first.
+        counts : sequence of int
+            How many elements go to each rank.
+        out : array, optional
+            Where what is received comes together, that from rank 0 first. It may be `x`, which is
+            copied then. A new array by default.
+        receive_counts : sequence of int, optional
+            How many elements come from each rank: given on all ranks or on none, and then exchanged
+            first.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
+            third rank: ``"direct"`` or ``"pairwise"``.
+
+        Returns
+        -------
+        array
+            `out`, or a new array: what was received, joined along the first axis.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+            As for `allreduce`.
+        """
+        return self._alltoallv(x, counts, out, receive_counts, algorithm, True)
+
+    def ialltoallv(
+        self,
+        x: Any,
+        counts: Counts,
+        out: Any = None,
+        *,
+        receive_counts: Counts | None = None,
+        algorithm: str | None = None,
+    ) -> _core.Request:
+        """Start an `alltoallv` and return at once, or after the exchange of the counts.
+        Collective.
+        """
+        request: _core.Request = self._alltoallv(x, counts, out, receive_counts, algorithm, False)
+        return request
+
+    def _allgatherv(
+        self, x: Any, out: Any, counts: Counts | None, algorithm: str | None, blocking: bool
+    ) -> Any:
+        shape = _core.shape_of(x)
+        every = self._counts(counts, prod(shape))
+        joined = _joined(shape, int(every.sum()))
+        return self._engine.call_vector(
+            ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, blocking, every, every, joined
+        )
+
+    def _gatherv(
+        self,
+        x: Any,
+        out: Any,
+        counts: Counts | None,
+        root: int,
+        algorithm: str | None,
+        blocking: bool,
+    ) -> Any:
+        shape = _core.shape_of(x)
+        every = self._counts(counts, prod(shape))
+        joined = _joined(shape, int(every.sum()))
+        return self._engine.call_vector(
+            GATHER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, joined
+        )
+
+    def _scatterv(
+        self,
+        x: Any,
+        out: Any,
+        counts: Counts | None,
+        root: int,
+        algorithm: str | None,
+        blocking: bool,
+    ) -> Any:
+        if x is None and (out is None or self.rank == root):
+            raise ArgumentError("x is None, and must be an array on the root and where out is None")
+        shape = () if x is None else _core.shape_of(x)
+        if counts is None:
+            mine = -1 if out is None else prod(_core.shape_of(out, "out"))
+            said = self._call(ALLGATHER, np.array([mine, prod(shape)], np.int64), None, None, 0, None)
+            every = _wanted(said[:, 0], int(said[root, 1]))
+        else:
+            every = self._given(counts)
+        part = _joined(shape, int(every[self.rank]))
+        return self._engine.call_vector(
+            SCATTER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, part
+        )
+
+    def _reduce_scatterv(
+        self,
+        x: Any,
+        out: Any,
+        counts: Counts | None,
+        op: Reduction,
+        algorithm: str | None,
+        prescale: float,
+        postscale: float,
+        blocking: bool,
+    ) -> Any:
+        shape = _core.shape_of(x)
+        every = _equal_parts(prod(shape), self.size) if counts is None else self._given(counts)
+        part = _joined(shape, int(every[self.rank]))
+        return self._engine.call_vector(
+            REDUCE_SCATTER,
+            x,
+            out,
+            op,
+            0,
+            algorithm,
+            prescale,
+            postscale,
+            blocking,
+            every,
+            every,
+            part,
+        )
+
+    def _alltoallv(
+        self,
+        x: Any,
+        counts: Counts,
+        out: Any,
+        receive_counts: Counts | None,
+        algorithm: str | None,
+        blocking: bool,
+    ) -> Any:
+        sent = self._given(counts)
+        if receive_counts is None:
+            received = self._call(ALLTOALL, sent, None, None, 0, None)
+        else:
+            received = self._given(receive_counts, "receive_counts")
+        joined = _joined(_core.shape_of(x), int(received.sum()))
+        return self._engine.call_vector(
+            ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, blocking, sent, received, joined
+        )
+
+    def _counts(self, counts: Counts | None, mine: int) -> NDArray[np.int64]:
+        """Return the count of each rank: those that were given, or exchanged."""
+        if counts is not None:
+            return self._given(counts)
+        said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None)
+        every: NDArray[np.int64] = said.reshape(-1)
+        return every
+
+    def _given(self, counts: Counts, name: str = "counts") -> NDArray[np.int64]:
+        """Check the counts that a caller gave."""
+        try:
+            numbers = np.array([index(each) for each in counts], np.int64)
+        except (TypeError, OverflowError):
+            raise ArgumentError(
+                f"{name} is {counts!r}, and must be a sequence of {self.size} integers"
+            ) from None
+        if numbers.shape != (self.size,) or (numbers < 0).any():
+            raise ArgumentError(
+                f"{name} is {counts!r}, and must be {self.size} numbers of elements, one for each "
+                f"rank, none of them negative"
+            )
+        return numbers
+
+
+def _equal_parts(n: int, p: int) -> NDArray[np.int64]:
+    """Return the sizes of `p` nearly equal parts of `n` elements."""
+    edges = [n * r // p for r in range(p + 1)]
+    return np.diff(np.array(edges, np.int64))
+
+
+def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Return the counts of a scatterv from what all ranks said; all of them come to the same."""
+    if (sizes < 0).all():
+        return _equal_parts(n, len(sizes))
+    if (sizes < 0).any():
+        absent = ", ".join(str(r) for r in np.flatnonzero(sizes < 0))
+        raise ArgumentError(
+            f"out is given on some ranks and not on others ({absent}); give it on all, or counts"
+        )
+    return np.ascontiguousarray(sizes)
+
+
+def _joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape of `count` elements that have the axes of `shape` after the first."""
+    rest = shape[1:]
+    row = prod(rest)
+    return (count // row, *rest) if row and count % row == 0 else (count,)
