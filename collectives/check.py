@@ -334,7 +334,10 @@ class _Replay:
                 value = rank.memory.get((rank.output, b))
                 if value is None:
                     raise ProofError(f"{self.title}: rank {me} ends without block {b}")
-                mask, due = self.expressions.mask[value], contract.sources(b // plan.cut, me, p, root)
+                mask, due = (
+                    self.expressions.mask[value],
+                    contract.sources(b // plan.cut, me, p, root),
+                )
                 if mask != due:
                     raise ProofError(
                         f"{self.title}: rank {me} ends with block {b} of {ranks(mask)}, "

@@ -36,7 +36,8 @@ def rounds(proof: Proof, *, width: int = WIDTH) -> str:
     Returns
     -------
     str
-        ``0 -[2]-> 1`` is a message from rank 0 to rank 1 with block 2, ``[2-5]`` with four.
+        ``0 -[2]-> 1`` is a message from rank 0 to rank 1 with block 2, ``[2-5]`` with four. The
+        blocks of an alltoall are named by the ranks that they come from and go to: ``02``.
 
     Examples
     --------
@@ -48,7 +49,7 @@ def rounds(proof: Proof, *, width: int = WIDTH) -> str:
     """
     steps: dict[tuple[int, bool], list[str]] = {}
     for event in proof.events:
-        steps.setdefault((event.time, event.fold), []).append(_arrow(event))
+        steps.setdefault((event.time, event.fold), []).append(_arrow(proof, event))
     lines = []
     digits = len(str(proof.depth))
     for time in range(1, proof.depth + 1):
@@ -61,8 +62,30 @@ def rounds(proof: Proof, *, width: int = WIDTH) -> str:
     return "\n".join(lines) or "no messages"
 
 
-def _arrow(event: Event) -> str:
-    return f"{event.source} -[{spans(event.blocks)}]-> {event.target}"
+def _arrow(proof: Proof, event: Event) -> str:
+    return f"{event.source} -[{blocks_text(proof, event.blocks)}]-> {event.target}"
+
+
+def blocks_text(proof: Proof, blocks: Sequence[int]) -> str:
+    """Name blocks that travel together, in their order. Local."""
+    if _between_pairs(proof):
+        return ", ".join(_label(proof, b) for b in blocks)
+    return spans(blocks)
+
+
+def _between_pairs(proof: Proof) -> bool:
+    """Say whether each part goes from one rank to one other, as in an alltoall."""
+    return proof.algorithm.collective.parts(proof.p) > proof.p
+
+
+def _label(proof: Proof, block: int) -> str:
+    """Name a block: its number, or the two ranks that it goes between."""
+    if not _between_pairs(proof):
+        return str(block)
+    cut = proof.nblocks // proof.p**2
+    source, target = divmod(block // cut, proof.p)
+    gap = "" if proof.p <= DIGITS else "."
+    return f"{source}{gap}{target}" + (f"/{block % cut}" if cut > 1 else "")
 
 
 def _wrapped(items: Iterable[str], width: int) -> list[str]:
@@ -117,7 +140,7 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
 
 def _group(proof: Proof, time: int) -> list[str]:
     """Draw the holdings of all ranks after one step, as lines of equal length."""
-    blocks = [_column([str(b), *cells]) for b, cells in enumerate(_cells(proof, time))]
+    blocks = [_column([_label(proof, b), *cells]) for b, cells in enumerate(_cells(proof, time))]
     lines = [" ".join(row) for row in zip(*blocks, strict=True)]
     title = f"step {time}" if time else "start"
     return _column([title, *lines[len(blocks) == 1 :]])
@@ -188,7 +211,7 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
     rank 1  1     | 12     | 12
     rank 2  2     | 2      | 2
     <BLANKLINE>
-    Cells name the ranks whose contributions they hold: * is all of them, . is none.
+    Cells name the ranks whose contributions they hold: * is all that belong there, . is none.
     """
     algorithm = get(collective, name)
     proof = check(algorithm, p=p, root=root)
@@ -208,7 +231,8 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
             "",
             grid(proof),
             "",
-            f"Cells {verb} the ranks whose contributions they hold: * is all of them, . is none.",
+            f"Cells {verb} the ranks whose contributions they hold: "
+            "* is all that belong there, . is none.",
         ]
     )
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import ceil, log2
 from typing import Any
 
 from collectives.errors import ArgumentError
@@ -40,9 +41,11 @@ class Cost:
     Notes
     -----
     The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p), ``q`` (the
-    largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), the parameter
-    of the algorithm by its name, and ``levels(k)`` (of the complete k-ary tree with p nodes, below
-    its root). They hold for p >= 2; one rank pays nothing.
+    largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), ``beyond`` (the
+    sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``ones`` (the 1 bits in all numbers below p),
+    the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary tree with p
+    nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; one rank
+    pays nothing.
     """
 
     rounds: str
@@ -55,8 +58,22 @@ class Cost:
             return 0.0, 0.0, 0.0
         lg = p.bit_length() - 1
         up = (p - 1).bit_length()
-        values = {"p": p, "lg": lg, "up": up, "q": 1 << lg, "rest": up - lg, "min": min, "max": max}
-        values |= {"levels": lambda k: _levels(p, k)} | parameters
+        q = 1 << lg
+        values = {
+            "p": p,
+            "lg": lg,
+            "up": up,
+            "q": q,
+            "rest": up - lg,
+            "beyond": sum(min(1 << i, p - q) for i in range(lg)),
+            "ones": sum(v.bit_count() for v in range(p)),
+            "levels": lambda k: _levels(p, k),
+            "min": min,
+            "max": max,
+            "ceil": ceil,
+            "log2": log2,
+            **parameters,
+        }
         formulas = (self.rounds, self.sent, self.folded)
         rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
         return rounds, sent, folded
@@ -115,7 +132,7 @@ class Algorithm:
     same_bits: bool
     keeps_order: bool
     included: bool
-    parameters: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def summary(self) -> str:

@@ -217,7 +217,7 @@ class _Builder:
     def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
         """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]."""
         link = "to" if verb == "send" else "from"
-        parsed = []
+        parsed: list[tuple[int, Sequence[int]]] = []
         for item in _listed(messages):
             try:
                 peer, blocks = item
@@ -294,7 +294,9 @@ class _Builder:
                 seen.update(group)
         sources = [self.gather(blocks) for _, blocks in sends]
         busy = shared(sources)
-        received, steps, slot = [], [], 0
+        received: list[Message] = []
+        steps: list[Step] = []
+        slot = 0
         for number, (peer, blocks) in enumerate(recvs):
             homes = _joined([self.home(b) for b in blocks])
             if exchange.fold and len(homes) == 1 == len(self.ways(blocks)):
@@ -413,8 +415,10 @@ def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterato
     """Yield the steps that copy from one place to another, as few as there can be."""
     start = 0
     for end in range(1, len(pairs) + 1):
-        if end < len(pairs) and all(_next(a) == b for a, b in zip(*pairs[end - 1 : end + 1])):
-            continue
+        if end < len(pairs):
+            before, here = pairs[end - 1 : end + 1]
+            if (_next(before[0]), _next(before[1])) == here:
+                continue
         source, target = pairs[start]
         dst = Run(*target, end - start)
         yield Step(dst, Run(*source, end - start), None, dst)

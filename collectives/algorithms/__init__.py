@@ -20,8 +20,9 @@ __all__ = ["Algorithm", "Cost", "Exchange", "algorithm", "get", "names", "unregi
 
 # The order is that of every list, table and picture; flat comes first, as others compose it.
 # isort: off
-from collectives.algorithms import flat, tree, chain, direct, butterfly, halving, ring
-from collectives.algorithms import double_tree, dissemination
+from collectives.algorithms import flat, tree, kary, chain, direct, pairwise, butterfly, halving
+from collectives.algorithms import ring, bruck, double_tree, scan, dissemination
 # isort: on
 
-del flat, tree, chain, direct, butterfly, halving, ring, double_tree, dissemination
+del flat, tree, kary, chain, direct, pairwise, butterfly, halving
+del ring, bruck, double_tree, scan, dissemination

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from collectives.registry import Cost, algorithm
-from collectives.schedule import Exchange
+from collectives.schedule import Blocks, Exchange
 
 
 def core(r: int, p: int) -> tuple[int, int, int | None]:
@@ -31,6 +31,39 @@ def rank_of(v: int, p: int) -> int:
     """Return the rank whose number in the core is `v`; the inverse of `core`."""
     q = 1 << (p.bit_length() - 1)
     return 2 * v if v < p - q else v + (p - q)
+
+
+def around_core(
+    r: int,
+    partner: int | None,
+    rounds: Iterable[Exchange],
+    given: Blocks,
+    taken: Blocks,
+    fold: bool = True,
+) -> Iterator[Exchange]:
+    """Run the rounds of the core; before, `given` comes in from those outside, after, `taken` goes.
+
+    A rank outside of the core takes no part in the rounds: its partner speaks for both.
+    """
+    if partner is not None and partner < r:
+        yield Exchange(send=(partner, given))
+        yield Exchange(recv=(partner, taken))
+        return
+    if partner is not None:
+        yield Exchange(recv=(partner, given), fold=fold)
+    yield from rounds
+    if partner is not None:
+        yield Exchange(send=(partner, taken))
+
+
+def doubling(v: int, p: int) -> Iterator[Exchange]:
+    """The butterfly proper: partners at distance 1, 2, 4, ... in the core exchange and fold."""
+    q, _, _ = core(0, p)
+    distance = 1
+    while distance < q:
+        other = rank_of(v ^ distance, p)
+        yield Exchange(send=(other, 0), recv=(other, 0), fold=True)
+        distance *= 2
 
 
 @algorithm(
@@ -60,17 +93,5 @@ def butterfly(r: int, p: int) -> Iterator[Exchange]:
     rank 2  2     | 23     | *
     rank 3  3     | 23     | *
     """
-    q, v, partner = core(r, p)
-    if partner is not None and partner < r:
-        yield Exchange(send=(partner, 0))
-        yield Exchange(recv=(partner, 0))
-        return
-    if partner is not None:
-        yield Exchange(recv=(partner, 0), fold=True)
-    distance = 1
-    while distance < q:
-        other = rank_of(v ^ distance, p)
-        yield Exchange(send=(other, 0), recv=(other, 0), fold=True)
-        distance *= 2
-    if partner is not None:
-        yield Exchange(send=(partner, 0))
+    _, v, partner = core(r, p)
+    yield from around_core(r, partner, doubling(v, p), given=0, taken=0)

@@ -71,3 +71,97 @@ def round_robin(r: int, p: int) -> Iterator[Exchange]:
     for t in range(1, p):
         to, source = (r + t) % p, (r - t) % p
         yield Exchange(send=(to, r), recv=(source, source))
+
+
+@algorithm(
+    "allgather",
+    name="direct",
+    cost=Cost(rounds="1", sent="(p - 1)/p"),
+    source=(
+        "Faraj, Yuan: Automatic generation and tuning of MPI collective communication routines, "
+        "2005, doi:10.1145/1088149.1088202"
+    ),
+)
+def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody sends its block to everybody.
+
+    One round, in which a rank serves those to its right first, the nearest before the others.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allgather", "direct", p=4)))
+            start   | step 1
+    block   0 1 2 3 | 0 1 2 3
+    rank 0  * . . . | * * * *
+    rank 1  . * . . | * * * *
+    rank 2  . . * . | * * * *
+    rank 3  . . . * | * * * *
+    """
+    others = [((r + t) % p, (r - t) % p) for t in range(1, p)]
+    yield Exchange(send=[(to, r) for to, _ in others], recv=[(q, q) for _, q in others])
+
+
+@algorithm(
+    "reduce_scatter",
+    name="direct",
+    cost=Cost(rounds="1", sent="(p - 1)/p", folded="(p - 1)/p"),
+    source=(
+        "Iannello: Efficient algorithms for the reduce-scatter operation in LogGP, 1997, "
+        "doi:10.1109/71.615442"
+    ),
+    keeps_order=True,
+)
+def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody sends each rank the block that it is to have, and folds what it gets in rank order.
+
+    One round; each block is folded where it ends, from rank 0 up.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce_scatter", "direct", p=4)))
+            start   | step 1
+    block   0 1 2 3 | 0 1 2 3
+    rank 0  0 0 0 0 | * 0 0 0
+    rank 1  1 1 1 1 | 1 * 1 1
+    rank 2  2 2 2 2 | 2 2 * 2
+    rank 3  3 3 3 3 | 3 3 3 *
+    """
+    others = [((r + t) % p, (r - t) % p) for t in range(1, p)]
+    yield Exchange(send=[(to, to) for to, _ in others], recv=[(q, r) for _, q in others], fold=True)
+
+
+@algorithm(
+    "alltoall",
+    name="direct",
+    cost=Cost(rounds="1", sent="(p - 1)/p"),
+    source=(
+        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
+        "MPICH, 2005, doi:10.1177/1094342005051521"
+    ),
+)
+def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody sends everybody the block that is for it, all at once.
+
+    One round, in which a rank serves those to its right first, the nearest before the others, so
+    that not all start with the same one. Block ``s * p + d`` goes from rank s to rank d.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("alltoall", "direct", p=3)))
+            start                      | step 1
+    block   00 01 02 10 11 12 20 21 22 | 00 01 02 10 11 12 20 21 22
+    rank 0  *  *  *  .  .  .  .  .  .  | *  *  *  *  .  .  *  .  .
+    rank 1  .  .  .  *  *  *  .  .  .  | .  *  .  *  *  *  .  *  .
+    rank 2  .  .  .  .  .  .  *  *  *  | .  .  *  .  .  *  *  *  *
+    """
+    others = [((r + t) % p, (r - t) % p) for t in range(1, p)]
+    yield Exchange(
+        send=[(to, r * p + to) for to, _ in others],
+        recv=[(source, source * p + r) for _, source in others],
+    )

@@ -96,3 +96,53 @@ def master_worker(r: int, p: int) -> Iterator[Exchange]:
     """
     yield from reduce_flat(r, p, root=0)
     yield from broadcast_flat(r, p, root=0)
+
+
+@algorithm("scatter", name="flat", cost=Cost(rounds="1", sent="(p - 1)/p"), source=SOURCE)
+def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The root sends each rank its block.
+
+    All messages leave the root in one round; nobody else sends, and no block travels twice.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scatter", "flat", p=4)))
+            start   | step 1
+    block   0 1 2 3 | 0 1 2 3
+    rank 0  * * * * | * * * *
+    rank 1  . . . . | . * . .
+    rank 2  . . . . | . . * .
+    rank 3  . . . . | . . . *
+    """
+    others = [(root + t) % p for t in range(1, p)]
+    if r == root:
+        yield Exchange(send=[(q, q) for q in others])
+    else:
+        yield Exchange(recv=(root, r))
+
+
+@algorithm("gather", name="flat", cost=Cost(rounds="1", sent="1/p"), source=SOURCE)
+def gather_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Every rank sends its block to the root.
+
+    All messages reach the root in one round, each where it belongs.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("gather", "flat", p=4)))
+            start   | step 1
+    block   0 1 2 3 | 0 1 2 3
+    rank 0  * . . . | * * * *
+    rank 1  . * . . | . * . .
+    rank 2  . . * . | . . * .
+    rank 3  . . . * | . . . *
+    """
+    others = [(root + t) % p for t in range(1, p)]
+    if r == root:
+        yield Exchange(recv=[(q, q) for q in others])
+    else:
+        yield Exchange(send=(root, r))

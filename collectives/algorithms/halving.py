@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 
-from collectives.algorithms.butterfly import core, rank_of
+from collectives.algorithms.butterfly import around_core, core, rank_of
+from collectives.algorithms.tree import gather_up
 from collectives.registry import Cost, algorithm
 from collectives.schedule import Exchange
 
@@ -19,10 +22,18 @@ def core_size(p: int) -> int:
     return 1 << (p.bit_length() - 1)
 
 
-def reduce_scatter_halving(v: int, p: int, root: int = 0) -> Iterator[Exchange]:
-    """Share-reduce: number `v` of the core ends with block `v` of the sum.
+def spoken_for(start: int, stop: int, p: int) -> range:
+    """Return the ranks that the numbers ``start..stop-1`` of the core speak for."""
+    return range(rank_of(start, p), rank_of(stop, p))
 
-    Partners at distance q/2, q/4, ..., 1 each keep the half that holds their own block.
+
+def reduce_scatter_halving(
+    v: int, p: int, root: int = 0, blocks: Callable[[int, int], range] = range
+) -> Iterator[Exchange]:
+    """Share-reduce: number `v` of the core ends with its own blocks of the sum.
+
+    Partners at distance q/2, q/4, ..., 1 each keep the half that holds their own blocks;
+    ``blocks(start, stop)`` are those of the numbers ``start..stop-1``.
     """
     distance = core_size(p) // 2
     while distance:
@@ -30,14 +41,16 @@ def reduce_scatter_halving(v: int, p: int, root: int = 0) -> Iterator[Exchange]:
         peer = (rank_of(other, p) + root) % p
         kept, given = (w // distance * distance for w in (v, other))
         yield Exchange(
-            send=(peer, range(given, given + distance)),
-            recv=(peer, range(kept, kept + distance)),
+            send=(peer, blocks(given, given + distance)),
+            recv=(peer, blocks(kept, kept + distance)),
             fold=True,
         )
         distance //= 2
 
 
-def allgather_doubling(v: int, p: int) -> Iterator[Exchange]:
+def allgather_doubling(
+    v: int, p: int, blocks: Callable[[int, int], range] = range
+) -> Iterator[Exchange]:
     """Share-only: partners at distance 1, 2, 4, ... exchange all blocks that they have."""
     distance = 1
     while distance < core_size(p):
@@ -45,9 +58,77 @@ def allgather_doubling(v: int, p: int) -> Iterator[Exchange]:
         peer = rank_of(other, p)
         mine, theirs = (w // distance * distance for w in (v, other))
         yield Exchange(
-            send=(peer, range(mine, mine + distance)), recv=(peer, range(theirs, theirs + distance))
+            send=(peer, blocks(mine, mine + distance)),
+            recv=(peer, blocks(theirs, theirs + distance)),
         )
         distance *= 2
+
+
+@algorithm(
+    "reduce_scatter",
+    name="recursive",
+    cost=Cost(
+        rounds="lg + 2*rest",
+        sent="(p - 1 + rest)/p",
+        folded="(q - 1 + beyond)/p + rest",
+    ),
+    source=SOURCE,
+)
+def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
+    """Recursive halving: partners at half the distance of the round before trade halves.
+
+    Each keeps and folds the half with its own block, until that alone is left. If p is not a
+    power of two, the odd rank of each of the first pairs gives its array to the even one before,
+    which works on both their blocks, and gets its own block after.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce_scatter", "recursive", p=4)))
+            start   | step 1      | step 2
+    block   0 1 2 3 | 0  1  2  3  | 0  1  2  3
+    rank 0  0 0 0 0 | 02 02 0  0  | *  02 0  0
+    rank 1  1 1 1 1 | 13 13 1  1  | 13 *  1  1
+    rank 2  2 2 2 2 | 2  2  02 02 | 2  2  *  02
+    rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *
+    """
+    _, v, partner = core(r, p)
+    rounds = reduce_scatter_halving(v, p, blocks=partial(spoken_for, p=p))
+    yield from around_core(r, partner, rounds, given=range(p), taken=r | 1)
+
+
+@algorithm(
+    "allgather",
+    name="recursive",
+    cost=Cost(rounds="lg + 2*rest", sent="(q - 1 + beyond)/p + rest"),
+    source=(
+        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
+        "MPICH, 2005, doi:10.1177/1094342005051521"
+    ),
+)
+def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
+    """Recursive doubling: partners at distance 1, 2, 4, ... exchange all blocks that they have.
+
+    After the round at distance d, groups of 2d neighbours hold the blocks of their group. If p is
+    not a power of two, the odd rank of each of the first pairs gives its block to the even one
+    before, which speaks for both, and gets all blocks after.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allgather", "recursive", p=4)))
+            start   | step 1  | step 2
+    block   0 1 2 3 | 0 1 2 3 | 0 1 2 3
+    rank 0  * . . . | * * . . | * * * *
+    rank 1  . * . . | * * . . | * * * *
+    rank 2  . . * . | . . * * | * * * *
+    rank 3  . . . * | . . * * | * * * *
+    """
+    _, v, partner = core(r, p)
+    rounds = allgather_doubling(v, p, blocks=partial(spoken_for, p=p))
+    yield from around_core(r, partner, rounds, given=r | 1, taken=range(p), fold=False)
 
 
 @algorithm(
@@ -81,17 +162,8 @@ def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     rank 3  3 3 3 3 | 3  3  13 13 | 3  3  13 *  | 3 3 * * | * * * *
     """
     q, v, partner = core(r, p)
-    everything = range(q)
-    if partner is not None and partner < r:
-        yield Exchange(send=(partner, everything))
-        yield Exchange(recv=(partner, everything))
-        return
-    if partner is not None:
-        yield Exchange(recv=(partner, everything), fold=True)
-    yield from reduce_scatter_halving(v, p)
-    yield from allgather_doubling(v, p)
-    if partner is not None:
-        yield Exchange(send=(partner, everything))
+    rounds = chain(reduce_scatter_halving(v, p), allgather_doubling(v, p))
+    yield from around_core(r, partner, rounds, given=range(q), taken=range(q))
 
 
 @algorithm(
@@ -130,11 +202,4 @@ def reduce_scatter_gather(r: int, p: int, root: int) -> Iterator[Exchange]:
     if partner is not None:
         yield Exchange(recv=((partner + root) % p, range(q)), fold=True)
     yield from reduce_scatter_halving(v, p, root)
-    distance = 1
-    while distance < q:
-        peer = (rank_of(v ^ distance, p) + root) % p
-        if v & distance:
-            yield Exchange(send=(peer, range(v, v + distance)))
-            return
-        yield Exchange(recv=(peer, range(v + distance, v + 2 * distance)))
-        distance *= 2
+    yield from gather_up(v, q, lambda w: (rank_of(w, p) + root) % p)

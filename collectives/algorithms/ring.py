@@ -4,14 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collectives.algorithms.tree import scatter_down
 from collectives.registry import Cost, algorithm
 from collectives.schedule import Exchange
 
+BUCKET = (
+    "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and "
+    "experience, 2007, doi:10.1002/cpe.1206"
+)
 
+
+@algorithm(
+    "reduce_scatter",
+    name="ring",
+    cost=Cost(rounds="p - 1", sent="(p - 1)/p", folded="(p - 1)/p"),
+    source=BUCKET,
+)
+def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
+    """Share-reduce: sums walk round the ring, growing, each towards the rank that it is for.
+
+    The sum of block ``b`` starts at rank ``b + 1``, and every rank that it passes folds its own
+    part in; after ``p - 1`` rounds it is complete with rank ``b``. (With ``ahead=1`` each starts
+    and ends one rank earlier, so that rank r ends with block ``r + 1``.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce_scatter", "ring", p=3)))
+            start | step 1   | step 2
+    block   0 1 2 | 0  1  2  | 0  1  2
+    rank 0  0 0 0 | 0  02 0  | *  02 0
+    rank 1  1 1 1 | 1  1  01 | 1  *  01
+    rank 2  2 2 2 | 12 2  2  | 12 2  *
+    """
+    left, right = (r - 1) % p, (r + 1) % p
+    v = r - 1 + ahead
+    for t in range(p - 1):
+        yield Exchange(send=(right, (v - t) % p), recv=(left, (v - t - 1) % p), fold=True)
+
+
+@algorithm(
+    "allgather",
+    name="ring",
+    cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
+    source=BUCKET,
+)
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
     """Share-only: blocks walk round the ring until everybody has all.
 
-    Rank ``r`` starts with block ``(r - root + ahead) % p``.
+    In each round a rank passes on to its right what came from its left in the round before, its
+    own block first. (As a phase of others: rank r starts with block ``(r - root + ahead) % p``.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allgather", "ring", p=4)))
+            start   | step 1  | step 2  | step 3
+    block   0 1 2 3 | 0 1 2 3 | 0 1 2 3 | 0 1 2 3
+    rank 0  * . . . | * . . * | * . * * | * * * *
+    rank 1  . * . . | * * . . | * * . * | * * * *
+    rank 2  . . * . | . * * . | * * * . | * * * *
+    rank 3  . . . * | . . * * | . * * * | * * * *
     """
     left, right = (r - 1) % p, (r + 1) % p
     v = r - root + ahead
@@ -46,9 +101,7 @@ def ring(r: int, p: int) -> Iterator[Exchange]:
     rank 1  1 1 1 | 01 1  1  | 01 1  *  | 01 *  *  | * * *
     rank 2  2 2 2 | 2  12 2  | *  12 2  | *  12 *  | * * *
     """
-    left, right = (r - 1) % p, (r + 1) % p
-    for t in range(p - 1):
-        yield Exchange(send=(right, (r - t) % p), recv=(left, (r - t - 1) % p), fold=True)
+    yield from reduce_scatter_ring(r, p, ahead=1)
     yield from allgather_ring(r, p, ahead=1)
 
 
@@ -79,15 +132,5 @@ def scatter_allgather(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 2  . . . . | . . * * | . . * * | . * * * | * * * * | * * * *
     rank 3  . . . . | . . . . | . . . * | . . * * | . * * * | * * * *
     """
-    v = (r - root) % p
-    reach = 1
-    while reach < p and not v & reach:
-        reach *= 2
-    if v:
-        yield Exchange(recv=((v - reach + root) % p, range(v, min(v + reach, p))))
-    while reach > 1:
-        reach //= 2
-        if v + reach < p:
-            blocks = range(v + reach, min(v + 2 * reach, p))
-            yield Exchange(send=((v + reach + root) % p, blocks))
+    yield from scatter_down(r, p, root, first=0)
     yield from allgather_ring(r, p, root)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from collectives.registry import Cost, algorithm
 from collectives.schedule import Exchange
@@ -11,6 +11,22 @@ SOURCE = (
     "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, "
     "2005, doi:10.1177/1094342005051521"
 )
+
+
+def parent(v: int) -> int:
+    """Return the parent of node `v`: its number without the lowest 1 bit."""
+    return v & (v - 1)
+
+
+def subtree(v: int, p: int) -> range:
+    """Return the nodes below node `v` and itself, in the binomial tree over 0..p-1."""
+    return range(v, min(v + (v & -v), p)) if v else range(p)
+
+
+def children(v: int, p: int) -> list[int]:
+    """Return the children of node `v`, nearest first: at distance 1, 2, 4, ... in its subtree."""
+    below = subtree(v, p)
+    return [v + (1 << i) for i in range((len(below) - 1).bit_length())]
 
 
 @algorithm("broadcast", name="tree", cost=Cost(rounds="up", sent="up"), source=SOURCE)
@@ -33,15 +49,10 @@ def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 3  .     | .      | *
     """
     v = (r - root) % p
-    reach = 1
-    while reach < p and not v & reach:
-        reach *= 2
     if v:
-        yield Exchange(recv=((v - reach + root) % p, 0))
-    while reach > 1:
-        reach //= 2
-        if v + reach < p:
-            yield Exchange(send=((v + reach + root) % p, 0))
+        yield Exchange(recv=((parent(v) + root) % p, 0))
+    for child in reversed(children(v, p)):
+        yield Exchange(send=((child + root) % p, 0))
 
 
 @algorithm(
@@ -68,14 +79,10 @@ def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     rank 3  3     | 3      | 3
     """
     v = (r - root) % p
-    reach = 1
-    while reach < p:
-        if v & reach:
-            yield Exchange(send=((v - reach + root) % p, 0))
-            return
-        if v + reach < p:
-            yield Exchange(recv=((v + reach + root) % p, 0), fold=True)
-        reach *= 2
+    for child in children(v, p):
+        yield Exchange(recv=((child + root) % p, 0), fold=True)
+    if v:
+        yield Exchange(send=((parent(v) + root) % p, 0))
 
 
 @algorithm(
@@ -103,3 +110,79 @@ def tree(r: int, p: int) -> Iterator[Exchange]:
     """
     yield from reduce_tree(r, p, root=0)
     yield from broadcast_tree(r, p, root=0)
+
+
+def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
+    """Each rank takes the blocks of its subtree, and hands on those of its children's subtrees.
+
+    The rank whose number from the root is ``v`` is to have block ``(v + first) % p``.
+    """
+    v = (r - root) % p
+
+    def blocks(top: int) -> list[int]:
+        return [(w + first) % p for w in subtree(top, p)]
+
+    if v:
+        yield Exchange(recv=((parent(v) + root) % p, blocks(v)))
+    for child in reversed(children(v, p)):
+        yield Exchange(send=((child + root) % p, blocks(child)))
+
+
+@algorithm("scatter", name="tree", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE)
+def scatter_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """The root hands each subtree the blocks of its ranks, in one message; these hand on likewise.
+
+    Ranks count from the root. Those at distance q/2, q/4, ..., 1 are served in this order, so that
+    half of all blocks leave with the first message, and each goes the shortest way.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scatter", "tree", p=4)))
+            start   | step 1  | step 2
+    block   0 1 2 3 | 0 1 2 3 | 0 1 2 3
+    rank 0  * * * * | * * * * | * * * *
+    rank 1  . . . . | . . . . | . * . .
+    rank 2  . . . . | . . * * | . . * *
+    rank 3  . . . . | . . . . | . . . *
+    """
+    yield from scatter_down(r, p, root, first=root)
+
+
+def gather_up(v: int, size: int, rank: Callable[[int], int], first: int = 0) -> Iterator[Exchange]:
+    """Each node joins the blocks of its children's subtrees to its own, and sends all up.
+
+    Node `v` of the tree over ``0..size-1`` has block ``(v + first) % size``, and is the rank
+    ``rank(v)``.
+    """
+
+    def blocks(top: int) -> list[int]:
+        return [(w + first) % size for w in subtree(top, size)]
+
+    for child in children(v, size):
+        yield Exchange(recv=(rank(child), blocks(child)))
+    if v:
+        yield Exchange(send=(rank(parent(v)), blocks(v)))
+
+
+@algorithm("gather", name="tree", cost=Cost(rounds="up", sent="max(q/2, p - q)/p"), source=SOURCE)
+def gather_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
+    """Each rank collects the blocks of its subtree, nearest child first, and sends them up at once.
+
+    The scatter backwards: ranks count from the root, leaves send at once, and runs of blocks
+    double in length on their way up.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("gather", "tree", p=4)))
+            start   | step 1  | step 2
+    block   0 1 2 3 | 0 1 2 3 | 0 1 2 3
+    rank 0  * . . . | * * . . | * * * *
+    rank 1  . * . . | . * . . | . * . .
+    rank 2  . . * . | . . * * | . . * *
+    rank 3  . . . * | . . . * | . . . *
+    """
+    yield from gather_up((r - root) % p, p, lambda v: (v + root) % p, first=root)

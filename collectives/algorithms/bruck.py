@@ -1,0 +1,137 @@
+"""Bruck: blocks that travel together double their number, or their distance, in each round.
+
+All three take ``up`` rounds for any number of ranks, and speak at distances 1, 2, 4, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+SOURCE = (
+    "Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in "
+    "multiport message-passing systems, 1997, doi:10.1109/71.642949"
+)
+
+
+def distances(p: int) -> list[int]:
+    """Return the powers of two below `p`."""
+    return [1 << i for i in range((p - 1).bit_length())]
+
+
+def following(r: int, count: int, p: int) -> list[int]:
+    """Return the blocks of `count` ranks from rank `r` on to the right."""
+    return [(r + i) % p for i in range(count)]
+
+
+@algorithm("allgather", name="bruck", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE)
+def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
+    """Give all that you have to the rank at distance 1, 2, 4, ... to the left.
+
+    Before the round at distance d, a rank holds the blocks of the d ranks from itself on to the
+    right; the next d come from d to the right. The last round moves only what is still missing.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("allgather", "bruck", p=3)))
+            start | step 1 | step 2
+    block   0 1 2 | 0 1 2  | 0 1 2
+    rank 0  * . . | * * .  | * * *
+    rank 1  . * . | . * *  | * * *
+    rank 2  . . * | * . *  | * * *
+    """
+    for d in distances(p):
+        left, right = (r - d) % p, (r + d) % p
+        count = min(d, p - d)
+        yield Exchange(
+            send=(left, following(r, count, p)), recv=(right, following(right, count, p))
+        )
+
+
+@algorithm(
+    "reduce_scatter",
+    name="bruck",
+    cost=Cost(rounds="up", sent="(p - 1)/p", folded="(p - 1)/p"),
+    source="Träff: Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024, "
+    "arXiv:2410.14234",
+)
+def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
+    """The allgather backwards: sums for the ranks d and more to the right go d to the right.
+
+    At distance d, the largest power of two below p first, a rank gives away its sums of the
+    blocks from ``r + d`` on, and folds what comes from d to the left into those from its own on.
+    After the round at distance 1 only its own block is left, and complete.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("reduce_scatter", "bruck", p=3)))
+            start | step 1   | step 2
+    block   0 1 2 | 0  1  2  | 0 1 2
+    rank 0  0 0 0 | 01 0  0  | * 0 0
+    rank 1  1 1 1 | 1  12 1  | 1 * 1
+    rank 2  2 2 2 | 2  2  02 | 2 2 *
+    """
+    for d in reversed(distances(p)):
+        left, right = (r - d) % p, (r + d) % p
+        count = min(d, p - d)
+        yield Exchange(
+            send=(right, following(right, count, p)),
+            recv=(left, following(r, count, p)),
+            fold=True,
+        )
+
+
+def passing(r: int, d: int, p: int) -> list[int]:
+    """Return the blocks that rank `r` passes on to the rank `d` to its right.
+
+    A block that has j ranks to go makes a step of d if d is one of the powers of two that add up
+    to j. At rank `r` it has made the smaller ones already.
+    """
+    ways = [(j, (r - j % d) % p) for j in range(p) if j & d]
+    return [source * p + (source + j) % p for j, source in ways]
+
+
+@algorithm("alltoall", name="bruck", cost=Cost(rounds="up", sent="ones/p"), source=SOURCE)
+def alltoall_bruck(r: int, p: int) -> Iterator[Exchange]:
+    """A block that has j ranks to go makes the steps 1, 2, 4, ... that add up to j.
+
+    In the round at distance d, every rank passes on to the right, in one message, all blocks
+    with the bit d in the distance from their source to their destination: few messages for many
+    small blocks, each of which travels several times. Block ``s * p + d`` goes from rank s to
+    rank d.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("alltoall", "bruck", p=4)))
+            start
+    block   00 01 02 03 10 11 12 13 20 21 22 23 30 31 32 33
+    rank 0  *  *  *  *  .  .  .  .  .  .  .  .  .  .  .  .
+    rank 1  .  .  .  .  *  *  *  *  .  .  .  .  .  .  .  .
+    rank 2  .  .  .  .  .  .  .  .  *  *  *  *  .  .  .  .
+    rank 3  .  .  .  .  .  .  .  .  .  .  .  .  *  *  *  *
+    <BLANKLINE>
+            step 1
+    block   00 01 02 03 10 11 12 13 20 21 22 23 30 31 32 33
+    rank 0  *  *  *  *  .  .  .  .  .  .  .  .  *  .  *  .
+    rank 1  .  *  .  *  *  *  *  *  .  .  .  .  .  .  .  .
+    rank 2  .  .  .  .  *  .  *  .  *  *  *  *  .  .  .  .
+    rank 3  .  .  .  .  .  .  .  .  .  *  .  *  *  *  *  *
+    <BLANKLINE>
+            step 2
+    block   00 01 02 03 10 11 12 13 20 21 22 23 30 31 32 33
+    rank 0  *  *  *  *  *  .  .  .  *  .  .  .  *  .  *  .
+    rank 1  .  *  .  *  *  *  *  *  .  *  .  .  .  *  .  .
+    rank 2  .  .  *  .  *  .  *  .  *  *  *  *  .  .  *  .
+    rank 3  .  .  .  *  .  .  .  *  .  *  .  *  *  *  *  *
+    """
+    for d in distances(p):
+        left, right = (r - d) % p, (r + d) % p
+        yield Exchange(send=(right, passing(r, d, p)), recv=(left, passing(left, d, p)))

@@ -1,0 +1,38 @@
+"""Pairwise exchange: in each round, everybody sends to one rank and receives from another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+
+@algorithm(
+    "alltoall",
+    cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
+    source=(
+        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
+        "MPICH, 2005, doi:10.1177/1094342005051521"
+    ),
+)
+def pairwise(r: int, p: int) -> Iterator[Exchange]:
+    """In round t, send to the rank t places to the right, and receive from t places to the left.
+
+    Each block goes straight to where it belongs, and in each round every rank sends one and
+    receives one, so that nobody is flooded. Block ``s * p + d`` goes from rank s to rank d.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("alltoall", "pairwise", p=3)))
+            start                      | step 1                     | step 2
+    block   00 01 02 10 11 12 20 21 22 | 00 01 02 10 11 12 20 21 22 | 00 01 02 10 11 12 20 21 22
+    rank 0  *  *  *  .  .  .  .  .  .  | *  *  *  .  .  .  *  .  .  | *  *  *  *  .  .  *  .  .
+    rank 1  .  .  .  *  *  *  .  .  .  | .  *  .  *  *  *  .  .  .  | .  *  .  *  *  *  .  *  .
+    rank 2  .  .  .  .  .  .  *  *  *  | .  .  .  .  .  *  *  *  *  | .  .  *  .  .  *  *  *  *
+    """
+    for t in range(1, p):
+        to, source = (r + t) % p, (r - t) % p
+        yield Exchange(send=(to, r * p + to), recv=(source, source * p + r))

@@ -1,0 +1,144 @@
+"""Prefixes: each rank gets the fold of the ranks before it, with its own array or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.registry import Cost, algorithm
+from collectives.schedule import Exchange
+
+SOURCE = "Sanders, Träff: Parallel prefix (scan) algorithms for MPI, 2006, doi:10.1007/11846802_15"
+SHIFT = (
+    "Träff: Communication round and computation efficient exclusive prefix-sums algorithms (for "
+    "MPI_Exscan), 2025, doi:10.34726/10821"
+)
+
+
+@algorithm(
+    "scan",
+    name="recursive",
+    cost=Cost(rounds="up", sent="up", folded="up"),
+    source="Hillis, Steele: Data parallel algorithms, 1986, doi:10.1145/7902.7903",
+    keeps_order=True,
+)
+def scan_recursive(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
+    """Recursive doubling: give your sum to the rank at distance 1, 2, 4, ... to the right.
+
+    Before the round at distance d, a rank holds the sum of the d ranks up to itself; that of the d
+    before them comes from d to the left. Nothing goes round the end. (As a phase of others: from
+    rank `first` on.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scan", "recursive", p=4)))
+            start | step 1 | step 2
+    rank 0  *     | *      | *
+    rank 1  1     | *      | *
+    rank 2  2     | 12     | *
+    rank 3  3     | 23     | *
+    """
+    distance = 1
+    while distance < p - first and r >= first:
+        yield Exchange(
+            send=(r + distance, 0) if r + distance < p else (),
+            recv=(r - distance, 0) if r - distance >= first else (),
+            fold=True,
+        )
+        distance *= 2
+
+
+@algorithm(
+    "scan",
+    name="chain",
+    cost=Cost(rounds="p - 1", sent="1", folded="1"),
+    source=SOURCE,
+    keeps_order=True,
+)
+def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
+    """The sum walks from the first rank to the last; each folds its own array in and keeps a copy.
+
+    For one short array this is the slowest way; a long one streams through in segments, and all
+    ranks work at once. (As a phase of others: from rank `first` on.)
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("scan", "chain", p=4)))
+            start | step 1 | step 2 | step 3
+    rank 0  *     | *      | *      | *
+    rank 1  1     | *      | *      | *
+    rank 2  2     | 2      | *      | *
+    rank 3  3     | 3      | 3      | *
+    """
+    if r > first:
+        yield Exchange(recv=(r - 1, 0), fold=True)
+    if first <= r < p - 1:
+        yield Exchange(send=(r + 1, 0))
+
+
+def shift(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody takes the array of its left neighbour in place of its own; rank 0 takes none."""
+    yield Exchange(send=(r + 1, 0) if r < p - 1 else (), recv=(r - 1, 0) if r else ())
+
+
+@algorithm(
+    "exscan",
+    name="recursive",
+    cost=Cost(
+        rounds="1 + ceil(log2(p - 1))",
+        sent="1 + ceil(log2(p - 1))",
+        folded="ceil(log2(p - 1))",
+    ),
+    source=SHIFT,
+    keeps_order=True,
+)
+def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
+    """Shift all arrays one rank to the right, then scan by recursive doubling without rank 0.
+
+    What a rank has after the shift is the array of its left neighbour, so that the sum up to
+    itself is the sum of those before it.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "recursive", p=4)))
+            start | step 1 | step 2 | step 3
+    rank 0  0     | 0      | 0      | 0
+    rank 1  1     | *      | *      | *
+    rank 2  2     | 1      | *      | *
+    rank 3  3     | 2      | 12     | *
+    """
+    yield from shift(r, p)
+    yield from scan_recursive(r, p, first=1)
+
+
+@algorithm(
+    "exscan",
+    name="chain",
+    cost=Cost(rounds="p - 1", sent="min(2, p - 1)", folded="min(1, p - 2)"),
+    source=SOURCE,
+    keeps_order=True,
+)
+def exscan_chain(r: int, p: int) -> Iterator[Exchange]:
+    """Shift all arrays one rank to the right, then let the sum walk from rank 1 to the last.
+
+    A rank folds what comes from its left into the array that it got in the shift: that is its
+    result, and what it passes on.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("exscan", "chain", p=4)))
+            start | step 1 | step 2 | step 3
+    rank 0  0     | 0      | 0      | 0
+    rank 1  1     | *      | *      | *
+    rank 2  2     | 1      | *      | *
+    rank 3  3     | 2      | 2      | *
+    """
+    yield from shift(r, p)
+    yield from scan_chain(r, p, first=1)
