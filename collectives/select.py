@@ -95,7 +95,8 @@ def measured() -> dict[str, Any]:
 
 
 def decide(
-    collective: str, name: str | None, *, p: int, nbytes: int, family: str = "mpich"
+    collective: str, name: str | None, *, p: int, nbytes: int, family: str = "mpich",
+    ordered: bool = False, vector: bool = False,
 ) -> Decision:
     """Decide which algorithm runs. Local.
 
@@ -121,7 +122,9 @@ def decide(
     largest = (1 << nbytes.bit_length()) - 1
     tables = measured()["tables"]
     known = family if family in tables else next(iter(tables))
-    rows = tables[known][contract.name]
+    if vector and name is None and collective == "alltoall":
+        name = "direct"
+    rows = tables[known].get(contract.name, {"2": [[None, names(contract.name)[-1], 131072]]})
     nearest = min(rows, key=lambda size: (abs(math.log2(int(size) / p)), -int(size)))
     limit, chosen, segment = next(
         row for row in rows[nearest] if row[0] is None or largest <= row[0]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.calls import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCATTER, Calls
+from collectives.calls import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCATTER
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
 
@@ -24,11 +24,13 @@ __all__ = ["Counts", "VectorCalls"]
 Counts = Sequence[int] | NDArray[np.integer[Any]]
 
 
-class VectorCalls(Calls):
+class VectorCalls:
     """What a communicator does with arrays that are cut unequally."""
 
     rank: int
     size: int
+    _call: Any
+    _engine: _core.Engine
 
     def allgatherv(
         self,

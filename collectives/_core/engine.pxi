@@ -195,7 +195,9 @@ cdef class Engine:
             kept_x = view_of(x, &call.x, "x", False)
         if out is not None:
             kept_out = view_of(out, &call.out, "out", True)
-        if x is not None and out is not None:
+        if x is None:
+            call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
+        elif out is not None:
             if call.x.dtype != call.out.dtype:
                 raise BufferError(
                     f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must "
@@ -290,7 +292,7 @@ cdef class Engine:
         if kept_x is None:
             result = out
         elif out is None:
-            if call.role.outputs == 1 == self.array_parts[kind] or kind == ALLTOALL:
+            if kind < ALLGATHER or kind == ALLTOALL or kind > SCATTER:
                 result = kept_out = PyArray_NewLikeArray(<ndarray>kept_x, NPY_CORDER, NULL, 0)
             else:
                 result = kept_out = self.new_result(call, kept_x)
