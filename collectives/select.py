@@ -217,7 +217,7 @@ def _suits(
 
 def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
     """Say why an algorithm must not fold in this call, or None if it may."""
-    if not ordered or algorithm.keeps_order:
+    if not ordered or algorithm.keeps_order or not algorithm.collective.reduces:
         return None
     collective = algorithm.collective.name
     able = [name for name in names(collective) if get(collective, name).keeps_order]
