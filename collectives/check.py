@@ -11,8 +11,8 @@ anywhere; and since nothing receives from "anybody", one order of events stands 
 It is done with input and output apart and with both in the same place, on the plan as written
 and on the plan as merged. What is refused:
 
-- a deadlock (also: a message that nobody takes), or a message of another length than its receive
-  expects;
+- a deadlock (also: a message that nobody takes), or a message of other blocks than its receive
+  expects: blocks differ in size;
 - a block that is sent, folded or copied before it holds anything, or written or received into
   while a message of the same round still reads it;
 - a contribution folded twice, a block folded into another, a result that lacks somebody;
@@ -64,10 +64,10 @@ class Proof:
     links : dict
         What goes from one rank to another: ``{(source, target): Fraction}``.
     events : list of Event
-        Every message, in order of arrival.
+        Every message, in order of arrival; empty if that was not recorded.
     history : list of list of (int, tuple)
         For each rank, its blocks after each of its rounds: (time, set of contributors as a bit
-        mask for each block, 0 for a block that it does not hold).
+        mask for each block, 0 for a block that it does not hold); empty if not recorded.
     """
 
     algorithm: Algorithm
@@ -127,7 +127,7 @@ def ranks(mask: int) -> str:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Write ascending numbers as spans: ``0-2, 5``."""
+    """Write numbers as spans, in their order: ``0-2, 5``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -135,6 +135,11 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def named(blocks: Sequence[int]) -> str:
+    """Write the numbers of blocks, in their order, as text: ``block 3``, ``blocks 0-2, 7``."""
+    return f"block{'s' if len(blocks) != 1 else ''} {spans(blocks)}"
 
 
 def hazards(each: Round) -> str | None:
@@ -178,16 +183,17 @@ class _Rank:
         self.record = record
         self.output = IN if in_place else OUT
         self.memory: dict[tuple[int, int], int] = {}
-        self.held = [0] * plan.nblocks
+        self.held = [0] * plan.nblocks if record else []
         for b in plan.held():
             self.memory[IN, b] = expressions.leaf(plan.rank, b)
-            self.held[b] = 1 << plan.rank
+            if record:
+                self.held[b] = 1 << plan.rank
         self.round = -1
         self.open = False
         self.clock = 0
         self.arrival = 0
         self.waiting: set[int] = set()
-        self.history = [(0, tuple(self.held))]
+        self.history = [(0, tuple(self.held))] if record else []
 
     def cells(self, run: Run) -> list[tuple[int, int]]:
         return run.cells(self.output)
@@ -221,7 +227,10 @@ class _Replay:
         self.sends: dict[tuple[int, int], deque[tuple[int, list[int], int]]] = {}
         self.recvs: dict[tuple[int, int], deque[tuple[int, int]]] = {}
         self.events: list[Event] = []
+        self.links: Counter[tuple[int, int]] = Counter()
+        self.messages = [0] * len(plans)
         self.folded = [0] * len(plans)
+        self.depth = 0
         self.ready = deque(range(len(plans)))
 
     def fail(self, rank: int, text: str) -> ProofError:
@@ -299,16 +308,20 @@ class _Replay:
             slot, posted = recvs.popleft()
             message = taker.plan.rounds[taker.round].messages[slot]
             run = message.run
-            if run.length != len(values):
+            blocks = [self.expressions.block[value] for value in values]
+            expected = list(taker.plan.numbers(message.home))
+            if blocks != expected:
                 raise self.fail(
                     target,
-                    f"expects {run.length} blocks from rank {source}, which sends {len(values)}",
+                    f"expects {named(expected)} from rank {source}, which sends {named(blocks)}",
                 )
             taker.write(run, values, not message.fold)
             time = 1 + (sent if sent > posted else posted)
+            self.depth = max(self.depth, time)
+            self.messages[source] += 1
+            self.links[source, target] += len(blocks)
             if self.record:
-                blocks = tuple([self.expressions.block[value] for value in values])
-                self.events.append(Event(time, source, target, blocks, message.fold))
+                self.events.append(Event(time, source, target, tuple(blocks), message.fold))
             for rank, done in ((giver, index), (taker, slot)):
                 rank.waiting.discard(done)
                 if time > rank.arrival:
@@ -360,29 +373,32 @@ class _Replay:
         plan = self.plans[0]
         p = len(self.plans)
         n = plan.algorithm.collective.per_array(p) * plan.cut
-        links: dict[tuple[int, int], int] = {}
-        sent, messages = [0] * p, [0] * p
-        for event in self.events:
-            pair = event.source, event.target
-            links[pair] = links.get(pair, 0) + len(event.blocks)
-            sent[event.source] += len(event.blocks)
-            messages[event.source] += 1
+        sent = [0] * p
+        for (source, _), count in self.links.items():
+            sent[source] += count
         return Proof(
             algorithm=plan.algorithm,
             p=p,
             root=plan.root,
             nblocks=plan.nblocks,
-            depth=max((event.time for event in self.events), default=0),
-            messages=messages,
+            depth=self.depth,
+            messages=self.messages,
             sent=[Fraction(count, n) for count in sent],
             folded=[Fraction(count, n) for count in self.folded],
-            links={pair: Fraction(count, n) for pair, count in links.items()},
+            links={pair: Fraction(count, n) for pair, count in self.links.items()},
             events=sorted(self.events),
             history=[rank.history for rank in self.ranks],
         )
 
 
-def check(collective: str | Algorithm, name: str | None = None, *, p: int, root: int = 0) -> Proof:
+def check(
+    collective: str | Algorithm,
+    name: str | None = None,
+    *,
+    p: int,
+    root: int = 0,
+    record: bool = True,
+) -> Proof:
     """Prove an algorithm for one p and root, or refuse it. Local.
 
     Parameters
@@ -393,6 +409,9 @@ def check(collective: str | Algorithm, name: str | None = None, *, p: int, root:
         The algorithm's name.
     p, root : int
         Number of ranks, and the root of a rooted collective.
+    record : bool
+        Whether to keep every message and what every rank holds after every round, as pictures
+        need; for an alltoall of many ranks that takes much memory.
 
     Returns
     -------
@@ -408,7 +427,7 @@ def check(collective: str | Algorithm, name: str | None = None, *, p: int, root:
 
     Notes
     -----
-    Takes time and memory in proportion to the number of messages times blocks, about 10 us each.
+    Takes time in proportion to the number of messages and of blocks in them, about 10 us each.
 
     Examples
     --------
@@ -419,9 +438,9 @@ def check(collective: str | Algorithm, name: str | None = None, *, p: int, root:
     """
     algorithm = collective if isinstance(collective, Algorithm) else get(collective, name or "")
     written = [compile(algorithm, p, r, root, merged=False) for r in range(p)]
-    merged = [compile(algorithm, p, r, root) for r in range(p)]
+    merged = [plan.merged() for plan in written]
     expressions = _Expressions(algorithm.collective.idempotent)
-    first = _Replay(written, expressions, in_place=False, record=True)
+    first = _Replay(written, expressions, in_place=False, record=record)
     first.run()
     results = first.results()
     others = [(written, True)]

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, NamedTuple, Union
 
@@ -46,6 +46,8 @@ SPACES = ("in", "out", "work", "tmp")
 # A merged round holds at most this many temporary blocks: they are memory, once for each
 # segment in flight.
 MERGED_TMP_BLOCKS = 32
+# And at most this many messages: each is a request, once for each segment in flight.
+MERGED_MESSAGES = 64
 
 Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
@@ -177,6 +179,20 @@ class Plan:
         """Return the number of the block for each place in the workspace."""
         parts = {b // self.cut for b in _homes(self)}
         return _blocks(sorted(parts), self.cut) + list(self.parcels)
+
+    def merged(self) -> Plan:
+        """Return the plan with neighbouring rounds joined where neither depends on the other."""
+        rounds = merge(self.rounds)
+        return replace(self, rounds=tuple(rounds), tmp=_extent(_runs(rounds), TMP))
+
+    def numbers(self, run: Run) -> Sequence[int]:
+        """Return the numbers of the blocks in a run, which in a parcel need not follow each other.
+
+        Of a temporary slot it is not known: what lands there is numbered by its home.
+        """
+        if run.space == WORK and run.first >= self.nblocks:
+            return self.parcels[run.first - self.nblocks :][: run.length]
+        return range(run.first, run.first + run.length)
 
 
 def _blocks(parts: Iterable[int], cut: int) -> list[int]:
@@ -467,18 +483,18 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
             raise builder.fail(f"yields {exchange!r}, which is not an Exchange")
         builder.add(exchange)
     builder.finish()
-    rounds = merge(builder.rounds) if merged else builder.rounds
-    return Plan(
+    plan = Plan(
         algorithm=algorithm,
         p=p,
         rank=rank,
         root=root,
         nblocks=builder.nblocks,
         cut=builder.cut,
-        rounds=tuple(rounds),
-        tmp=_extent(_runs(rounds), TMP),
+        rounds=tuple(builder.rounds),
+        tmp=_extent(_runs(builder.rounds), TMP),
         parcels=tuple(builder.parcels),
     )
+    return plan.merged() if merged else plan
 
 
 def _runs(rounds: Iterable[Round]) -> Iterator[Run]:
@@ -517,6 +533,8 @@ def _join(a: Round, b: Round) -> Round | None:
     """Return rounds `a` and `b` as one, or None if `b` depends on `a`."""
     shift = _extent((message.run for message in a.messages), TMP)
     if shift + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
+        return None
+    if a.messages and b.messages and len(a.messages) + len(b.messages) > MERGED_MESSAGES:
         return None
     landed = shared(message.run for message in a.messages if not message.send)
     read = shared(message.run for message in a.messages if message.send)
