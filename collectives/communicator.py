@@ -248,7 +248,7 @@ class Communicator(Calls, VectorCalls, Messages):
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self.size <= PROVEN_SIZE:
-                check.check(algorithm, p=self.size, root=root)
+                check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
             whole, split = (schedule.pack(source, whole=whole) for whole in (True, False))
             plan = self._plans[key] = _core.Plan(source, whole, split)
