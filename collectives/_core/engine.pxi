@@ -104,7 +104,7 @@ cdef class Engine:
             self.run(operation, choice.plan, keep)
         operation.next = self.idle
         self.idle = operation
-        return keep[0]
+        return finished(keep[0])
 
     cdef tuple check(self, Call *call, x, out, op, root, double prescale, double postscale):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
@@ -122,7 +122,7 @@ cdef class Engine:
             call.x = View(&self.token[0], 1, 1, CC_UINT8)
             call.out = View(&self.token[1], 1, 1, CC_UINT8)
             return None, None
-        kept_x = view_of(x, &call.x, "x", False)
+        kept_x = view_of(x, &call.x, "x", False, not reduces)
         if reduces:
             if type(op) is not Reduction:
                 raise ArgumentError(
@@ -135,7 +135,7 @@ cdef class Engine:
                 call.factor = postscale / self.size
             if call.fold == NULL or (reduction.average and scales[call.x.dtype] == NULL):
                 raise UnsupportedTypeError(
-                    f"{reduction.name} is not defined on {DTYPES[call.x.dtype]}; it is on "
+                    f"{reduction.name} is not defined on {dtype_text(call.x.dtype)}; it is on "
                     f"{', '.join(reduction.dtypes())}"
                 )
             if call.factor != 1.0 or prescale != 1.0:
@@ -143,21 +143,20 @@ cdef class Engine:
                 if call.scale == NULL:
                     raise UnsupportedTypeError(
                         f"prescale and postscale need a floating dtype, and x is "
-                        f"{DTYPES[call.x.dtype]}"
+                        f"{dtype_text(call.x.dtype)}"
                     )
         receives = call.kind != REDUCE or call.root == self.rank
         if not receives:
             call.out = View(NULL, call.x.count, call.x.itemsize, call.x.dtype)
             return None, kept_x
         if out is None:
-            result = kept_out = PyArray_NewLikeArray(<ndarray>kept_x, NPY_CORDER, NULL, 0)
-            view_of(kept_out, &call.out, "out", True)
+            result = kept_out = result_like(x, kept_x, &call.x, None, &call.out)
         elif out is x:
             result = out
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, not reduces)
         else:
             result = out
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, not reduces)
             check_output(call)
         return result, (kept_x, kept_out)
 
@@ -194,8 +193,7 @@ cdef class Engine:
         cdef cc_scale_fn kernel = call.scale
         cdef View *target = &call.out
         if target.data == NULL:
-            keep = (None, PyArray_NewLikeArray(<ndarray>keep[1], NPY_CORDER, NULL, 0))
-            view_of(keep[1], target, "x", True)
+            keep = (None, (keep[1], scratch_like(target)))
         with nogil:
             kernel(target.data, call.x.data, factor, call.x.count)
         call.x.data = target.data
@@ -317,7 +315,7 @@ cdef int check_output(Call *call) except -1:
     cdef int64_t nbytes = call.x.count * call.x.itemsize
     if call.out.dtype != call.x.dtype:
         raise BufferError(
-            f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must be equal"
+            f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must be equal"
         )
     if call.out.count != call.x.count:
         raise BufferError(
@@ -332,7 +330,7 @@ cdef str describe(Call *call, op, Choice choice, double prescale, double postsca
     """Return what a rank called, as the other ranks must have called it too."""
     parts = []
     if call.kind != BARRIER:
-        parts += [f"count={call.x.count}", f"dtype={DTYPES[call.x.dtype]}"]
+        parts += [f"count={call.x.count}", f"dtype={dtype_text(call.x.dtype)}"]
     if call.fold != NULL and call.kind != BARRIER:
         parts.append(f"op={op.name}")
     if call.kind == REDUCE or call.kind == BROADCAST:
