@@ -185,18 +185,29 @@ cdef Held exchanged(object array, Kind kind, str name):
     """Take a tensor over by its library's C functions."""
     cdef Held held = Held.__new__(Held)
     try:
-        if kind.framework == "torch":
-            # torch's functions show the memory that is not the tensor's values as well.
-            if array.requires_grad or array.is_neg() or array.is_conj():
-                raise frameworks.unexported(array, name, "torch", "it is not plain memory")
         kind.api.from_object(<void *>array, &held.versioned)
-    except (BufferError, MemoryError):
+    except MemoryError:
         raise
     except Exception as error:
         raise frameworks.unexported(array, name, kind.framework, error) from error
     held.tensor = &held.versioned.dl_tensor
     held.flags = held.versioned.flags
+    if kind.framework is not None:  # it is torch: no other framework has the functions
+        refuse_lazy(array, held.tensor.dtype.code, name)
     return held
+
+
+cdef int refuse_lazy(object tensor, int code, str name) except -1:
+    """Refuse what torch's functions show though its memory has other values than the tensor."""
+    if code == DL_COMPLEX and tensor.is_conj():
+        reason = "its values are the conjugates of what its memory has"
+    elif (code == DL_FLOAT or code == DL_COMPLEX) and tensor.is_neg():
+        reason = "its values are the negatives of what its memory has"
+    elif tensor.requires_grad:
+        reason = "it requires a gradient"
+    else:
+        return 0
+    raise frameworks.unexported(tensor, name, "torch", reason)
 
 
 cdef Held consumed(object capsule, str name):
@@ -356,10 +367,10 @@ cdef object result_like(object x, object kept, const View *like, tuple shape, Vi
         return pending_result(x, kind, kept, shape, out)
     if type(kept) is not Held:
         return numpy_result(kept, shape, out)
-    if shape is None:
-        shape = shape_of(kept)
     if kind.api != NULL:
         return allocated_result(kind, <Held>kept, shape, out)
+    if shape is None:
+        shape = shape_of(kept)
     if kind.framework == "torch":
         result = frameworks.empty(x, shape)
     else:
@@ -376,7 +387,7 @@ cdef object numpy_result(ndarray like, tuple shape, View *out):
     if shape is None:
         made = PyArray_NewLikeArray(like, NPY_CORDER, NULL, 0)
     else:
-        fill_dims(<int64_t *>dims, shape)
+        fill_dims(<int64_t *>dims, len(shape), shape)
         Py_INCREF(<object>PyArray_DESCR(like))  # PyArray_Empty takes it away
         made = PyArray_Empty(len(shape), dims, PyArray_DESCR(like), 0)
     out.data = <char *>PyArray_DATA(made)
@@ -384,18 +395,37 @@ cdef object numpy_result(ndarray like, tuple shape, View *out):
     return made
 
 
-cdef int64_t fill_dims(int64_t *dims, tuple shape) except -1:
+cdef int64_t fill_dims(int64_t *dims, int ndim, tuple shape) except -1:
     """Write a shape as C has it; return the number of elements."""
     cdef int64_t count = 1
-    cdef int k = 0
-    if len(shape) > DL_MAX_DIMENSIONS:
+    cdef int k
+    if ndim > DL_MAX_DIMENSIONS:
         raise BufferError(
-            f"the result has {len(shape)} dimensions, and may have at most {DL_MAX_DIMENSIONS}"
+            f"the result has {ndim} dimensions, and may have at most {DL_MAX_DIMENSIONS}"
         )
-    for length in shape:
-        dims[k] = length
+    for k in range(ndim):
+        dims[k] = shape[k]
         count *= dims[k]
-        k += 1
+    return count
+
+
+cdef int64_t shape_result(DLTensor *made, int64_t *dims, Held like, tuple shape) except -1:
+    """Give a tensor that is being made its shape and dtype; return the number of elements."""
+    cdef int64_t count = 1
+    cdef int k
+    made.data = NULL
+    made.device = DLDevice(DL_CPU, 0)
+    made.dtype = like.tensor.dtype
+    made.shape = dims
+    made.strides = NULL
+    made.byte_offset = 0
+    if shape is not None:
+        made.ndim = len(shape)
+        return fill_dims(dims, made.ndim, shape)
+    made.ndim = like.tensor.ndim
+    for k in range(made.ndim):
+        dims[k] = like.tensor.shape[k]
+        count *= dims[k]
     return count
 
 
@@ -410,14 +440,7 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     cdef DLTensor prototype
     cdef DLManagedTensorVersioned *managed = NULL
     cdef void *made = NULL
-    out.count = fill_dims(dims, shape)
-    prototype.data = NULL
-    prototype.device = DLDevice(DL_CPU, 0)
-    prototype.ndim = len(shape)
-    prototype.dtype = like.tensor.dtype
-    prototype.shape = dims
-    prototype.strides = NULL
-    prototype.byte_offset = 0
+    out.count = shape_result(&prototype, dims, like, shape)
     kind.api.allocate(&prototype, &managed, NULL, report)
     out.data = <char *>managed.dl_tensor.data + managed.dl_tensor.byte_offset
     if out.count == 0:
@@ -485,6 +508,7 @@ cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *
     cdef Pending result = Pending.__new__(Pending)
     cdef Block *block
     cdef DLTensor *tensor
+    cdef DLTensor prototype
     cdef int64_t dims[DL_MAX_DIMENSIONS]
     cdef size_t head = (sizeof(Block) + 63) & ~63
     cdef int k
@@ -493,22 +517,17 @@ cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *
     if type(kept) is not Held:
         result.array = numpy_result(kept, shape, out)
         return result
-    if shape is None:
-        shape = shape_of(kept)
-    out.count = fill_dims(dims, shape)
+    out.count = shape_result(&prototype, dims, <Held>kept, shape)
     if posix_memalign(<void **>&block, 64, head + max(64, out.count * out.itemsize)):
         raise MemoryError(f"no memory for a result of {out.count * out.itemsize} bytes")
     result.block = block
     block.managed.manager_ctx = NULL
     block.managed.deleter = free_block
     tensor = &block.managed.dl_tensor
+    tensor[0] = prototype
     tensor.data = out.data = <char *>block + head
-    tensor.device = DLDevice(DL_CPU, 0)
-    tensor.ndim = len(shape)
-    tensor.dtype = (<Held>kept).tensor.dtype
     tensor.shape = block.shape
     tensor.strides = block.strides
-    tensor.byte_offset = 0
     for k in range(tensor.ndim - 1, -1, -1):
         block.shape[k] = dims[k]
         block.strides[k] = 1 if k == tensor.ndim - 1 else block.strides[k + 1] * dims[k + 1]
