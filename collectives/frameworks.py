@@ -122,7 +122,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     error : object
         What the library said, or what we did.
     """
-    said = str(error).strip().partition("\n")[0]
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
     label = LABELS.get(framework or "", type(value).__name__)
     advice = ""
     if framework == "torch":
@@ -203,13 +203,9 @@ def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:
         If the dtype is one of `ml_dtypes`, and that is not imported.
     """
     try:
-        return np.dtype(name)
+        return np.dtype(name)  # ml_dtypes adds its names when it is imported
     except TypeError:
-        kind = getattr(sys.modules.get("ml_dtypes"), name, None)
-        if kind is None:
-            raise BufferError(
-                f"{argument} is {name}, for which NumPy has no dtype unless ml_dtypes is imported; "
-                f"import it, or pass out"
-            ) from None
-        return np.dtype(kind)
-
+        raise BufferError(
+            f"{argument} is {name}, for which NumPy has no dtype unless ml_dtypes is imported; "
+            f"import it, or pass out"
+        ) from None

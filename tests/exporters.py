@@ -89,6 +89,18 @@ def name_of(capsule: object) -> str:
     return _name(capsule).decode()
 
 
+# What was given out, by address: (exporter, managed tensor).
+_held = {}
+
+
+def _delete(address):
+    exporter, _ = _held.pop(address)  # KeyError, which ctypes prints, where it is called twice
+    exporter.deleted += 1
+
+
+_deleter = DELETER(_delete)
+
+
 class Exporter:
     """Exports an array, with whatever a test changes about it.
 
@@ -117,33 +129,29 @@ class Exporter:
         self.flags = flags
         self.changes = changes
         self.deleted = 0
+        self.given = 0
         self.capsules = []
-        self._managed = []
-        self._deleter = DELETER(self._delete)
-
-    def _delete(self, address):
-        assert address in [ctypes.addressof(managed) for managed in self._managed]
-        self.deleted += 1
 
     def managed(self):
-        """Return a new managed tensor; it lives as long as the exporter."""
+        """Return a new managed tensor: it lives, and with it the array, until it is deleted."""
         changes = dict(self.changes)
         managed = Versioned() if self.versioned else Unversioned()
         if self.versioned:
             managed.major, managed.minor = changes.pop("major", 1), 3
             managed.flags = self.flags
-        managed.deleter = changes.pop("deleter", self._deleter)
+        managed.deleter = changes.pop("deleter", _deleter)
         array, tensor = self.array, managed.tensor
         shape = changes.pop("shape", array.shape)
         strides = changes.pop("strides", tuple(s // array.itemsize for s in array.strides))
         tensor.data, tensor.device_type, tensor.ndim = array.ctypes.data, CPU, len(shape)
-        tensor.code, tensor.bits, tensor.lanes = CODES.get(array.dtype.kind), array.itemsize * 8, 1
+        tensor.code, tensor.bits, tensor.lanes = CODES.get(array.dtype.kind, 0), array.itemsize * 8, 1
         tensor.shape = (c_int64 * len(shape))(*shape)
         if strides is not None:
             tensor.strides = (c_int64 * len(shape))(*strides)
         for name, value in changes.items():
             setattr(tensor, name, value)
-        self._managed.append(managed)
+        self.given += 1
+        _held[ctypes.addressof(managed)] = self, managed
         return managed
 
     def __dlpack__(self, *, max_version=None):
@@ -159,7 +167,7 @@ class Exporter:
     def settled(self):
         """Return whether everything that was given out has come back, once."""
         gc.collect()
-        return self.deleted == len(self._managed)
+        return self.deleted == self.given
 
 
 class OldExporter(Exporter):
@@ -182,6 +190,8 @@ class TableExporter(Exporter):
 class Table:
     """C functions for a class, and what they were asked.
 
+    With an `error` they fail; an `allocation_error` is that of the allocator alone.
+
     Parameters
     ----------
     major : int
@@ -192,7 +202,7 @@ class Table:
 
     def __init__(self, major=1, previous=None):
         self.exported = 0
-        self.error = None
+        self.error = self.allocation_error = self.reported = None
         self.made = []
         self.api = ExchangeAPI(
             major=major,
@@ -206,12 +216,17 @@ class Table:
 
     def from_object(self, exporter, out):
         self.exported += 1
+        if self.error is not None:
+            return -1
         out[0] = ctypes.addressof(exporter.managed())
         return 0
 
     def allocate(self, prototype, out, context, report):
-        if self.error is not None:
-            report(context, b"MemoryError", self.error)
+        if self.allocation_error is not None:
+            try:
+                report(context, b"MemoryError", self.allocation_error)
+            except SystemError as error:  # ctypes finds the exception that was set
+                self.reported = error.__cause__
             return -1
         tensor = prototype[0]
         shape = tensor.shape[: tensor.ndim]
@@ -223,7 +238,7 @@ class Table:
 
     def to_object(self, managed, out):
         made = self.made[-1]
-        made.deleted += 1  # the object takes the managed tensor over
+        _delete(managed)  # the object takes the managed tensor over
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
         out[0] = id(made)
         return 0

@@ -452,3 +452,11 @@ def test_a_table_that_is_too_new():
     exported = Fallback(numbers())
     _core.examine(exported)
     assert (table.exported, len(exported.capsules)) == (0, 1)
+
+
+def test_functions_that_fail_without_an_error():
+    table = Table()
+    table.error = True
+    text = r"x is a Tabled whose memory cannot be shared \(its library exported nothing\)"
+    with pytest.raises(errors.BufferError, match=text):
+        _core.examine(table.new_class()(numbers()))

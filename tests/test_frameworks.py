@@ -236,11 +236,23 @@ def test_tensorflow_before_the_protocol(tf, monkeypatch):
 # -- dtypes that NumPy has only with ml_dtypes -----------------------------------------------------
 
 
-def test_dtypes_of_results_for_numpy(monkeypatch):
+def test_dtypes_of_results_for_numpy():
+    """A process of its own: the names stay when ml_dtypes is imported once."""
     imported("ml_dtypes")
-    assert frameworks.numpy_dtype("float32", "x") == np.float32
-    assert frameworks.numpy_dtype("bfloat16", "x").name == "bfloat16"
-    monkeypatch.delitem(sys.modules, "ml_dtypes")
-    text = "x is bfloat16, for which NumPy has no dtype unless ml_dtypes is imported; import it, or"
-    with pytest.raises(errors.BufferError, match=text):
-        frameworks.numpy_dtype("bfloat16", "x")
+    code = (
+        "from collectives import frameworks\n"
+        "print(frameworks.numpy_dtype('float32', 'x'))\n"
+        "try: frameworks.numpy_dtype('bfloat16', 'x')\n"
+        "except BufferError as error: print(error)\n"
+        "import ml_dtypes\n"
+        "print(frameworks.numpy_dtype('bfloat16', 'x'))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout.splitlines() == [
+        "float32",
+        "x is bfloat16, for which NumPy has no dtype unless ml_dtypes is imported; "
+        "import it, or pass out",
+        "bfloat16",
+    ]

@@ -59,11 +59,11 @@ ctypedef void (*dl_report)(void *, const char *, const char *) noexcept
 cdef struct DLPackExchangeAPI:
     DLPackVersion version
     DLPackExchangeAPI *previous
-    int (*allocate)(DLTensor *, DLManagedTensorVersioned **, void *, dl_report) except -1
-    int (*from_object)(void *, DLManagedTensorVersioned **) except -1
-    int (*to_object)(DLManagedTensorVersioned *, void **) except -1
-    int (*borrow)(void *, DLTensor *) except -1
-    int (*current_stream)(int32_t, int32_t, void **) except -1
+    int (*allocate)(DLTensor *, DLManagedTensorVersioned **, void *, dl_report) except? -1
+    int (*from_object)(void *, DLManagedTensorVersioned **) except? -1
+    int (*to_object)(DLManagedTensorVersioned *, void **) except? -1
+    void *borrow
+    void *current_stream
 
 cdef enum:
     DL_MAJOR = 1
@@ -185,7 +185,8 @@ cdef Held exchanged(object array, Kind kind, str name):
     """Take a tensor over by its library's C functions."""
     cdef Held held = Held.__new__(Held)
     try:
-        kind.api.from_object(<void *>array, &held.versioned)
+        if kind.api.from_object(<void *>array, &held.versioned) or held.versioned == NULL:
+            raise RuntimeError("its library exported nothing")
     except MemoryError:
         raise
     except Exception as error:
@@ -441,11 +442,13 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     cdef DLManagedTensorVersioned *managed = NULL
     cdef void *made = NULL
     out.count = shape_result(&prototype, dims, like, shape)
-    kind.api.allocate(&prototype, &managed, NULL, report)
+    if kind.api.allocate(&prototype, &managed, NULL, report) or managed == NULL:
+        raise MemoryError(f"the library of x allocated nothing for a result of shape {shape}")
     out.data = <char *>managed.dl_tensor.data + managed.dl_tensor.byte_offset
     if out.count == 0:
         out.data = &nowhere
-    kind.api.to_object(managed, &made)
+    if kind.api.to_object(managed, &made) or made == NULL:
+        raise BufferError(f"the library of x made no tensor of a result of shape {shape}")
     result = <object>made
     Py_DECREF(result)  # the reference that came is the one that `result` has
     return result

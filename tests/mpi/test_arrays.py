@@ -150,7 +150,7 @@ class Foreign(NumPy):
     dtypes = tuple(name for name in cc._core.DTYPES if name not in ("bfloat16",))
 
     def make(self, x):
-        return Exporter(x.copy())
+        return Exporter(np.array(x))
 
     def gaps(self, x):
         return Exporter(super().gaps(x))
@@ -410,9 +410,11 @@ def test_results_by_exchange_functions(world):
     assert type(got) is table.kind
     np.testing.assert_array_equal(got.array, total(comm))
     assert x.settled()
-    table.error = b"there is none left"
-    with pytest.raises(MemoryError, match="there is none left"):
+    table.allocation_error = b"there is none left"
+    with pytest.raises(MemoryError, match="the library of x allocated nothing"):
         comm.allreduce(x)
+    assert isinstance(table.reported, MemoryError)
+    assert str(table.reported) == "there is none left"
     assert x.settled()
     comm.barrier()
 
