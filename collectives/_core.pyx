@@ -3,8 +3,8 @@
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
-executor (no GIL, no Python, no algorithm), then what Python sees: arrays and reductions, DLPack, the
-memory of operations, requests, and the engine of a communicator.
+executor (no GIL, no Python, no algorithm), then what Python sees: arrays and reductions, tensors
+that come by DLPack, the memory of operations, requests, and the engine of a communicator.
 """
 
 include "_core/types.pxi"

@@ -5,6 +5,7 @@ None of them is ever imported here: whoever passes a tensor has its framework in
 
 from __future__ import annotations
 
+import importlib
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -189,9 +190,17 @@ def finished(result: Any, x: Any, framework: str) -> Any:
     jax = sys.modules["jax"]
     # Where 64 bits are off, JAX would make 32 of them.
     wide = x.dtype.name in ("float64", "int64", "uint64", "complex128")
-    with jax.enable_x64(True) if wide and not jax.config.jax_enable_x64 else nullcontext():
+    with _x64(jax) if wide and not jax.config.jax_enable_x64 else nullcontext():
         made = jax.dlpack.from_dlpack(result)
         return made if made.sharding == x.sharding else jax.device_put(made, x.sharding)
+
+
+def _x64(jax: Any) -> Any:
+    """Return a context in which JAX has 64 bits."""
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:  # it moved
+        enable = importlib.import_module("jax.experimental").enable_x64
+    return enable(True)
 
 
 def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:

@@ -144,7 +144,8 @@ class Exporter:
         shape = changes.pop("shape", array.shape)
         strides = changes.pop("strides", tuple(s // array.itemsize for s in array.strides))
         tensor.data, tensor.device_type, tensor.ndim = array.ctypes.data, CPU, len(shape)
-        tensor.code, tensor.bits, tensor.lanes = CODES.get(array.dtype.kind, 0), array.itemsize * 8, 1
+        tensor.code, tensor.lanes = CODES.get(array.dtype.kind, 0), 1
+        tensor.bits = array.itemsize * 8
         tensor.shape = (c_int64 * len(shape))(*shape)
         if strides is not None:
             tensor.strides = (c_int64 * len(shape))(*strides)

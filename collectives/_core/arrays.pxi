@@ -141,7 +141,7 @@ cdef struct View:
     int dtype
 
 
-# The dtypes that were moved and that no kernel knows, in the order of their codes: CC_NDTYPES + index.
+# The dtypes that no kernel knows and that were moved; the code of each is CC_NDTYPES + its index.
 cdef list other_dtypes = []
 
 

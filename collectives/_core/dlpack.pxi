@@ -76,7 +76,7 @@ cdef enum:
     DL_CUDA_HOST = 3
     DL_ROCM_HOST = 11
 
-DL_DEVICES = {
+cdef dict DL_DEVICES = {
     2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm", 12: "extension device",
     13: "cuda managed memory", 14: "oneapi", 15: "webgpu", 16: "hexagon", 17: "maia",
     18: "trainium",
@@ -92,7 +92,7 @@ cdef enum:
     DL_BOOL = 6
 
 # The names are NumPy's and ml_dtypes', so that a dtype has the same name in every library.
-DL_DTYPES = (
+cdef tuple DL_DTYPES = (
     "int", "uint", "float", "opaque", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3",
     "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
     "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn",
@@ -231,7 +231,9 @@ cdef Held consumed(object capsule, str name):
         PyCapsule_SetName(capsule, "used_dltensor")
         held.tensor = &held.unversioned.dl_tensor
     else:
-        raise BufferError(f"{name}.__dlpack__() returned {capsule!r}, and must return a DLPack capsule")
+        raise BufferError(
+            f"{name}.__dlpack__() returned {capsule!r}, and must return a DLPack capsule"
+        )
     return held
 
 
@@ -472,7 +474,7 @@ cdef void drop_capsule(object capsule) noexcept:
 
 
 # Two threads may wait for one request: one of them makes its array.
-making = threading.RLock()
+cdef object making = threading.RLock()
 
 
 @cython.final
@@ -489,7 +491,9 @@ cdef class Pending:
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if self.block == NULL:
             raise BufferError("the result has been taken over before")
-        capsule = PyCapsule_New(&self.block.managed, "dltensor", <void (*)(object) noexcept>drop_capsule)
+        capsule = PyCapsule_New(
+            &self.block.managed, "dltensor", <void (*)(object) noexcept>drop_capsule
+        )
         self.block = NULL
         return capsule
 
@@ -551,7 +555,7 @@ cdef ndarray scratch_like(View *view):
 
 
 def examine(array, str name="x", bint writable=False, bint moves=False):
-    """Return the address, the number of elements, their size and dtype, and what keeps them alive."""
+    """Return address, number of elements, their bytes and dtype, and what keeps them alive."""
     cdef View view
     kept = view_of(array, &view, name, writable, moves)
     return <uintptr_t>view.data, view.count, view.itemsize, dtype_text(view.dtype), kept

@@ -315,7 +315,8 @@ cdef int check_output(Call *call) except -1:
     cdef int64_t nbytes = call.x.count * call.x.itemsize
     if call.out.dtype != call.x.dtype:
         raise BufferError(
-            f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must be equal"
+            f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; "
+            f"they must be equal"
         )
     if call.out.count != call.x.count:
         raise BufferError(
