@@ -26,7 +26,7 @@ demo: $(MPICH)/installed
 	$(MPICH)/bin/collectives run -n 4 examples/lecture.py
 	$(MPICH)/bin/collectives bench allreduce -n 2 --algorithm all -b 8 -e 8M -f 32
 
-test: $(MPICH)/installed $(OPENMPI)/installed
+test: $(MPICH)/frameworks $(OPENMPI)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --ranks $(RANKS) $(STEPS)
 
 lint: $(MPICH)/installed
@@ -52,6 +52,11 @@ $(ENVS)/%/created:
 $(ENVS)/%/installed: $(ENVS)/%/created $(ENVS)/wheel/built
 	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[$*,test]"
 	$(@D)/bin/python -m pip install -q --force-reinstall --no-deps $(ENVS)/wheel/*.whl
+	touch $@
+
+# torch and JAX, for the tests of arrays: in one environment only, as they are large.
+$(MPICH)/frameworks: $(MPICH)/installed
+	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[frameworks]"
 	touch $@
 
 .SECONDARY:

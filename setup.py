@@ -15,6 +15,7 @@ core = Extension(
         "collectives/_core/binding.pxi",
         "collectives/_core/executor.pxi",
         "collectives/_core/arrays.pxi",
+        "collectives/_core/dlpack.pxi",
         "collectives/_core/memory.pxi",
         "collectives/_core/request.pxi",
         "collectives/_core/engine.pxi",

@@ -26,6 +26,28 @@ class Reduction:
     def dtypes(self) -> list[str]: ...
 
 @final
+class Held:
+    """A tensor of another library that came by DLPack."""
+
+@final
+class Kind:
+    """What is known of a class of arrays."""
+
+@final
+class Pending:
+    """A result that becomes an array of an immutable kind."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = ...,
+        max_version: tuple[int, int] | None = ...,
+        dl_device: tuple[int, int] | None = ...,
+        copy: bool | None = ...,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
 class Plan:
     source: Any
     def __new__(cls, source: Any, whole: Any, split: Any) -> Self: ...
@@ -105,7 +127,10 @@ class PlannedCall:
     def wait(self) -> Any: ...
 
 def bind(MPI: Any) -> None: ...
-def shape_of(x: Any, name: str = ...) -> tuple[int, ...]: ...
+def shape(x: Any, name: str = ...) -> tuple[int, ...]: ...
+def examine(
+    array: Any, name: str = ..., writable: bool = ..., moves: bool = ...
+) -> tuple[int, int, int, str, Any]: ...
 def fold(
     op: int, out: NDArray[Any], left: NDArray[Any], right: NDArray[Any], dtype: int | None = ...
 ) -> NDArray[Any]: ...

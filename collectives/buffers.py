@@ -1,7 +1,8 @@
 """Any array as NumPy sees it: what the core does not recognise at a glance comes here.
 
-The core reads contiguous NumPy arrays of its dtypes itself. Everything else that has the buffer
-protocol is wrapped without a copy; what cannot be used is refused by name.
+The core reads contiguous NumPy arrays of its dtypes itself, and tensors that come by DLPack.
+Everything else that has the buffer protocol is wrapped without a copy; what cannot be used is
+refused by name.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives import frameworks
 from collectives.errors import BufferError, UnsupportedTypeError
 
-__all__ = ["DTYPES", "as_array", "contiguous", "dtype_name"]
+__all__ = ["DTYPES", "as_array", "contiguous", "dtype_name", "unsupported"]
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
+NUMPY = (np.ndarray, np.generic)
+MOVED_BYTES = (1, 2, 4, 8, 16)  # sizes of elements that may be moved without a kernel
 
 
 def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
@@ -47,9 +51,10 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
     try:
         view = memoryview(value)
     except TypeError:
-        remedy = "; pass np.asarray(...) of it" if isinstance(value, int | float | list) else ""
+        remedy = frameworks.remedy(value, name)
         raise BufferError(
-            f"{name} is a {type(value).__name__}, which has no buffer{remedy}"
+            f"{name} is a {type(value).__name__}, which has no buffer"
+            + (f"; {remedy}" if remedy else "")
         ) from None
     if writable and view.readonly:
         raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
@@ -59,13 +64,21 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
         raise UnsupportedTypeError(f"{name} has the format {view.format!r}: {error}") from None
 
 
-def dtype_name(array: NDArray[Any], name: str) -> str:
+def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
     """Return the dtype's name as the kernels know it. Local.
+
+    Parameters
+    ----------
+    array : ndarray
+    name : str
+        The argument's name, for the error.
+    moves : bool
+        Whether its elements are only moved: then they may be numbers that no kernel knows.
 
     Raises
     ------
     UnsupportedTypeError
-        If no kernel knows it; the text lists those that they know.
+        If it is not supported; the text lists what is.
     """
     dtype = array.dtype
     if not dtype.isnative:
@@ -73,9 +86,52 @@ def dtype_name(array: NDArray[Any], name: str) -> str:
             f"{name} has the byte-swapped dtype {dtype.str!r}; "
             f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
-    if dtype.name not in DTYPES:
-        raise UnsupportedTypeError(f"{name} has dtype {dtype}; supported are {', '.join(DTYPES)}")
-    return dtype.name
+    if dtype.name in DTYPES:
+        return dtype.name
+    number = dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
+    movable = number and dtype.itemsize in MOVED_BYTES
+    if movable and moves:
+        return dtype.name
+    raise unsupported(name, str(dtype), movable, moves, _remedy(dtype, name, moves))
+
+
+def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
+    """Return what to pass in place of an array of that dtype, or ""."""
+    if dtype.kind in "mM":
+        return f"pass {name}.view('int64')"
+    if dtype.names is not None:
+        return f"pass its fields one by one, {name}[{dtype.names[0]!r}] first"
+    if dtype.kind in "SU" and moves:
+        return f"pass {name}.view('uint8')"
+    return ""
+
+
+def unsupported(
+    name: str, dtype: str, movable: bool, moves: bool, remedy: str = ""
+) -> UnsupportedTypeError:
+    """Return the error for a dtype that cannot be used; it lists what can. Local.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name.
+    dtype : str
+        What came.
+    movable : bool
+        Whether it could be moved.
+    moves : bool
+        Whether it was to be moved only.
+    remedy : str, optional
+        What to pass in place of it.
+    """
+    parts = [f"{name} has dtype {dtype}"]
+    if movable and not moves:
+        parts[0] += ", which can be moved from rank to rank but not folded"
+    if remedy:
+        parts.append(remedy)
+    more = ", and any other number of 1, 2, 4, 8 or 16 bytes" if moves else ""
+    parts.append(f"supported are {', '.join(DTYPES)}{more}")
+    return UnsupportedTypeError("; ".join(parts))
 
 
 def contiguous(array: NDArray[Any], name: str, writable: bool) -> NDArray[Any]:

@@ -302,7 +302,7 @@ class VectorCalls:
     def _allgatherv(
         self, x: Any, out: Any, counts: Counts | None, algorithm: str | None, blocking: bool
     ) -> Any:
-        shape = _core.shape_of(x)
+        shape = _core.shape(x)
         every = self._counts(counts, prod(shape))
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
@@ -318,7 +318,7 @@ class VectorCalls:
         algorithm: str | None,
         blocking: bool,
     ) -> Any:
-        shape = _core.shape_of(x)
+        shape = _core.shape(x)
         every = self._counts(counts, prod(shape))
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
@@ -336,9 +336,9 @@ class VectorCalls:
     ) -> Any:
         if x is None and (out is None or self.rank == root):
             raise ArgumentError("x is None, and must be an array on the root and where out is None")
-        shape = () if x is None else _core.shape_of(x)
+        shape = () if x is None else _core.shape(x)
         if counts is None:
-            mine = -1 if out is None else prod(_core.shape_of(out, "out"))
+            mine = -1 if out is None else prod(_core.shape(out, "out"))
             said = self._call(ALLGATHER, np.array([mine, prod(shape)], np.int64), None, None, 0, None)
             every = _wanted(said[:, 0], int(said[root, 1]))
         else:
@@ -359,7 +359,7 @@ class VectorCalls:
         postscale: float,
         blocking: bool,
     ) -> Any:
-        shape = _core.shape_of(x)
+        shape = _core.shape(x)
         every = _equal_parts(prod(shape), self.size) if counts is None else self._given(counts)
         part = _joined(shape, int(every[self.rank]))
         return self._engine.call_vector(
@@ -391,7 +391,7 @@ class VectorCalls:
             received = self._call(ALLTOALL, sent, None, None, 0, None)
         else:
             received = self._given(receive_counts, "receive_counts")
-        joined = _joined(_core.shape_of(x), int(received.sum()))
+        joined = _joined(_core.shape(x), int(received.sum()))
         return self._engine.call_vector(
             ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, blocking, sent, received, joined
         )

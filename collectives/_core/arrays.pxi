@@ -1,4 +1,5 @@
-# Arrays and reductions: how the core reads a NumPy array, and which kernel folds it.
+# Arrays and reductions: how the core reads a NumPy array, and which kernel folds it. What is no
+# NumPy array goes to dlpack.pxi.
 
 from cpython.exc cimport PyErr_CheckSignals
 from numpy cimport (
@@ -9,7 +10,7 @@ from numpy cimport (
     PyArray_TYPE, import_array, ndarray, npy_intp,
 )
 
-from collectives import buffers
+from collectives import buffers, frameworks
 from collectives.errors import (
     ArgumentError, BufferError, CommunicatorError, MismatchError, MPIError, StallError,
     UnsupportedTypeError,
@@ -149,14 +150,34 @@ cdef struct View:
     int dtype
 
 
-cdef object view_of(object array, View *view, str name, bint writable):
-    """Fill a view; return the object that keeps it alive (a packed copy where one was needed)."""
+# The dtypes that no kernel knows and that were moved; the code of each is CC_NDTYPES + its index.
+cdef list other_dtypes = []
+
+
+cdef int other_code(str dtype) except -1:
+    """Return the code of a dtype that no kernel knows: a new one if it was never seen."""
+    if dtype not in other_dtypes:
+        other_dtypes.append(dtype)
+    return CC_NDTYPES + other_dtypes.index(dtype)
+
+
+cdef str dtype_text(int code):
+    """Return the name of a dtype, for messages, and for ranks to agree on."""
+    return DTYPES[code] if code < CC_NDTYPES else other_dtypes[code - CC_NDTYPES]
+
+
+cdef object view_of(object array, View *view, str name, bint writable, bint moves=False):
+    """Fill a view; return the object that keeps it alive (a packed copy where one was needed).
+
+    That is an ndarray, or a Held for what comes by DLPack. With `moves`, dtypes without kernels are
+    accepted: the code is CC_NDTYPES or more then, and must not be looked up in `folds` or `scales`.
+    """
     cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
     global bfloat16_number
     cdef int number
     cdef ndarray a
     if not PyArray_CheckExact(array):
-        array = buffers.as_array(array, name, writable)
+        return view_of_other(array, view, name, writable, moves)
     a = array
     number = PyArray_TYPE(a)
     if 0 <= number < NTYPES:
@@ -164,7 +185,8 @@ cdef object view_of(object array, View *view, str name, bint writable):
     else:
         view.dtype = CC_BFLOAT16 if number == bfloat16_number else -1
     if view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
-        view.dtype = DTYPES.index(buffers.dtype_name(a, name))
+        dtype = buffers.dtype_name(a, name, moves)
+        view.dtype = DTYPES.index(dtype) if dtype in DTYPES else other_code(dtype)
         if view.dtype == CC_BFLOAT16:
             bfloat16_number = number
     if not PyArray_CHKFLAGS(a, flags):
@@ -209,10 +231,10 @@ cdef int user_fold(void *user, char *dst, char *left, char *right, int64_t n) no
     return 0
 
 
-def shape_of(x, str name="x"):
+def shape(x, str name="x"):
     """Return the shape of an array of any kind. Local."""
     cdef View view
-    return view_of(x, &view, name, False).shape
+    return shape_of(view_of(x, &view, name, False, True))
 
 
 def fold(int op, out, left, right, dtype=None):

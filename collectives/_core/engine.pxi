@@ -2,8 +2,6 @@
 
 from cpython.number cimport PyNumber_Index
 
-import numpy
-
 from collectives import spec
 
 # The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
@@ -82,6 +80,7 @@ cdef class Engine:
     cdef int array_parts[<int>KINDS]
     cdef bint rooted[<int>KINDS]
     cdef bint reduces[<int>KINDS]
+    cdef bint keeps_shape[<int>KINDS]  # whether a result has the shape of `x`
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
         cdef int kind, at_root
@@ -97,6 +96,8 @@ cdef class Engine:
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
             self.reduces[kind] = contract.reduces
+            given, got = contract.inputs(1, 2, 1), contract.outputs(1, 2, 1)
+            self.keeps_shape[kind] = len(given) == len(got)
             for at_root in range(2):
                 place = self.rank, self.size, self.rank if at_root else -1
                 inputs, outputs = contract.inputs(*place), contract.outputs(*place)
@@ -192,15 +193,15 @@ cdef class Engine:
         call.x = View(NULL, 0, 1, 0)
         call.out = View(NULL, 0, 1, 0)
         if x is not None:
-            kept_x = view_of(x, &call.x, "x", False)
+            kept_x = view_of(x, &call.x, "x", False, True)
         if out is not None:
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, True)
         if x is None:
             call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
         elif out is not None:
             if call.x.dtype != call.out.dtype:
                 raise BufferError(
-                    f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must "
+                    f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must "
                     f"be equal"
                 )
             if overlap(&call.x, &call.out):
@@ -232,7 +233,7 @@ cdef class Engine:
         self.run(op, choice.plan, keep)
         op.next = self.idle
         self.idle = op
-        return keep[0]
+        return finished(keep[0])
 
     cdef tuple agreed(
         self, Call *call, x, out, op, root, algorithm, bint vector=False, shape=None
@@ -256,6 +257,7 @@ cdef class Engine:
     cdef tuple check(self, Call *call, x, out, op, root):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
         cdef int kind = call.kind
+        cdef bint moves = not self.reduces[kind]
         cdef int divisor
         call.counts = NULL
         call.root = self.check_root(root) if self.rooted[kind] else 0
@@ -270,11 +272,11 @@ cdef class Engine:
             return None, None
         if x is None and call.role.inputs == 0 and out is not None:
             kept_x = None
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, moves)
             call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
             call.part = call.out.count
         else:
-            kept_x = view_of(x, &call.x, "x", False)
+            kept_x = view_of(x, &call.x, "x", False, moves)
             divisor = call.role.inputs if call.role.inputs else self.array_parts[kind]
             call.part = call.x.count
             if divisor != 1:
@@ -292,34 +294,30 @@ cdef class Engine:
         if kept_x is None:
             result = out
         elif out is None:
-            if kind < ALLGATHER or kind == ALLTOALL or kind > SCATTER:
-                result = kept_out = PyArray_NewLikeArray(<ndarray>kept_x, NPY_CORDER, NULL, 0)
-            else:
-                result = kept_out = self.new_result(call, kept_x)
-            view_of(kept_out, &call.out, "out", True)
+            shape = None if self.keeps_shape[kind] else self.new_shape(call, kept_x)
+            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
             return result, kept_x, kept_out, keep
         else:
             result = out
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, moves)
             if out is x and self.array_parts[kind] == 1:
                 return result, kept_x, kept_out, keep
         kept_x = self.check_output(call, kept_x, call.part * call.role.outputs)
         return result, kept_x, kept_out, keep
 
-    cdef object new_result(self, Call *call, ndarray x):
-        """Return a new array for a result that has another shape than `x`."""
-        shape = (<object>x).shape
+    cdef tuple new_shape(self, Call *call, kept_x):
+        """Return the shape of a new result that has another than `x`."""
+        shape = shape_of(kept_x)
         if call.kind == ALLGATHER or call.kind == GATHER:
-            shape = (self.size, *shape)
-        elif shape and shape[0] % self.size == 0:
-            shape = (shape[0] // self.size, *shape[1:])
-        else:
-            shape = (call.part,)
-        return numpy.empty(shape, (<object>x).dtype)
+            return self.size, *shape
+        if shape and shape[0] % self.size == 0:
+            return shape[0] // self.size, *shape[1:]
+        return call.part,
 
     cdef tuple check_vector(self, Call *call, x, out, op, root, shape):
         """Check the arguments of a vector form, as `check` does; the counts are in the call."""
         cdef int kind = call.kind
+        cdef bint moves = not self.reduces[kind]
         cdef int64_t total = 0
         cdef int64_t wanted
         cdef int r
@@ -330,10 +328,10 @@ cdef class Engine:
             total += call.counts[r]
         if x is None and call.role.inputs == 0 and out is not None:
             kept_x = None
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, moves)
             call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
         else:
-            kept_x = view_of(x, &call.x, "x", False)
+            kept_x = view_of(x, &call.x, "x", False, moves)
             wanted = self.elements(call.counts, call.role.inputs, call.role.first_input)
             if call.role.inputs and call.x.count != wanted:
                 raise ArgumentError(
@@ -352,12 +350,11 @@ cdef class Engine:
         if kept_x is None:
             result = out
         elif out is None:
-            result = kept_out = numpy.empty(shape, (<object>kept_x).dtype)
-            view_of(kept_out, &call.out, "out", True)
+            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
             return result, kept_x, kept_out, keep
         else:
             result = out
-            kept_out = view_of(out, &call.out, "out", True)
+            kept_out = view_of(out, &call.out, "out", True, moves)
         kept_x = self.check_output(call, kept_x, wanted)
         return result, kept_x, kept_out, keep
 
@@ -388,7 +385,7 @@ cdef class Engine:
         if reduction.function is not None:
             user = UserFold.__new__(UserFold)
             user.function = reduction.function
-            user.number = PyArray_TYPE(<ndarray>kept_x)
+            user.number = frameworks.numpy_dtype(dtype_text(call.x.dtype), "x").num
             call.user = <void *>user
             call.ordered = not reduction.commutative
         else:
@@ -396,7 +393,7 @@ cdef class Engine:
             call.fold = folds[reduction.code][call.x.dtype]
             if call.fold == NULL or (reduction.average and scales[call.x.dtype] == NULL):
                 raise UnsupportedTypeError(
-                    f"{reduction.name} is not defined on {DTYPES[call.x.dtype]}; it is on "
+                    f"{reduction.name} is not defined on {dtype_text(call.x.dtype)}; it is on "
                     f"{', '.join(reduction.dtypes())}"
                 )
         if reduction.average:
@@ -411,7 +408,7 @@ cdef class Engine:
             if call.scale == NULL:
                 raise UnsupportedTypeError(
                     f"prescale and postscale need a floating dtype, and x is "
-                    f"{DTYPES[call.x.dtype]}"
+                    f"{dtype_text(call.x.dtype)}"
                 )
         return user
 
@@ -422,7 +419,7 @@ cdef class Engine:
         cdef char *out = call.out.data
         if call.out.dtype != call.x.dtype:
             raise BufferError(
-                f"out is {DTYPES[call.out.dtype]} and x is {DTYPES[call.x.dtype]}; they must be "
+                f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must be "
                 f"equal"
             )
         if call.out.count != wanted:
@@ -434,9 +431,9 @@ cdef class Engine:
             return kept_x
         if call.kind == ALLTOALL:
             # No block stays where it is, so the input is read from a copy.
-            kept_x = kept_x.copy()
-            view_of(kept_x, &call.x, "x", False)
-            return kept_x
+            source = scratch_like(&call.x)
+            memcpy(call.x.data, x, call.x.count * call.x.itemsize)
+            return source
         before_x = call.role.first_input * call.part
         before_out = call.role.first_output * call.part
         if call.counts != NULL:
@@ -495,9 +492,8 @@ cdef class Engine:
         """Find memory for the scaled input: the output, or where that is smaller one of our own."""
         call.scaled = call.out
         if call.out.count != call.x.count:
-            scaled = PyArray_NewLikeArray(<ndarray>keep[1], NPY_CORDER, NULL, 0)
-            view_of(scaled, &call.scaled, "x", True)
-            return (*keep, scaled)
+            call.scaled = call.x
+            return (*keep, scratch_like(&call.scaled))
         return keep
 
     cdef Operation *idle_operation(self) except NULL:
@@ -657,7 +653,7 @@ cdef class Engine:
         if call.kind != BARRIER:
             if not vector:
                 parts.append(f"count={call.part * self.array_parts[call.kind]}")
-            parts.append(f"dtype={DTYPES[call.x.dtype]}")
+            parts.append(f"dtype={dtype_text(call.x.dtype)}")
         if self.reduces[call.kind] and call.kind != BARRIER:
             parts.append(f"op={op.name}")
         if self.rooted[call.kind]:

@@ -53,7 +53,7 @@ cdef class PlannedCall:
     def __call__(self):
         self.begin()
         self.engine.run(self.op, self.choice.plan, self.keep)
-        return self.keep[0]
+        return finished(self.keep[0])
 
     def start(self):
         """Start a run and return at once; see `Communicator.iallreduce`.

@@ -97,7 +97,7 @@ cdef class Request:
         self.settle()
         if self.error is not None:
             raise self.error
-        return self.keep[0]
+        return finished(self.keep[0])
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""

@@ -1,0 +1,220 @@
+"""Tensors of torch, JAX and TensorFlow, where the core needs more than DLPack says.
+
+None of them is ever imported here: whoever passes a tensor has its framework in `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from collectives.errors import BufferError, UnsupportedTypeError
+
+__all__ = ["empty", "exported", "finished", "framework_of", "numpy_dtype", "remedy", "unexported"]
+
+LABELS = {"torch": "torch tensor", "jax": "JAX array", "tensorflow": "TensorFlow tensor"}
+# By the first part of the name of the module that defines a class.
+PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
+
+MAX_VERSION = (1, 3)  # of DLPack, that the core reads
+
+# TensorFlow ends the process when it is asked for the memory of one of these.
+TENSORFLOW_HANDLES = ("string", "resource", "variant")
+
+
+def framework_of(kind: type) -> str | None:
+    """Return which framework a class of arrays belongs to. Local.
+
+    Parameters
+    ----------
+    kind : type
+        The class of an argument.
+
+    Returns
+    -------
+    str or None
+        ``"torch"``, ``"jax"``, ``"tensorflow"``; None for classes that are of no framework, or are
+        of one and are no arrays.
+    """
+    for base in kind.__mro__:
+        framework = PACKAGES.get(str(base.__module__).partition(".")[0])
+        if framework == "tensorflow":
+            # Its variables and modules have the same first name.
+            tensor = getattr(sys.modules.get(framework), "Tensor", None)
+            return framework if isinstance(tensor, type) and issubclass(kind, tensor) else None
+        if framework is not None:
+            return framework if hasattr(kind, "__dlpack__") else None
+    return None
+
+
+def exported(value: Any, name: str, framework: str | None) -> Any:
+    """Return a tensor as a DLPack capsule, versioned where it can be. Local.
+
+    Parameters
+    ----------
+    value : array
+        Has ``__dlpack__``, or is TensorFlow's.
+    name : str
+        The argument's name, for the error.
+    framework : str or None
+        What `framework_of` says of its class.
+
+    Returns
+    -------
+    capsule or ndarray
+        A NumPy array for the dtypes that TensorFlow has and does not export.
+
+    Raises
+    ------
+    BufferError
+        If it has no memory that can be shared; the text has the framework's own, and the remedy.
+    UnsupportedTypeError
+        If its elements are no numbers.
+    """
+    if framework == "tensorflow":
+        return _exported_by_tensorflow(value, name)
+    try:
+        try:
+            return value.__dlpack__(max_version=MAX_VERSION)
+        except TypeError:
+            return value.__dlpack__()  # from before versions
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unexported(value, name, framework, error) from error
+
+
+def _exported_by_tensorflow(value: Any, name: str) -> Any:
+    tensorflow = sys.modules["tensorflow"]
+    label = LABELS["tensorflow"]
+    if not hasattr(value, "numpy"):
+        raise BufferError(
+            f"{name} is a symbolic {label}, which has no memory yet; "
+            f"call the collective outside of tf.function"
+        )
+    if value.dtype.name in TENSORFLOW_HANDLES:
+        raise UnsupportedTypeError(f"{name} is a {label} of dtype {value.dtype.name}, not numbers")
+    try:
+        if hasattr(value, "__dlpack__"):
+            return value.__dlpack__()
+        return tensorflow.experimental.dlpack.to_dlpack(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if value.device.endswith("CPU:0"):
+            return value.numpy()
+        raise unexported(value, name, "tensorflow", error) from error
+
+
+def unexported(value: Any, name: str, framework: str | None, error: object) -> BufferError:
+    """Return the error for a tensor whose memory its library does not show. Local.
+
+    Parameters
+    ----------
+    value : array
+    name : str
+        The argument's name.
+    framework : str or None
+        What `framework_of` says of its class.
+    error : object
+        What the library said, or what we did.
+    """
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    label = LABELS.get(framework or "", type(value).__name__)
+    advice = ""
+    if framework == "torch":
+        advice = _torch_remedy(value, name)
+    elif framework == "jax" and "tracer" in type(value).__name__.lower():
+        said, advice = "it is being traced", "call the collective outside of jax.jit"
+    elif framework == "jax" and len(value.sharding.device_set) > 1:
+        advice = f"pass one of {name}.addressable_shards"
+    return BufferError(
+        f"{name} is a {label} whose memory cannot be shared ({said})"
+        + (f"; {advice}" if advice else "")
+    )
+
+
+def _torch_remedy(value: Any, name: str) -> str:
+    """Return what makes plain memory of a torch tensor."""
+    if value.requires_grad:
+        return f"pass {name}.detach()"
+    if value.is_quantized:
+        return f"pass {name}.int_repr() or {name}.dequantize()"
+    if str(value.layout) != "torch.strided":
+        return f"pass {name}.to_dense()"
+    if value.is_conj():
+        return f"pass {name}.resolve_conj()"
+    if value.is_neg():
+        return f"pass {name}.resolve_neg()"
+    return ""
+
+
+def remedy(value: Any, name: str) -> str:
+    """Return what to pass in place of something that has no memory of its own, or "". Local."""
+    if isinstance(value, int | float | list):
+        return "pass np.asarray(...) of it"
+    variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
+    if isinstance(variable, type) and isinstance(value, variable):
+        if name == "out":
+            return "leave out away and assign what is returned"
+        return f"pass {name}.value()"
+    return ""
+
+
+def empty(x: Any, shape: tuple[int, ...]) -> Any:
+    """Return a new tensor with the dtype of a torch tensor, in host memory. Local."""
+    return sys.modules["torch"].empty(shape, dtype=x.dtype)
+
+
+def finished(result: Any, x: Any, framework: str) -> Any:
+    """Return the array of an immutable kind that takes a result over. Local.
+
+    Parameters
+    ----------
+    result : Pending or ndarray
+        The result; a `Pending` has ``__dlpack__`` and is not copied.
+    x : array
+        The argument whose kind and dtype the result has.
+    framework : str
+        ``"jax"`` or ``"tensorflow"``.
+    """
+    if framework == "tensorflow":
+        tensorflow = sys.modules["tensorflow"]
+        if isinstance(result, np.ndarray):
+            return tensorflow.convert_to_tensor(result)
+        return tensorflow.experimental.dlpack.from_dlpack(result.__dlpack__())
+    jax = sys.modules["jax"]
+    # Where 64 bits are off, JAX would make 32 of them.
+    wide = x.dtype.name in ("float64", "int64", "uint64", "complex128")
+    with _x64(jax) if wide and not jax.config.jax_enable_x64 else nullcontext():
+        made = jax.dlpack.from_dlpack(result)
+        return made if made.sharding == x.sharding else jax.device_put(made, x.sharding)
+
+
+def _x64(jax: Any) -> Any:
+    """Return a context in which JAX has 64 bits."""
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:  # it moved
+        enable = importlib.import_module("jax.experimental").enable_x64
+    return enable(True)
+
+
+def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:
+    """Return NumPy's dtype of that name, if it has one now. Local.
+
+    Raises
+    ------
+    BufferError
+        If the dtype is one of `ml_dtypes`, and that is not imported.
+    """
+    try:
+        return np.dtype(name)  # ml_dtypes adds its names when it is imported
+    except TypeError:
+        raise BufferError(
+            f"{argument} is {name}, for which NumPy has no dtype unless ml_dtypes is imported; "
+            f"import it, or pass out"
+        ) from None
