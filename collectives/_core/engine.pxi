@@ -423,9 +423,9 @@ cdef class Engine:
                 f"equal"
             )
         if call.out.count != wanted:
+            due = "x" if self.keeps_shape[call.kind] and call.counts == NULL else "the result"
             raise BufferError(
-                f"out has {call.out.count} elements, and the result has {wanted}; they must be "
-                f"equal"
+                f"out has {call.out.count} elements and {due} has {wanted}; they must be equal"
             )
         if call.role.inputs == 0 or not overlap(&call.x, &call.out):
             return kept_x
