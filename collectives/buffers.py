@@ -60,7 +60,7 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
 
 
 def dtype_name(array: NDArray[Any], name: str) -> str:
-    """Return the dtype's name as the kernels know it. Local.
+    """Return the name of the dtype of `array` as the kernels know it; `name` is for errors. Local.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def dtype_name(array: NDArray[Any], name: str) -> str:
 
 
 def contiguous(array: NDArray[Any], name: str, writable: bool) -> NDArray[Any]:
-    """Return the array, or a packed copy of it where it is only read. Local.
+    """Return `array`, or a packed copy of it where not `writable`; `name` is for errors. Local.
 
     Raises
     ------

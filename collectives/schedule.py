@@ -77,12 +77,12 @@ class Run(NamedTuple):
     length: int
 
     def cells(self, output: int = OUT) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers, where ``OUT`` is the space `output`."""
+        """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
         space = output if self.space == OUT else self.space
         return [(space, b) for b in range(self.first, self.first + self.length)]
 
     def shared(self) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``."""
+        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``. Local."""
         return self.cells(IN)
 
     def __str__(self) -> str:

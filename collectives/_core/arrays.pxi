@@ -110,6 +110,17 @@ def reduction_named(name):
 
 @cython.final
 cdef class Reduction:
+    """A reduction operation, such as `collectives.SUM`.
+
+    Attributes
+    ----------
+    name : str
+    code : int
+        The number of its kernels.
+    average : bool
+        Whether the result is divided by the number of ranks.
+    """
+
     cdef readonly str name
     cdef readonly int code
     cdef readonly bint average
