@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 GENERATED = ("_build", "algorithms")  # written by the build; nothing of them is typed by hand
 
-FENCE = re.compile(r"( *)```(\S*)$")
+FENCE = re.compile(r"( *)```(.*)$")
 COMMENT = re.compile(r" *<!-- ([\w ]+?)(?:: (.*?))? -->$")
 DEADLINE = 90  # seconds for a program or command; a quiet machine with two cores needs 2
 
