@@ -158,23 +158,23 @@ class Plan:
     parcels: tuple[int, ...]
 
     def inputs(self) -> range:
-        """Return the parts in the input of this rank."""
+        """Return the parts in the input of this rank. Local."""
         return self.algorithm.collective.inputs(self.rank, self.p, self.root)
 
     def outputs(self) -> range:
-        """Return the parts in the output of this rank."""
+        """Return the parts in the output of this rank. Local."""
         return self.algorithm.collective.outputs(self.rank, self.p, self.root)
 
     def held(self) -> list[int]:
-        """Return the numbers of the blocks in the input of this rank."""
+        """Return the numbers of the blocks in the input of this rank. Local."""
         return _blocks(self.inputs(), self.cut)
 
     def wanted(self) -> list[int]:
-        """Return the numbers of the blocks in the output of this rank."""
+        """Return the numbers of the blocks in the output of this rank. Local."""
         return _blocks(self.outputs(), self.cut)
 
     def workspace(self) -> list[int]:
-        """Return the number of the block for each place in the workspace."""
+        """Return the number of the block for each place in the workspace. Local."""
         parts = {b // self.cut for b in _homes(self)}
         return _blocks(sorted(parts), self.cut) + list(self.parcels)
 

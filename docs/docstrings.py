@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from typing import Any
 
 from docutils import nodes
+from sphinx.util import logging
+
+import collectives
+from collectives import Reduction
 
 HEADING = re.compile(r"[-=]{3,}$")
 
@@ -16,6 +21,7 @@ def setup(app: Any) -> dict[str, bool]:
     # Before numpydoc, which has 500.
     app.connect("autodoc-process-docstring", without_headings, priority=400)
     app.connect("missing-reference", imported)
+    app.connect("env-check-consistency", complete)
     return {"parallel_read_safe": True}
 
 
@@ -46,3 +52,21 @@ def imported(app: Any, env: Any, node: Any, text: nodes.Node) -> nodes.Node | No
     domain = env.get_domain("py")
     link = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, text)
     return link or text
+
+
+def complete(app: Any, env: Any) -> None:
+    """Warn of public names that no page describes."""
+    described = env.get_domain("py").objects
+    public = {name: getattr(collectives, name) for name in collectives.__all__}
+    for name, value in list(public.items()):
+        if inspect.isclass(value) and not issubclass(value, Exception):
+            for member in dir(value):
+                field = inspect.isgetsetdescriptor(getattr(value, member))
+                if not member.startswith("_") and not field:
+                    public[f"{name}.{member}"] = getattr(value, member)
+    for name, value in public.items():
+        if isinstance(value, str) or inspect.ismodule(value) or isinstance(value, Reduction):
+            continue  # fields and operations stand in other docstrings
+        home = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+        if not {f"collectives.{name}", home} & described.keys():
+            logging.getLogger(__name__).warning("no page describes collectives.%s", name)

@@ -40,8 +40,14 @@ each rank sends in each step, and the text that runs. The same in a terminal:
 `q`, `rest`
 : the largest power of two up to p; 1 if p is not a power of two, else 0
 
+`k`, `levels(k)`
+: the parameter of a k-ary tree, as in `algorithm="kary:8"`; how deep such a tree is
+
+`ones`, `beyond`
+: the 1 bits in all numbers below p; the sum of min(d, p - q) over d = 1, 2, 4, ..., q / 2
+
 `n`
-: bytes of the caller's array
+: bytes of the caller's whole array: the larger side, where input and output differ
 
 `alpha`, `beta`, `gamma`
 : seconds for each message, for each byte sent, for each byte folded
@@ -53,7 +59,8 @@ more, and the tests hold them against the proof of each algorithm.
 The drawings show the proof, not a sketch: `0 -[2]-> 1` is a message from rank 0 to rank 1 with
 block 2. What arrives in a *fold* line is added to what the rank has; in a *store* line it replaces
 it. In the tables a row is a rank and a column is a block; a cell names the ranks whose
-contributions are in it, `*` is all that belong there, `.` is nothing.
+contributions are in it, `*` is all that belong there, `.` is nothing. Where arrays are cut by rank,
+block 2 is what rank 2 gives or gets; in an alltoall block 12 goes from rank 1 to rank 2.
 """
 
 
@@ -88,11 +95,10 @@ def index() -> str:
 
 
 def _table(collective: str) -> Iterator[str]:
-    yield "| algorithm | what it does | rounds | sent | folded |"
-    yield "|---|---|---|---|---|"
+    yield "| algorithm | what it does | rounds | sent |"
+    yield "|---|---|---|---|"
     for row in _rows(collective):
-        cost = row.cost
-        formulas = (cost.rounds, cost.sent, cost.folded) if cost else ("", "", "")
+        formulas = (row.cost.rounds, row.cost.sent) if row.cost else ("", "")
         cells = " | ".join(f"`{text}`" if text else "" for text in formulas)
         yield f"| [`{row.name}`](#{anchor(row)}) | {row.summary} | {cells} |"
 
@@ -144,7 +150,7 @@ def costs(row: Algorithm) -> Iterator[str]:
     yield f"| | formula | {' | '.join(f'p = {p}' for p in RANKS)} |"
     yield f"|---|---|{'---:|' * len(RANKS)}"
     if row.cost is not None:
-        values = [row.cost.evaluate(p) for p in RANKS]
+        values = [row.totals(p) or (0.0, 0.0, 0.0) for p in RANKS]
         formulas = (row.cost.rounds, row.cost.sent, row.cost.folded)
         for number, name in enumerate(("rounds", "arrays sent", "arrays folded")):
             if formulas[number] != "0":
@@ -164,8 +170,9 @@ def facts(row: Algorithm) -> Iterator[str]:
         order = "rank order is kept" if row.keeps_order else "not in rank order"
         bits = [] if contract.rooted else ["the same bits on all ranks"] if row.same_bits else []
         yield f"- Folds: {'; '.join([order, *bits])}."
-    chosen = list(choices(row))
-    yield f"- Chosen by `algorithm=None`: {'; '.join(chosen) or 'nowhere on the measured machine'}."
+    if any(contract.name in tables for tables in select.measured()["tables"].values()):
+        chosen = "; ".join(choices(row)) or "nowhere on the measured machine"
+        yield f"- Chosen by `algorithm=None`: {chosen}."
     yield f"- Source: {_linked(row.source)}.\n"
 
 
@@ -178,7 +185,7 @@ def choices(row: Algorithm) -> Iterator[str]:
             start = 0
             for limit, name, _ in limits:
                 end = None if limit is None else limit + 1
-                if name == row.name:
+                if name.partition(":")[0] == row.name:
                     joined = bool(spans) and spans[-1][1] == start
                     spans.append((spans.pop()[0] if joined else start, end))
                 start = end or 0

@@ -110,7 +110,7 @@ def reduction_named(name):
 
 @cython.final
 cdef class Reduction:
-    """A reduction operation, such as `collectives.SUM`.
+    """A reduction operation, such as `collectives.SUM`; `collectives.reduction` makes others.
 
     Attributes
     ----------
@@ -119,6 +119,10 @@ cdef class Reduction:
         The number of its kernels.
     average : bool
         Whether the result is divided by the number of ranks.
+    function : callable or None
+        What folds, if that is no kernel.
+    commutative : bool
+        Whether the order of the operands does not matter.
     """
 
     cdef readonly str name
