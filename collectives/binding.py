@@ -85,7 +85,7 @@ def library_name(MPI: Any) -> str:
 
 
 def family(MPI: Any) -> str:
-    """Return ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``. Local."""
+    """Return the family of the library `MPI`: mpich, openmpi, intel or other. Local."""
     name = library_name(MPI)
     for prefix, word in (("MPICH", "mpich"), ("Open MPI", "openmpi"), ("Intel", "intel")):
         if name.startswith(prefix):

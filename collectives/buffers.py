@@ -135,7 +135,7 @@ def unsupported(
 
 
 def contiguous(array: NDArray[Any], name: str, writable: bool) -> NDArray[Any]:
-    """Return the array, or a packed copy of it where it is only read. Local.
+    """Return `array`, or a packed copy of it where not `writable`; `name` is for errors. Local.
 
     Raises
     ------

@@ -210,6 +210,11 @@ class Calls:
         """Wait until every rank has come here.
         Collective.
 
+        Parameters
+        ----------
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("barrier")``.
+
         Raises
         ------
         StallError

@@ -151,6 +151,11 @@ class Communicator(Calls, VectorCalls, Messages):
         -------
         Communicator or None
             This rank's group; None where `color` is None.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is freed or broken.
         """
         MPI = binding.load()
         part = self._alive().Split(MPI.UNDEFINED if color is None else color, key)
@@ -164,6 +169,11 @@ class Communicator(Calls, VectorCalls, Messages):
     def dup(self) -> Communicator:
         """Return a communicator with the same ranks, whose messages never meet those of this one.
         Collective.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is freed or broken.
         """
         return Communicator(self._alive(), timeout=self.timeout)
 

@@ -21,6 +21,19 @@ from __future__ import annotations
 
 import builtins
 
+__all__ = [
+    "ArgumentError",
+    "BindingError",
+    "BufferError",
+    "CollectivesError",
+    "CommunicatorError",
+    "MPIError",
+    "MismatchError",
+    "ProofError",
+    "StallError",
+    "UnsupportedTypeError",
+]
+
 
 class CollectivesError(Exception):
     """Base of every error that the library raises on purpose."""

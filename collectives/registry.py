@@ -53,7 +53,7 @@ class Cost:
     folded: str = "0"
 
     def evaluate(self, p: int, **parameters: int) -> tuple[float, float, float]:
-        """Return (rounds, sent, folded) as numbers for `p` ranks."""
+        """Return (rounds, sent, folded) as numbers for `p` ranks and `parameters`. Local."""
         if p == 1:
             return 0.0, 0.0, 0.0
         lg = p.bit_length() - 1
@@ -140,21 +140,21 @@ class Algorithm:
         return (self.generate.__doc__ or "").strip().partition("\n")[0]
 
     def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
-        """Return the generator of the rounds of rank `r`."""
+        """Return the rounds of rank `r` of `p`, for a `root` where there is one. Local."""
         place = (r, p, root) if self.collective.rooted else (r, p)
         return self.generate(*place, **self.parameters)
 
     def title(self, p: int, root: int = 0) -> str:
-        """Return collective, name, number of ranks and root, as errors begin."""
+        """Return collective, name, the ranks `p` and the `root`, as errors begin. Local."""
         place = f", root {root}" if self.collective.rooted else ""
         return f"{self.collective.name} {self.name!r} on {p} rank{'s' * (p != 1)}{place}"
 
     def totals(self, p: int) -> tuple[float, float, float] | None:
-        """Return (rounds, sent, folded) by the formulas of the cost, if they are stated."""
+        """Return (rounds, sent, folded) on `p` ranks by the cost, if it is stated. Local."""
         return self.cost.evaluate(p, **self.parameters) if self.cost else None
 
     def refusal(self, p: int) -> str | None:
-        """Say why the algorithm cannot run on `p` ranks, or None if it can."""
+        """Say why the algorithm cannot run on `p` ranks, or None if it can. Local."""
         for name in self.requires:
             holds, text = _REQUIREMENTS[name]
             if not holds(p):
@@ -167,7 +167,7 @@ _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(watcher: Any) -> None:
-    """Have ``watcher.forget()`` called when the table changes, while the watcher lives. Local."""
+    """Call ``forget()`` of `watcher` when the table changes, as long as it lives. Local."""
     _watchers.add(watcher)
 
 
@@ -271,7 +271,7 @@ def algorithm(
 
 
 def unregister(collective_name: str, name: str) -> None:
-    """Take an algorithm out of the registry. Local.
+    """Take the algorithm `name` of the collective `collective_name` out of the registry. Local.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def unregister(collective_name: str, name: str) -> None:
 
 
 def names(collective_name: str) -> list[str]:
-    """Return the names of the algorithms of a collective, in the order of registration. Local.
+    """Return the algorithms of the collective `collective_name`, as they were registered. Local.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def names(collective_name: str) -> list[str]:
 
 
 def get(collective_name: str, name: str) -> Algorithm:
-    """Return the registered algorithm. Local.
+    """Return the algorithm `name` of the collective `collective_name`. Local.
 
     Raises
     ------

@@ -79,12 +79,12 @@ class Run(NamedTuple):
     length: int
 
     def cells(self, output: int = OUT) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers, where ``OUT`` is the space `output`."""
+        """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
         space = output if self.space == OUT else self.space
         return [(space, b) for b in range(self.first, self.first + self.length)]
 
     def shared(self) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``."""
+        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``. Local."""
         return self.cells(IN)
 
     def __str__(self) -> str:
@@ -160,23 +160,23 @@ class Plan:
     parcels: tuple[int, ...]
 
     def inputs(self) -> range:
-        """Return the parts in the input of this rank."""
+        """Return the parts in the input of this rank. Local."""
         return self.algorithm.collective.inputs(self.rank, self.p, self.root)
 
     def outputs(self) -> range:
-        """Return the parts in the output of this rank."""
+        """Return the parts in the output of this rank. Local."""
         return self.algorithm.collective.outputs(self.rank, self.p, self.root)
 
     def held(self) -> list[int]:
-        """Return the numbers of the blocks in the input of this rank."""
+        """Return the numbers of the blocks in the input of this rank. Local."""
         return _blocks(self.inputs(), self.cut)
 
     def wanted(self) -> list[int]:
-        """Return the numbers of the blocks in the output of this rank."""
+        """Return the numbers of the blocks in the output of this rank. Local."""
         return _blocks(self.outputs(), self.cut)
 
     def workspace(self) -> list[int]:
-        """Return the number of the block for each place in the workspace."""
+        """Return the number of the block for each place in the workspace. Local."""
         parts = {b // self.cut for b in _homes(self)}
         return _blocks(sorted(parts), self.cut) + list(self.parcels)
 

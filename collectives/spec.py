@@ -108,11 +108,11 @@ class Collective:
     vector: bool = False
 
     def parts(self, p: int) -> int:
-        """Return the number of parts that all ranks have together."""
+        """Return the number of parts that all `p` ranks have together. Local."""
         return 1 + max(part for r in (0, p - 1) for part in self._touched(r, p))
 
     def per_array(self, p: int) -> int:
-        """Return the number of parts of the caller's whole array: the unit of costs."""
+        """Return the parts of the caller's whole array on `p` ranks: the unit of costs. Local."""
         return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
 
     def _touched(self, r: int, p: int) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ COLLECTIVES = {
 
 
 def collective(name: str) -> Collective:
-    """Return the contract called `name`.
+    """Return the contract called `name`. Local.
 
     Raises
     ------

@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import launch
+import pages
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
 # Tests that start programs under a launcher: they run in both environments.
 LAUNCHING = ("test_processes.py", "test_examples.py", "test_cli.py")
-LINTED = ("collectives", "tests", "examples", "benchmarks", "setup.py")
-SPELLED = (*LINTED, "docs", "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
+LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
+SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
@@ -171,6 +172,26 @@ class Run:
                     print(f"$ [{family}] mpiexec -n 2 python {file.name}", flush=True)
                     self.judge(launch.on_ranks(python, 2, file, cwd=folder, echo=True), 60)
 
+    def docs(self) -> None:
+        """The manual: every block of code on its pages, and the build without a warning."""
+        python = self.python.get("mpich", self.first)
+        skipped, bad = [], 0
+        for file in pages.pages():
+            began = time.monotonic()
+            try:
+                page = pages.Page(file, python)
+                print(f"{page.name}: {page.run()}, {time.monotonic() - began:.1f} s", flush=True)
+                skipped += page.skipped
+            except pages.PageError as error:
+                print(f"FAILED: {error}", flush=True)
+                bad += 1
+        print("\n".join(["not run:", *skipped]))
+        if bad:
+            raise Failure(f"{bad} pages do not do what they say")
+        build = (python.parent / "sphinx-build", "-n", "-W", "--keep-going", "-q", "-b", "html")
+        with tempfile.TemporaryDirectory() as folder:
+            self.command(*build, "docs", folder, cwd=ROOT)
+
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
         """Return the steps by name, in the order of a whole run."""
@@ -182,6 +203,7 @@ class Run:
             "launching": cls.launching,
             "mpi": cls.mpi,
             "readme": cls.readme,
+            "docs": cls.docs,
         }
 
 

@@ -111,6 +111,21 @@ def reduction_named(name):
 
 @cython.final
 cdef class Reduction:
+    """A reduction operation, such as `collectives.SUM`; `collectives.reduction` makes others.
+
+    Attributes
+    ----------
+    name : str
+    code : int
+        The number of its kernels.
+    average : bool
+        Whether the result is divided by the number of ranks.
+    function : callable or None
+        What folds, if that is no kernel.
+    commutative : bool
+        Whether the order of the operands does not matter.
+    """
+
     cdef readonly str name
     cdef readonly int code
     cdef readonly bint average

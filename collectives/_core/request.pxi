@@ -26,6 +26,12 @@ cdef void unlist(Operation *op) noexcept:
 
 @cython.final
 cdef class Request:
+    """An operation that was started, and holds its arrays until it is complete.
+
+    The nonblocking forms return it (`Communicator.iallreduce` and the others). Messages move only
+    inside calls of the library, of `test` and `wait` among them.
+    """
+
     cdef Engine engine
     cdef Plan plan
     cdef tuple keep
@@ -69,6 +75,18 @@ cdef class Request:
         return 0
 
     def test(self):
+        """Move the operations in flight on; say whether this one is complete.
+        Local.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        MPIError, MismatchError
+            If the operation failed, each time again; the communicator is broken then.
+        """
         if self.op != NULL:
             with nogil:
                 pthread_mutex_lock(&in_flight_lock)
@@ -80,6 +98,21 @@ cdef class Request:
         return self.op == NULL or self.op.status == DONE
 
     def wait(self):
+        """Wait until the operation is complete; return its result.
+        Local, but it waits for what the other ranks do.
+
+        Returns
+        -------
+        array or None
+            What the blocking form returns.
+
+        Raises
+        ------
+        StallError
+            If the deadline passes; the communicator is broken then.
+        MPIError, MismatchError
+            If the operation failed, each time again; the communicator is broken then.
+        """
         cdef double start, limit
         cdef int patience = self.engine.patience
         start = now() if self.op != NULL else 0

@@ -1,0 +1,50 @@
+"""The manual: ``make docs`` builds it, with every warning an error. Nothing is fetched for it."""
+
+import sys
+from pathlib import Path
+
+import collectives
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+project = "collectives"
+author = "the maintainers of collectives"
+copyright = f"{author}; Apache-2.0"
+version = release = collectives.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "docstrings",
+    "registry_pages",
+    "terminal",
+]
+exclude_patterns = ["_build"]
+
+# Pages are Markdown; docstrings stay numpydoc, where a word in single backticks is a name.
+default_role = "py:obj"
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"  # the Parameters sections say more
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"collectives {release}"
+html_static_path = ["_static"]
+html_css_files = ["manual.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "collectives"},
+    "header_links_before_dropdown": 6,
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}

@@ -1,0 +1,154 @@
+"""Every public name has a docstring in the one form, which names the parameters that there are."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import warnings
+
+import pytest
+from numpydoc.docscrape import NumpyDocString
+
+import collectives
+from collectives import Communicator, Request
+
+# The sections in their order.
+ORDER = ["Parameters", "Returns", "Yields", "Attributes", "Raises", "Notes", "References"]
+ORDER += ["Examples"]
+
+# The commands' own modules are no interface; their help texts are under test with the commands.
+INTERNAL = re.compile(r"collectives\.(_|cli|__main__)")
+
+
+def modules():
+    """Yield the modules with public names, the package first."""
+    yield collectives
+    for info in pkgutil.walk_packages(collectives.__path__, "collectives."):
+        if not INTERNAL.match(info.name):
+            module = importlib.import_module(info.name)
+            if hasattr(module, "__all__"):
+                yield module
+
+
+def members(owner):
+    """Yield the public functions and properties of a class, inherited ones too.
+
+    Its fields stand in its own docstring.
+    """
+    for base in owner.__mro__:
+        for name, value in vars(base).items() if base.__module__.startswith("collectives") else ():
+            if not name.startswith("_") and (isinstance(value, property) or callable(value)):
+                yield name, value
+
+
+def public():
+    """Return what must have a docstring, by the first of its names."""
+    found = {}
+    for module in modules():
+        found.setdefault(id(module), (module.__name__, module))
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not inspect.isclass(value) and not inspect.isroutine(value):
+                continue
+            found.setdefault(id(value), (f"{module.__name__}.{name}", value))
+            for member, each in members(value) if inspect.isclass(value) else ():
+                found.setdefault(id(each), (f"{module.__name__}.{name}.{member}", each))
+    return dict(found.values())
+
+
+PUBLIC = public()
+FUNCTIONS = {name: value for name, value in PUBLIC.items() if inspect.isroutine(value)}
+CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
+
+
+def summary(value):
+    """Return the first paragraph."""
+    return inspect.getdoc(value).partition("\n\n")[0].strip()
+
+
+def parsed(value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpydoc warns of sections that it does not know
+        return NumpyDocString(inspect.getdoc(value))
+
+
+def listed(value, steps=2):
+    """Return the Parameters section, or that of the function that the summary points to."""
+    if parsed(value)["Parameters"] or not steps:
+        return parsed(value)["Parameters"]
+    for name in re.findall(r"`([\w.]+)`", summary(value)):
+        for full, other in FUNCTIONS.items():
+            if f".{full}".endswith(f".{name}") and other is not value:
+                found = listed(other, steps - 1)
+                if found:
+                    return found
+    return []
+
+
+def test_nothing_is_overlooked():
+    assert {"collectives.check.check", "collectives.Communicator.allreduce"} <= set(FUNCTIONS)
+    assert {"collectives.Request.wait", "collectives.errors.StallError"} <= set(PUBLIC)
+    assert len(FUNCTIONS) > 30
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_it_begins_with_a_sentence(name):
+    assert inspect.getdoc(PUBLIC[name]), "there is no docstring"
+    text = summary(PUBLIC[name])
+    assert text[0].isupper() or text[0] in "`'\""
+    assert text.endswith((".", "::"))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_says_what_to_do_and_who_must_call_it(name):
+    text = summary(FUNCTIONS[name])
+    assert not re.match(r"[A-Z][a-z]+s ", text), "the first line is imperative"
+    assert re.search(r"(^|[.;`] |\n)(Collective|Local)\b", text), "neither Collective nor Local"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_sections_are_known_and_in_order(name):
+    if inspect.ismodule(PUBLIC[name]):
+        return
+    parsed(PUBLIC[name])
+    found = re.findall(r"^(\w[\w ]*)\n-{3,}$", inspect.getdoc(PUBLIC[name]), re.MULTILINE)
+    assert found == sorted(found, key=ORDER.index)
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_parameters_are_those_of_the_signature(name):
+    value = CALLABLE[name]
+    sections = parsed(value)
+    names = [
+        word for each in sections["Parameters"] for word in each.name.replace("*", "").split(", ")
+    ]
+    try:
+        taken = [each for each in inspect.signature(value).parameters if each != "self"]
+    except ValueError:  # a class of the core, or an exception
+        taken = []
+    if inspect.isclass(value):
+        # Records list their fields, which are what makes them, as attributes, or need no list.
+        fields = [
+            word
+            for each in sections["Attributes"]
+            for word in each.name.replace("*", "").split(", ")
+        ]
+        assert set(taken) <= {*names, *fields} or not (names or fields)
+    elif names:
+        assert sorted(names) == sorted(taken)
+    else:
+        named = re.findall(r"`(\w+)`", summary(value))
+        assert set(taken) <= set(named) or listed(value), f"{taken} stand nowhere"
+
+
+@pytest.mark.parametrize("name", [n for n in dir(Communicator) if not n.startswith("_")])
+def test_collectives_say_what_they_raise(name):
+    value = getattr(Communicator, name)
+    if not callable(value) or "Collective" not in summary(value):
+        return
+    assert parsed(value)["Raises"] or listed(value)
+
+
+@pytest.mark.parametrize("name", ["test", "wait"])
+def test_requests_say_what_they_raise(name):
+    assert parsed(getattr(Request, name))["Raises"]
