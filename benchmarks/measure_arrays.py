@@ -1,4 +1,4 @@
-"""Measure what an array of each kind costs beside NumPy's: small and large, new results and ``out``.
+"""Measure what an array of each kind costs beside NumPy's: small and large, new and ``out``.
 
 Run it on one rank, where nothing has to be waited for, on a quiet machine::
 
