@@ -304,7 +304,7 @@ def test_a_result_that_nobody_takes(world, kind):
 
 def test_a_large_result(world, kind):
     comm = world.comm
-    n = 300_000
+    n = 600_000  # beyond 4 MiB, from where on huge pages are asked for
     want, bound = reference("SUM", "float64", 4099, comm.size)
     if "float64" not in kind.dtypes:
         pytest.skip("arrays of this kind have no float64")
