@@ -64,10 +64,14 @@ class Proof:
     links : dict
         What goes from one rank to another: ``{(source, target): Fraction}``.
     events : list of Event
-        Every message, in order of arrival; empty if that was not recorded.
+        Every message, in order of arrival.
     history : list of list of (int, tuple)
         For each rank, its blocks after each of its rounds: (time, set of contributors as a bit
-        mask for each block, 0 for a block that it does not hold); empty if not recorded.
+        mask for each block, 0 for a block that it does not hold).
+
+    Notes
+    -----
+    Links, events and history are empty where they were not recorded.
     """
 
     algorithm: Algorithm
@@ -227,8 +231,8 @@ class _Replay:
         self.sends: dict[tuple[int, int], deque[tuple[int, list[int], int]]] = {}
         self.recvs: dict[tuple[int, int], deque[tuple[int, int]]] = {}
         self.events: list[Event] = []
-        self.links: Counter[tuple[int, int]] = Counter()
         self.messages = [0] * len(plans)
+        self.sent = [0] * len(plans)
         self.folded = [0] * len(plans)
         self.depth = 0
         self.ready = deque(range(len(plans)))
@@ -303,23 +307,25 @@ class _Replay:
     def match(self, source: int, target: int) -> None:
         sends, recvs = self.sends.get((source, target)), self.recvs.get((source, target))
         giver, taker = self.ranks[source], self.ranks[target]
+        block_of = self.expressions.block
         while sends and recvs:
             index, values, sent = sends.popleft()
             slot, posted = recvs.popleft()
             message = taker.plan.rounds[taker.round].messages[slot]
             run = message.run
-            blocks = [self.expressions.block[value] for value in values]
-            expected = list(taker.plan.numbers(message.home))
-            if blocks != expected:
+            blocks = [block_of[value] for value in values]
+            expected = taker.plan.numbers(message.home)
+            if blocks != list(expected):
                 raise self.fail(
                     target,
                     f"expects {named(expected)} from rank {source}, which sends {named(blocks)}",
                 )
             taker.write(run, values, not message.fold)
             time = 1 + (sent if sent > posted else posted)
-            self.depth = max(self.depth, time)
+            if time > self.depth:
+                self.depth = time
             self.messages[source] += 1
-            self.links[source, target] += len(blocks)
+            self.sent[source] += len(blocks)
             if self.record:
                 self.events.append(Event(time, source, target, tuple(blocks), message.fold))
             for rank, done in ((giver, index), (taker, slot)):
@@ -373,9 +379,9 @@ class _Replay:
         plan = self.plans[0]
         p = len(self.plans)
         n = plan.algorithm.collective.per_array(p) * plan.cut
-        sent = [0] * p
-        for (source, _), count in self.links.items():
-            sent[source] += count
+        links: Counter[tuple[int, int]] = Counter()
+        for event in self.events:
+            links[event.source, event.target] += len(event.blocks)
         return Proof(
             algorithm=plan.algorithm,
             p=p,
@@ -383,9 +389,9 @@ class _Replay:
             nblocks=plan.nblocks,
             depth=self.depth,
             messages=self.messages,
-            sent=[Fraction(count, n) for count in sent],
+            sent=[Fraction(count, n) for count in self.sent],
             folded=[Fraction(count, n) for count in self.folded],
-            links={pair: Fraction(count, n) for pair, count in self.links.items()},
+            links={pair: Fraction(count, n) for pair, count in links.items()},
             events=sorted(self.events),
             history=[rank.history for rank in self.ranks],
         )

@@ -312,18 +312,21 @@ def get(collective_name: str, name: str) -> Algorithm:
         raise ArgumentError(
             f"{collective_name} has no algorithm {base!r}; it has: {', '.join(table)}"
         ) from None
-    return _with_parameter(row, text) if colon else row
-
-
-@cache
-def _with_parameter(row: Algorithm, text: str) -> Algorithm:
-    """Return an algorithm with another value of its parameter."""
+    if not colon:
+        return row
     if not row.parameters:
-        raise ArgumentError(f"{row.collective.name} {row.name!r} takes no parameter, not {text!r}")
+        raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}")
     ((key, default),) = row.parameters.items()
     if not text.isdecimal() or int(text) < 2:
         raise ArgumentError(
-            f"{row.collective.name} {row.name!r} takes an integer from 2 on as {key}, as in "
-            f"'{row.name}:{default}', not {text!r}"
+            f"{collective_name} {base!r} takes an integer from 2 on as {key}, as in "
+            f"'{base}:{default}', not {text!r}"
         )
-    return replace(row, name=f"{row.name}:{int(text)}", parameters={key: int(text)})
+    return _with_parameter(row, int(text))
+
+
+@cache
+def _with_parameter(row: Algorithm, value: int) -> Algorithm:
+    """Return an algorithm with another value of its parameter."""
+    (key,) = row.parameters
+    return replace(row, name=f"{row.name}:{value}", parameters={key: value})

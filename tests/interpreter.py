@@ -6,20 +6,24 @@ rank posts its next round. A message moves only when both sides have posted it (
 and reads its source at that moment, so that a plan which overwrites what it still sends, or
 reads what has not arrived, gives a wrong result under some seed.
 
-A buffer of n elements is cut into blocks at ``n * b // nblocks``, a block of c elements into T
-segments at ``c * t // T``. Each segment runs the whole plan for itself.
+A part of m elements is cut into blocks at ``m * k // cut``, a block of c elements into T segments
+at ``c * t // T``. Each segment runs the whole plan for itself. The blocks of a rank's input, output
+and workspace lie one after the other, in the order in which its plan lists them; a message or step
+names the place where its blocks begin, and how many they are.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, reduce
+from itertools import accumulate
 
 import numpy as np
 
 from collectives.registry import Algorithm
-from collectives.schedule import MESSAGE_FIELDS, ROUND_FIELDS, STEP_FIELDS, compile, pack
+from collectives.schedule import MESSAGE_FIELDS, ROUND_FIELDS, STEP_FIELDS, Plan, compile, pack
 
 IN, OUT, WORK, TMP = range(4)
 Op = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -56,20 +60,70 @@ class _Cursor:
         return self.round == len(self.rounds)
 
 
+class _Memory:
+    """What one rank has in its input, its output and its workspace, and where blocks lie there."""
+
+    def __init__(
+        self, plan: Plan, values: np.ndarray, sizes: Sequence[int], in_place: bool
+    ) -> None:
+        self.plan, self.sizes, self.given = plan, sizes, values
+        lists = plan.held(), plan.wanted(), plan.workspace()
+        self.starts = [
+            [0, *accumulate(length(b, plan.cut, sizes) for b in blocks)] for blocks in lists
+        ]
+        totals = [starts[-1] for starts in self.starts]
+        if len(values) != totals[IN]:
+            raise ValueError(f"rank {plan.rank} has {len(values)} elements, not {totals[IN]}")
+        held, wanted = plan.inputs(), plan.outputs()
+        self.arrays = [values.copy(), *(poison(n, values.dtype) for n in totals[OUT:])]
+        if in_place and set(held) <= set(wanted):
+            self.arrays[OUT][self.where(OUT, held)] = values
+            self.arrays[IN] = self.arrays[OUT][self.where(OUT, held)]
+        elif in_place and set(wanted) <= set(held):
+            self.arrays[OUT] = self.arrays[IN][self.where(IN, wanted)]
+        elif in_place:
+            raise ValueError("an alltoall has no place where both its input and its output fit")
+        self.kept = [part for part in held if not in_place or part not in wanted]
+
+    def where(self, space: int, parts: Iterable[int]) -> slice:
+        """Return where parts lie that follow each other in the input or the output."""
+        places = [(self.plan.inputs(), self.plan.outputs())[space].index(part) for part in parts]
+        if not places:
+            return slice(0, 0)
+        first, last = places[0] * self.plan.cut, (places[-1] + 1) * self.plan.cut
+        return slice(self.starts[space][first], self.starts[space][last])
+
+    def intact(self) -> bool:
+        """Say whether the parts of the input that no result replaces are what they were."""
+        before = split(self.given, self.plan.inputs(), self.sizes)
+        after = split(self.arrays[IN], self.plan.inputs(), self.sizes)
+        return all(before[part].tobytes() == after[part].tobytes() for part in self.kept)
+
+
+def length(block: int, cut: int, sizes: Sequence[int]) -> int:
+    """Return the elements of a block."""
+    size, k = sizes[block // cut], block % cut
+    return size * (k + 1) // cut - size * k // cut
+
+
+def split(values: np.ndarray, parts: Sequence[int], sizes: Sequence[int]) -> dict[int, np.ndarray]:
+    """Take an array apart into its parts."""
+    starts = accumulate((sizes[part] for part in parts), initial=0)
+    return {part: values[start:][: sizes[part]] for part, start in zip(parts, starts, strict=False)}
+
+
 class _Machine:
     """All cursors, the queues between ranks, and the memory of each rank."""
 
     def __init__(
         self,
-        packed: list[Sequence[Sequence[int]]],
-        memory: list[dict[int, np.ndarray]],
-        nblocks: int,
+        packed: Sequence[Sequence[Sequence[int]]],
+        memory: Sequence[_Memory],
         segments: int,
         op: Op,
         seed: int,
     ) -> None:
-        self.memory, self.nblocks, self.segments, self.op = memory, nblocks, segments, op
-        self.n = len(memory[0][IN])
+        self.memory, self.segments, self.op = memory, segments, op
         self.random = random.Random(seed)
         self.cursors = {
             (r, t): _Cursor(r, t, plan) for r, plan in enumerate(packed) for t in range(segments)
@@ -94,36 +148,37 @@ class _Machine:
             where = "; ".join(f"rank {c.rank} in round {c.round + 1}" for c in stuck)
             raise Deadlock(f"nothing moves: {where}")
 
-    def span(self, segment: int, block: int, count: int) -> slice:
-        """Return where a run of blocks, or one segment of one block, lies in the array."""
-        start, stop = (self.n * b // self.nblocks for b in (block, block + count))
+    def span(self, cursor: _Cursor, space: int, first: int, count: int) -> slice:
+        """Return where a run of blocks, or one segment of one block, lies in its space."""
+        starts = self.memory[cursor.rank].starts[space]
+        start, stop = starts[first], starts[first + count]
         if self.segments > 1:
             assert count == 1, "segments of different blocks are not adjacent"
-            size = stop - start
-            edges = [start + size * t // self.segments for t in (segment, segment + 1)]
-            return slice(*edges)
+            size, t = stop - start, cursor.segment
+            return slice(start + size * t // self.segments, start + size * (t + 1) // self.segments)
         return slice(start, stop)
 
     def load(self, cursor: _Cursor, space: int, first: int, count: int) -> np.ndarray:
         if space == TMP:
             return cursor.tmp[first]
-        return self.memory[cursor.rank][space][self.span(cursor.segment, first, count)]
+        return self.memory[cursor.rank].arrays[space][self.span(cursor, space, first, count)]
 
     def store(
-        self, cursor: _Cursor, run: tuple[int, int, int], block: int, values: np.ndarray
+        self, cursor: _Cursor, run: tuple[int, int, int], home: tuple[int, int], values: np.ndarray
     ) -> None:
-        """Write values that belong to the run of blocks from `block` on."""
+        """Write values into a run of blocks; that at their home has as many elements."""
         space, first, count = run
-        span = self.span(cursor.segment, block, count)
+        span = self.span(cursor, *home, count)
         if len(values) != span.stop - span.start:
             wanted = span.stop - span.start
             raise Broken(f"rank {cursor.rank}: {len(values)} elements where {wanted} belong")
         if space == TMP:
             cursor.tmp[first] = values.copy()
-        elif first == block:
-            self.memory[cursor.rank][space][span] = values
-        else:
-            raise Broken(f"rank {cursor.rank} stores block {block} as block {first}")
+            return
+        target = self.memory[cursor.rank].arrays[space][self.span(cursor, *run)]
+        if len(target) != len(values):
+            raise Broken(f"rank {cursor.rank}: {len(values)} elements in place of {len(target)}")
+        target[:] = values
 
     def advance(self, rank: int, segment: int) -> None:
         """Run one local step, or post the next round."""
@@ -160,9 +215,10 @@ class _Machine:
             return
         giver, taker = self.cursors[source, segment], self.cursors[target, segment]
         given, taken = sends.popleft(), recvs.popleft()
-        _, _, *source_run, _ = giver.messages[giver.rounds[giver.round][0] + given]
-        _, _, *target_run, block = taker.messages[taker.rounds[taker.round][0] + taken]
-        self.store(taker, tuple(target_run), block, self.load(giver, *source_run).copy())
+        _, _, *source_run, _, _ = giver.messages[giver.rounds[giver.round][0] + given]
+        _, _, *target_run, space, place = taker.messages[taker.rounds[taker.round][0] + taken]
+        values = self.load(giver, *source_run).copy()
+        self.store(taker, tuple(target_run), (space, place), values)
         giver.flying.discard(given)
         taker.flying.discard(taken)
         self.pool += [key, (source, segment), (target, segment)]
@@ -171,7 +227,8 @@ class _Machine:
         """Run the next local step if what it needs has come; say whether it did."""
         step = cursor.steps[cursor.step]
         dst, left, right = step[0:2], step[2:4], step[4:6]
-        count, block, *needs, after_sends, is_copy = step[6:]
+        count, *home, first_need, second_need, after_sends, is_copy = step[6:]
+        needs = first_need, second_need
         if any(need in cursor.flying for need in needs):
             return False
         first = cursor.rounds[cursor.round][0]
@@ -183,7 +240,7 @@ class _Machine:
             if len(value) != len(other):
                 raise Broken(f"rank {cursor.rank} folds {len(other)} elements into {len(value)}")
             value = self.op(value, other)
-        self.store(cursor, (*dst, count), block, value)
+        self.store(cursor, (*dst, count), tuple(home), value)
         cursor.step += 1
         return True
 
@@ -197,50 +254,89 @@ def poison(n: int, dtype: np.dtype) -> np.ndarray:
     return np.full(n, -77777, dtype)
 
 
+@lru_cache(maxsize=512)
+def packed_plans(
+    algorithm: Algorithm, p: int, root: int, merged: bool, whole: bool
+) -> list[tuple[Plan, Sequence[Sequence[int]]]]:
+    """Return the plan of each rank, and its packed form."""
+    plans = [compile(algorithm, p, r, root, merged=merged) for r in range(p)]
+    return [(plan, pack(plan, whole=whole)) for plan in plans]
+
+
+def equal(algorithm: Algorithm, p: int, size: int) -> list[int]:
+    """Return the sizes of all parts where they are equal."""
+    return [size] * algorithm.collective.parts(p)
+
+
+def make_inputs(
+    algorithm: Algorithm,
+    p: int,
+    root: int,
+    sizes: Sequence[int],
+    make: Callable[[int, int], np.ndarray],
+) -> list[np.ndarray]:
+    """Return ``make(rank, elements)`` for each rank, as long as the parts of its input."""
+    contract = algorithm.collective
+    return [make(r, sum(sizes[part] for part in contract.inputs(r, p, root))) for r in range(p)]
+
+
+def expected(
+    algorithm: Algorithm, inputs: Sequence[np.ndarray], root: int, op: Op, sizes: Sequence[int]
+) -> list[dict[int, np.ndarray]]:
+    """Return the parts that each rank must end with, folded from the lowest rank to the highest."""
+    contract, p = algorithm.collective, len(inputs)
+    given = [split(values, contract.inputs(r, p, root), sizes) for r, values in enumerate(inputs)]
+    results: list[dict[int, np.ndarray]] = []
+    for r in range(p):
+        parts = {}
+        for part in contract.outputs(r, p, root):
+            due = contract.sources(part, r, p, root)
+            parts[part] = reduce(op, [given[q][part] for q in range(p) if due >> q & 1])
+        results.append(parts)
+    return results
+
+
 def run(
     algorithm: Algorithm,
     inputs: Sequence[np.ndarray],
-    root: int = 0,
-    op: Op = np.add,
+    root: int,
+    op: Op,
+    sizes: Sequence[int],
+    *,
     merged: bool = True,
     in_place: bool = False,
     segments: int = 1,
     seed: int = 0,
-) -> list[np.ndarray | None]:
-    """Run an algorithm on all ranks; return what each ends with, None where it gets no result.
+) -> list[dict[int, np.ndarray]]:
+    """Run an algorithm on all ranks; return the parts that each ends with.
 
     Parameters
     ----------
     algorithm : Algorithm
     inputs : list of arrays
-        One for each rank, equal in length and dtype. They are not changed; those that
-        contribute nothing are not read.
+        One for each rank, of equal dtype, with the parts of its input one after the other. They
+        are not changed.
     root : int
     op : callable
         ``op(left, right)``, where left comes before right.
+    sizes : list of int
+        The elements of each part.
     merged : bool
         Whether plans are merged.
     in_place : bool
-        Whether input and output are the same memory.
+        Whether the parts that are in the input and in the output of a rank lie in one place.
     segments : int
         In how many segments each block travels; with one, runs of blocks are one message.
     seed : int
         Of the order in which things happen.
     """
-    contract, p = algorithm.collective, len(inputs)
-    n, dtype = len(inputs[0]), inputs[0].dtype
-    plans = [compile(algorithm, p, r, root, merged=merged) for r in range(p)]
-    packed = [pack(plan, whole=segments == 1) for plan in plans]
-    memory: list[dict[int, np.ndarray]] = []
-    for r, values in enumerate(inputs):
-        source = values.copy() if contract.contributes(r, root) else poison(n, dtype)
-        spaces = {IN: source, WORK: poison(n, dtype)}
-        if contract.receives(r, root):
-            spaces[OUT] = source if in_place else poison(n, dtype)
-        memory.append(spaces)
-    _Machine(packed, memory, plans[0].nblocks, segments, op, seed).run()
-    for r, spaces in enumerate(memory):
-        mine = contract.contributes(r, root) and spaces.get(OUT) is not spaces[IN]
-        if mine and spaces[IN].tobytes() != inputs[r].tobytes():
+    plans = packed_plans(algorithm, len(inputs), root, merged, segments == 1)
+    memory = [
+        _Memory(plan, values, sizes, in_place)
+        for (plan, _), values in zip(plans, inputs, strict=True)
+    ]
+    _Machine([packed for _, packed in plans], memory, segments, op, seed).run()
+    for r, each in enumerate(memory):
+        if not each.intact():
             raise Broken(f"rank {r} changed its input")
-    return [spaces.get(OUT) for spaces in memory]
+    return [split(each.arrays[OUT], each.plan.outputs(), sizes) for each in memory]

@@ -1,12 +1,14 @@
 """What the proof refuses, and in which words; what the registry refuses."""
 
+import dataclasses
+
 import pytest
 
 from collectives import algorithms
 from collectives.algorithms import Algorithm, Exchange
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
-from collectives.schedule import IN, OUT, TMP, Message, Round, Run, Step
+from collectives.schedule import IN, OUT, TMP, WORK, Message, Round, Run, Step, compile
 from collectives.spec import COLLECTIVES
 
 
@@ -17,7 +19,7 @@ def row(collective, generate, blocks=1, **promises):
         collective=COLLECTIVES[collective],
         name="bad",
         generate=generate,
-        blocks=lambda p: blocks,
+        blocks=lambda p: blocks * COLLECTIVES[collective].parts(p),
         cost=None,
         source="",
         included=False,
@@ -41,7 +43,7 @@ def nobody_speaks(r, p, root):
     return iter(())
 
 
-def overwrites_what_it_sends(r, p):
+def swaps_where_it_should_fold(r, p):
     yield Exchange(send=(1 - r, 0), recv=(1 - r, 0))
 
 
@@ -111,8 +113,12 @@ def sends_a_block_too_many(r, p):
     yield Exchange(send=((r + 1) % p, 2))
 
 
-def receives_every_other_block(r, p):
-    yield Exchange(recv=((r + 1) % p, range(0, 2, 2)))
+def receives_no_block(r, p):
+    yield Exchange(recv=((r + 1) % p, range(2, 2)))
+
+
+def receives_a_block_twice(r, p):
+    yield Exchange(recv=((r + 1) % p, [0, 1, 0]))
 
 
 def sends_no_pair(r, p):
@@ -139,6 +145,64 @@ def folds_into_overlapping_runs(r, p, root):
         yield Exchange(send=(0, 0))
 
 
+def folds_blocks_in_another_order(r, p, root):
+    if r == root:
+        yield Exchange(recv=(1, [1, 0]), fold=True)
+    else:
+        yield Exchange(send=(0, [0, 1]))
+
+
+def says_nothing(r, p):
+    return iter(())
+
+
+def gives_the_blocks_of_others(r, p):
+    yield Exchange(send=((r + 1) % p, (r + 1) % p), recv=((r - 1) % p, r))
+
+
+def speaks_to_the_right_only(r, p):
+    yield Exchange(send=((r + 1) % p, r), recv=((r - 1) % p, (r - 1) % p))
+
+
+def folds_the_block_of_its_neighbour(r, p):
+    yield Exchange(send=((r + 1) % p, r), recv=((r - 1) % p, (r - 1) % p), fold=True)
+
+
+def sends_all_to_the_right(r, p):
+    left, right = (r - 1) % p, (r + 1) % p
+    yield Exchange(send=(right, r * p + right), recv=(left, left * p + r))
+
+
+def sends_what_others_send(r, p):
+    left, right = (r - 1) % p, (r + 1) % p
+    yield Exchange(send=(right, left * p + right), recv=(left, (left - 1) % p * p + r))
+
+
+def forgets_the_last(r, p, root):
+    if r == root:
+        yield Exchange(recv=[(q, q) for q in range(1, p - 1)])
+    elif r < p - 1:
+        yield Exchange(send=(root, r))
+
+
+def keeps_the_last(r, p, root):
+    if r == root:
+        yield Exchange(send=[(q, q) for q in range(1, p - 1)])
+    elif r < p - 1:
+        yield Exchange(recv=(root, r))
+
+
+def hears_of_those_after_it(r, p):
+    yield Exchange(send=(1 - r, 0), recv=(1 - r, 0), fold=True)
+
+
+def counts_itself(r, p):
+    if r + 1 < p:
+        yield Exchange(send=(r + 1, 0))
+    if r:
+        yield Exchange(recv=(r - 1, 0), fold=True)
+
+
 REFUSED = [
     (
         ("allreduce", everybody_receives_first),
@@ -158,9 +222,9 @@ REFUSED = [
         "broadcast 'bad' on 2 ranks, root 0: rank 1 ends without block 0",
     ),
     (
-        ("allreduce", overwrites_what_it_sends),
+        ("allreduce", swaps_where_it_should_fold),
         2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: receives into out[0] while it is being sent",
+        "allreduce 'bad' on 2 ranks: rank 0 ends with block 0 of rank 1, wanted ranks 0-1",
     ),
     (
         ("broadcast", receives_twice_into_one_block),
@@ -187,12 +251,14 @@ REFUSED = [
     (
         ("allreduce", folds_one_block_into_another, 2),
         2,
-        "allreduce 'bad' on 2 ranks: rank 1, round 1: folds block 0 into block 1",
+        "allreduce 'bad' on 2 ranks: rank 1, round 1: "
+        "expects block 0 from rank 0, which sends block 1",
     ),
     (
         ("broadcast", moves_a_block_elsewhere, 2),
         2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1 ends with block 1 where block 0 belongs",
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "expects block 0 from rank 0, which sends block 1",
     ),
     (
         ("allreduce", hears_of_its_neighbour_only),
@@ -225,10 +291,21 @@ REFUSED = [
         "allreduce 'bad' on 2 ranks: rank 0, round 1: sends block 2, and blocks are 0..1",
     ),
     (
-        ("allreduce", receives_every_other_block, 2),
+        ("allreduce", receives_no_block, 2),
         2,
         "allreduce 'bad' on 2 ranks: rank 0, round 1: "
-        "receives block range(0, 2, 2), and blocks are 0..1",
+        "receives block range(2, 2), and blocks are 0..1",
+    ),
+    (
+        ("allreduce", receives_a_block_twice, 2),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: receives a block twice in [0, 1, 0]",
+    ),
+    (
+        ("reduce", folds_blocks_in_another_order, 2),
+        2,
+        "reduce 'bad' on 2 ranks, root 0: rank 0, round 1: "
+        "expects blocks 1, 0 from rank 1, which sends blocks 0-1",
     ),
     (
         ("allreduce", sends_no_pair),
@@ -245,13 +322,78 @@ REFUSED = [
         ("broadcast", sends_more_than_expected, 2),
         2,
         "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
-        "expects 1 blocks from rank 0, which sends 2",
+        "expects block 0 from rank 0, which sends blocks 0-1",
     ),
     (
         ("reduce", folds_into_overlapping_runs, 2),
         3,
         "reduce 'bad' on 3 ranks, root 0: rank 0, round 1: "
         "folds into runs of blocks that overlap but are not equal",
+    ),
+    (
+        ("allgather", gives_the_blocks_of_others),
+        3,
+        "allgather 'bad' on 3 ranks: rank 0, round 1: sends block 1, which it does not hold",
+    ),
+    (
+        ("allgather", speaks_to_the_right_only, 2),
+        3,
+        "allgather 'bad' on 3 ranks: rank 1, round 1: sends block 1, which it does not hold",
+    ),
+    (
+        ("allgather", speaks_to_the_right_only),
+        3,
+        "allgather 'bad' on 3 ranks: rank 0 ends without block 1",
+    ),
+    (
+        ("reduce_scatter", says_nothing),
+        2,
+        "reduce_scatter 'bad' on 2 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-1",
+    ),
+    (
+        ("reduce_scatter", folds_the_block_of_its_neighbour),
+        3,
+        "reduce_scatter 'bad' on 3 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-2",
+    ),
+    (
+        ("alltoall", says_nothing),
+        2,
+        "alltoall 'bad' on 2 ranks: rank 0 ends without block 2",
+    ),
+    (
+        ("alltoall", sends_all_to_the_right),
+        3,
+        "alltoall 'bad' on 3 ranks: rank 0 ends without block 3",
+    ),
+    (
+        ("alltoall", sends_what_others_send),
+        3,
+        "alltoall 'bad' on 3 ranks: rank 0, round 1: sends block 7, which it does not hold",
+    ),
+    (
+        ("gather", forgets_the_last),
+        3,
+        "gather 'bad' on 3 ranks, root 0: rank 0 ends without block 2",
+    ),
+    (
+        ("scatter", keeps_the_last),
+        3,
+        "scatter 'bad' on 3 ranks, root 0: rank 2 ends without block 2",
+    ),
+    (
+        ("scan", hears_of_those_after_it),
+        2,
+        "scan 'bad' on 2 ranks: rank 0 ends with block 0 of ranks 0-1, wanted rank 0",
+    ),
+    (
+        ("scan", says_nothing),
+        2,
+        "scan 'bad' on 2 ranks: rank 1 ends with block 0 of rank 1, wanted ranks 0-1",
+    ),
+    (
+        ("exscan", counts_itself),
+        2,
+        "exscan 'bad' on 2 ranks: rank 1 ends with block 0 of ranks 0-1, wanted rank 0",
     ),
 ]
 
@@ -282,39 +424,120 @@ def test_promises_decide():
     check(row("reduce", sums_round_the_ring, keeps_order=True), p=3, root=0)
 
 
+def test_what_is_stored_over_a_block_that_is_being_sent_lands_beside_it():
+    """The sends read the old value; the new one comes to its place when they have completed."""
+    algorithm = row("exscan", algorithms.get("exscan", "recursive").generate)
+    plan = compile(algorithm, 3, 1)
+    (beside,) = (m.run for m in plan.rounds[0].messages if not m.send)
+    assert (beside.space, plan.parcels) == (WORK, (0,))
+    (step,) = plan.rounds[0].steps
+    assert step == Step(Run(OUT, 0, 1), beside, None, Run(OUT, 0, 1), (0,), after_sends=True)
+
+
+def test_a_proof_without_a_record_counts_alike():
+    for collective, name in (("allreduce", "ring"), ("alltoall", "bruck"), ("gather", "tree")):
+        full, lean = (check(collective, name, p=6, record=record) for record in (True, False))
+        assert full.events
+        assert full.history[0]
+        assert dataclasses.replace(full, events=[], history=[[]] * 6, links={}) == lean
+
+
+def spoilt(change):
+    """Return `compile` with a change made to what it returns for rank 0."""
+
+    def compiled(*arguments, **options):
+        plan = compile(*arguments, **options)
+        if plan.rank:
+            return plan
+        rounds = [Round(list(each.messages), list(each.steps)) for each in plan.rounds]
+        change(rounds)
+        return dataclasses.replace(plan, rounds=tuple(rounds))
+
+    return compiled
+
+
+def change_step(rounds, **fields):
+    at = next(each for each in rounds if each.steps)
+    for name, value in fields.items():
+        old = getattr(at.steps[0], name)
+        at.steps[0] = at.steps[0]._replace(**{name: old._replace(**value)})
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "change", "text"),
+    [
+        (
+            "reduce_scatter",
+            "ring",
+            lambda rounds: change_step(rounds, right={"space": IN, "first": 0}),
+            "rank 0, round 1: folds block 0 into block 1",
+        ),
+        (
+            "allgather",
+            "ring",
+            lambda rounds: change_step(rounds, dst={"first": 1}),
+            "rank 0, round 2: reads or writes out[1] while it is being received",
+        ),
+        (
+            "scan",
+            "chain",
+            lambda rounds: rounds[-1].steps.clear(),
+            "rank 0 ends without block 0",
+        ),
+        (
+            "reduce_scatter",
+            "ring",
+            lambda rounds: rounds[-1].steps.append(
+                Step(Run(IN, 1, 1), Run(OUT, 0, 1), None, Run(IN, 1, 1))
+            ),
+            "rank 0 overwrites its input, block 1",
+        ),
+        (
+            "scatter",
+            "flat",
+            lambda rounds: change_step(rounds, left={"first": 1}),
+            "rank 0 ends with block 1 where block 0 belongs",
+        ),
+    ],
+)
+def test_plans_are_proven_not_generators(monkeypatch, collective, name, change, text):
+    """What `compile` might do wrong is refused as well."""
+    monkeypatch.setattr("collectives.check.compile", spoilt(change))
+    with pytest.raises(ProofError) as caught:
+        check(collective, name, p=3)
+    assert str(caught.value).endswith(text)
+
+
 A, B, C = Run(TMP, 0, 1), Run(OUT, 0, 2), Run(OUT, 1, 1)
-FROM, TO = Message(False, 1, A, 1), Message(True, 1, C, 1)
+OWN = Run(IN, 1, 1)
+FROM, TO = Message(False, 1, A, C), Message(True, 1, C, C)
 
 
 @pytest.mark.parametrize(
     ("messages", "steps", "text"),
     [
-        ([FROM, TO], [Step(C, A, C, 1, (0,), True)], None),
+        ([FROM, TO], [Step(C, A, C, C, (0,), True)], None),
         (
             [FROM, TO],
-            [Step(C, A, C, 1, (0,), False)],
+            [Step(C, A, C, C, (0,), False)],
             "overwrites out[1] while it is being sent",
         ),
         (
-            [FROM, Message(True, 1, Run(IN, 1, 1), 1)],
-            [Step(C, A, Run(IN, 1, 1), 1, (0,), False)],
+            [FROM, Message(True, 1, OWN, OWN)],
+            [Step(C, A, OWN, C, (0,), False)],
             "overwrites out[1] while it is being sent",
         ),
-        ([FROM], [Step(C, A, C, 1)], "reads or writes tmp[0] while it is being received"),
+        ([FROM], [Step(C, A, C, C)], "reads or writes tmp[0] while it is being received"),
         (
-            [Message(False, 1, B, 0)],
-            [Step(C, Run(IN, 1, 1), None, 1)],
+            [Message(False, 1, B, B)],
+            [Step(C, OWN, None, C)],
             "reads or writes out[0..1] while it is being received",
         ),
         # A copy to the output changes nothing where input and output are the same.
-        (
-            [Message(True, 1, Run(IN, 1, 1), 1)],
-            [Step(C, Run(IN, 1, 1), None, 1)],
-            None,
-        ),
-        ([Message(True, 1, C, 1)], [Step(C, Run(IN, 1, 1), None, 1)], "overwrites out[1]"),
-        ([Message(False, 1, B, 0), Message(False, 2, C, 1)], [], "receives twice into out[0..1]"),
-        ([Message(False, 1, C, 1), Message(True, 2, B, 0)], [], "receives into out[1] while"),
+        ([Message(True, 1, OWN, OWN)], [Step(C, OWN, None, C)], None),
+        ([Message(True, 1, C, C)], [Step(C, OWN, None, C)], "overwrites out[1]"),
+        ([Message(False, 1, B, B), Message(False, 2, C, C)], [], "receives twice into out[0..1]"),
+        ([Message(False, 1, C, C), Message(True, 2, B, B)], [], "receives into out[1] while"),
     ],
 )
 def test_hazards(messages, steps, text):
@@ -397,3 +620,55 @@ def test_registration_refuses_what_it_does_not_know():
         algorithms.names(None)
     with pytest.raises(ArgumentError, match=r"has no algorithm \[\]"):
         algorithms.get("reduce", [])
+
+
+def test_an_algorithm_with_a_parameter():
+    default, other = (algorithms.get("allreduce", name) for name in ("kary", "kary:08"))
+    assert (default.name, default.parameters) == ("kary", {"k": 4})
+    assert (other.name, other.parameters) == ("kary:8", {"k": 8})
+    assert algorithms.get("allreduce", "kary:8") is other
+    assert algorithms.get("broadcast", "kary:8").collective.name == "broadcast"
+    assert default.totals(9) == (4.0, 5.0, 4.0)
+    assert other.totals(9) == (2.0, 8.0, 8.0)
+    assert check("allreduce", "kary:2", p=7).depth == 4
+
+
+@pytest.mark.parametrize("text", ["", "1", "0", "-3", "2.5", "many", "4:4", " 4"])
+def test_a_parameter_is_an_integer_from_2_on(text):
+    with pytest.raises(ArgumentError) as caught:
+        algorithms.get("allreduce", f"kary:{text}")
+    assert str(caught.value) == (
+        f"allreduce 'kary' takes an integer from 2 on as k, as in 'kary:4', not {text!r}"
+    )
+
+
+def test_who_takes_no_parameter_is_given_none():
+    with pytest.raises(ArgumentError) as caught:
+        algorithms.get("allreduce", "ring:2")
+    assert str(caught.value) == "allreduce 'ring' takes no parameter, not '2'"
+    with pytest.raises(ArgumentError, match="has no algorithm 'star'; it has: "):
+        algorithms.get("allreduce", "star:2")
+
+
+def test_a_changed_row_changes_its_variants():
+    def broom(r, p, k):
+        """Stand still."""
+        return iter(())
+
+    algorithms.algorithm("allreduce", parameters={"k": 3})(broom)
+    old = algorithms.get("allreduce", "broom:5")
+    algorithms.algorithm("allreduce", name="broom", parameters={"j": 3}, replace=True)(broom)
+    assert algorithms.get("allreduce", "broom:5").parameters == {"j": 5} != old.parameters
+    algorithms.unregister("allreduce", "broom")
+    with pytest.raises(ArgumentError, match="no algorithm 'broom'"):
+        algorithms.get("allreduce", "broom:5")
+
+
+@pytest.mark.parametrize(
+    "options", [{"name": "a:b"}, {"name": "ab", "parameters": {"k": 2, "j": 3}}]
+)
+def test_registration_refuses_names_and_parameters_that_cannot_be_written(options):
+    with pytest.raises(ArgumentError) as caught:
+        algorithms.algorithm("broadcast", **options)(nobody_speaks)
+    assert str(caught.value) == ("an algorithm has one parameter at most, and no colon in its name")
+    assert options["name"] not in algorithms.names("broadcast")

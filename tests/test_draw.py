@@ -5,14 +5,14 @@ import re
 import pytest
 
 from collectives import algorithms
-from collectives.check import check, spans
+from collectives.check import check
 from collectives.draw import drawing, grid, rounds
 from collectives.spec import COLLECTIVES
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]
 
-ARROW = re.compile(r"(\d+) -\[([\d, -]+)\]-> (\d+)")
+ARROW = re.compile(r"(\d+) -\[([\d., -]+)\]-> (\d+)")
 LABEL = re.compile(r"^step +(\d+) ")
 
 
@@ -22,8 +22,22 @@ def proofs(collective, name):
             yield check(collective, name, p=p, root=root)
 
 
-def arrows(text):
-    """Read (time, source, target, blocks, fold) back from a drawing of rounds."""
+def numbers(text, p):
+    """Read the numbers of blocks back: spans, or for an alltoall pairs of ranks."""
+    for item in text.split(", "):
+        if p:
+            source, target = item.split(".") if "." in item else item
+            yield int(source) * p + int(target)
+        else:
+            first, _, last = item.partition("-")
+            yield from range(int(first), int(last or first) + 1)
+
+
+def arrows(text, p=None):
+    """Read (time, source, target, blocks, fold) back from a drawing of rounds.
+
+    Blocks of an alltoall on `p` ranks are named by two ranks.
+    """
     time, fold = 0, False
     for line in text.splitlines():
         label = LABEL.match(line)
@@ -31,15 +45,15 @@ def arrows(text):
         verb = re.search(r" (fold|store) ", line)
         fold = verb[1] == "fold" if verb else fold
         for source, blocks, target in ARROW.findall(line):
-            yield time, int(source), int(target), blocks, fold
+            yield time, int(source), int(target), tuple(numbers(blocks, p)), fold
 
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_rounds_show_every_message_once(collective, name):
     for proof in proofs(collective, name):
         text = rounds(proof)
-        wanted = [(*event[:3], spans(event.blocks), event.fold) for event in proof.events]
-        assert sorted(arrows(text)) == sorted(wanted)
+        found = arrows(text, proof.p if collective == "alltoall" and proof.p > 1 else None)
+        assert sorted(found) == sorted(map(tuple, proof.events))
         assert all(len(line) <= 96 and line == line.rstrip() for line in text.splitlines())
 
 
@@ -67,8 +81,9 @@ def test_grid_ends_complete(collective, name):
         last = list(steps.values())[-1][-proof.p :]
         for r in range(proof.p):
             assert len(last[r]) == proof.nblocks
-            if contract.receives(r, proof.root):
-                assert set(last[r]) == {"*"}
+            cut = proof.nblocks // contract.parts(proof.p)
+            for part in contract.outputs(r, proof.p, proof.root):
+                assert set(last[r][part * cut :][:cut]) == {"*"}
 
 
 @pytest.mark.parametrize("p", [2, 4, 10, 11])
@@ -83,6 +98,43 @@ def test_cells_name_contributors_or_count_them(p):
         assert first[p - 1] == ["1/11"]
     holdings = tables(grid(check("broadcast", "chain", p=p, root=1)))["start"]
     assert [row[0] for row in holdings] == ["*" if r == 1 else "." for r in range(p)]
+
+
+def test_blocks_between_pairs_are_named_by_both():
+    text = grid(check("alltoall", "direct", p=3))
+    assert text.splitlines()[1].split(" | ")[1] == "00 01 02 10 11 12 20 21 22"
+    assert "0 -[01]-> 1" in rounds(check("alltoall", "direct", p=3))
+    assert "0 -[0.11]-> 11" in rounds(check("alltoall", "direct", p=12))
+    assert " 11.11" in grid(check("alltoall", "direct", p=12))
+    assert rounds(check("alltoall", "bruck", p=4)).startswith("step 1  store  0 -[01, 03]-> 1 ")
+
+
+def test_blocks_that_two_ranks_share_are_numbered():
+    @algorithms.algorithm("alltoall", name="halves", blocks=2)
+    def halves(r, p):
+        """Send each block in two messages."""
+        other = 1 - r
+        for k in range(2):
+            sent, got = (2 * (a * p + b) + k for a, b in ((r, other), (other, r)))
+            yield algorithms.Exchange(send=(other, sent), recv=(other, got))
+
+    text = drawing("alltoall", "halves", 2)
+    algorithms.unregister("alltoall", "halves")
+    assert "step 1  store  0 -[01/0]-> 1   1 -[10/0]-> 0" in text
+    assert "block   00/0 00/1 01/0 01/1 10/0 10/1 11/0 11/1" in text
+
+
+def test_a_star_is_all_that_belongs_to_the_rank():
+    """In a scan that is the rank's own prefix; in a reduce_scatter only its block is finished."""
+    start, *_, end = tables(grid(check("scan", "recursive", p=3))).values()
+    assert start == [["*"], ["1"], ["2"]]
+    assert end == [["*"], ["*"], ["*"]]
+    *_, end = tables(grid(check("exscan", "recursive", p=3))).values()
+    assert end == [["0"], ["*"], ["*"]]
+    *_, end = tables(grid(check("reduce_scatter", "direct", p=2))).values()
+    assert end[1:] == [["*", "0"], ["1", "*"]]
+    text = drawing("scan", "recursive", 3)
+    assert text.endswith("* is all that belong there, . is none.")
 
 
 def test_lines_keep_to_their_width():
@@ -115,7 +167,7 @@ rank 0  0 0 0 | 0  0  02 | 0  *  02 | *  *  02 | * * *
 rank 1  1 1 1 | 01 1  1  | 01 1  *  | 01 *  *  | * * *
 rank 2  2 2 2 | 2  12 2  | *  12 2  | *  12 *  | * * *
 
-Cells name the ranks whose contributions they hold: * is all of them, . is none."""
+Cells name the ranks whose contributions they hold: * is all that belong there, . is none."""
 
 
 def test_the_ring_to_the_letter():

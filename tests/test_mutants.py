@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from interpreter import run
+from interpreter import expected, make_inputs, run
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
@@ -30,6 +30,9 @@ def moved(blocks, nblocks):
     """Return other blocks than these: the next ones, or one fewer if these are all."""
     if isinstance(blocks, int):
         return (blocks + 1) % nblocks if nblocks > 1 else None
+    if isinstance(blocks, list):
+        others = [b for b in range(nblocks) if b not in blocks]
+        return [*blocks[:-1], others[0]] if others else blocks[1:] or None
     if blocks.stop < nblocks:
         return range(blocks.start + 1, blocks.stop + 1)
     if blocks.start:
@@ -62,6 +65,22 @@ def wrong_block(rounds, r, p, nblocks):
     def change(peer, blocks):
         other = moved(blocks, nblocks)
         return None if other is None else (peer, other)
+
+    yield from per_message(rounds, change)
+
+
+def wrong_order(rounds, r, p, nblocks):
+    def change(peer, blocks):
+        if isinstance(blocks, int) or len(blocks) < 2:
+            return None
+        return peer, [*blocks[1:], blocks[0]]
+
+    yield from per_message(rounds, change)
+
+
+def wrong_number(rounds, r, p, nblocks):
+    def change(peer, blocks):
+        return None if isinstance(blocks, int) or len(blocks) < 2 else (peer, list(blocks)[1:])
 
     yield from per_message(rounds, change)
 
@@ -154,19 +173,25 @@ def other_blocks(peer, blocks, nblocks):
 DEADLY = {
     "wrong peer": one_sided(wrong_peer),
     "wrong block": one_sided(wrong_block),
+    "wrong order": one_sided(wrong_order),
+    "wrong number": one_sided(wrong_number),
     "missing message": one_sided(missing_message),
     "missing round": one_sided(missing_round),
     "copy for fold": one_sided(copy_for_fold),
     "fold for copy": one_sided(fold_for_copy),
-    "block that both sides mistake": two_sided(other_blocks),
 }
 # These may leave one: where rounds do not depend on each other, and where a message brings what
 # its receiver has already (to inner ranks of the scatter's tree, the ring does).
 RISKY = {
+    "block that both sides mistake": two_sided(other_blocks),
     "swapped rounds": one_sided(swapped_rounds),
     "joined rounds": one_sided(joined_rounds),
     "message that both sides forget": two_sided(lambda peer, blocks, nblocks: ()),
 }
+
+
+# Of these, all rounds may be posted together.
+INDEPENDENT = [("alltoall", "pairwise")]
 
 
 def mutants(algorithm, p, root, mutate):
@@ -176,7 +201,7 @@ def mutants(algorithm, p, root, mutate):
         def generate(r, p, root=0, replaced=replaced):
             return iter(replaced.get(r, plain[r]))
 
-        yield dataclasses.replace(algorithm, generate=generate)
+        yield dataclasses.replace(algorithm, generate=generate, parameters={})
 
 
 def applies(algorithm, mutate):
@@ -197,16 +222,18 @@ def is_right(algorithm, p, root):
     """Say whether the interpreter gets the right result in every way and under several seeds."""
     contract = algorithm.collective
     rng = np.random.default_rng(p)
-    inputs = [rng.integers(1, 1 << 40, 3 * p + 1) for _ in range(p)]
     op = np.bitwise_or if contract.idempotent else np.add
+    sizes = rng.integers(0, 9, contract.parts(p)).tolist() if contract.vector else [3 * p + 1]
+    inputs = make_inputs(algorithm, p, root, sizes, lambda r, n: rng.integers(1, 1 << 40, n))
     if contract.idempotent:
-        inputs = [np.full(3, 1 << r) for r in range(p)]
-    wanted = op.reduce(inputs) if contract.reduces else inputs[root]
-    for seed, (merged, in_place, segments) in enumerate(
-        product((True, False), (True, False), (1, 1, 3))
-    ):
-        for values in run(algorithm, inputs, root, op, merged, in_place, segments, seed):
-            if values is not None and not np.array_equal(values, wanted):
+        inputs = [np.full(sizes[0], 1 << r) for r in range(p)]
+    wanted = expected(algorithm, inputs, root, op, sizes)
+    places = (True, False) if contract.name != "alltoall" else (False,)
+    for seed, (merged, in_place, segments) in enumerate(product((True, False), places, (1, 1, 3))):
+        way = {"merged": merged, "in_place": in_place, "segments": segments}
+        got = run(algorithm, inputs, root, op, sizes, **way, seed=seed)
+        for have, want in zip(got, wanted, strict=True):
+            if any(not np.array_equal(have[part], want[part]) for part in want):
                 return False
     return True
 
@@ -218,7 +245,7 @@ def judge(algorithm, mutate):
         for root in sorted({0, p - 1}) if algorithm.collective.rooted else [0]:
             for number, mutant in enumerate(mutants(algorithm, p, root, mutate)):
                 try:
-                    check(mutant, p=p, root=root)
+                    check(mutant, p=p, root=root, record=False)
                 except ProofError:
                     refused += 1
                 else:
@@ -236,6 +263,7 @@ def test_mistakes_that_matter_are_refused(algorithm, mutate):
 @pytest.mark.parametrize(("algorithm", "mutate"), cases(RISKY))
 def test_what_is_accepted_is_right(algorithm, mutate):
     refused, accepted = judge(algorithm, mutate)
-    assert refused
+    independent = (algorithm.collective.name, algorithm.name) in INDEPENDENT
+    assert refused or (independent and mutate is RISKY["joined rounds"])
     for mutant, p, root, number in accepted:
         assert is_right(mutant, p, root), f"p={p} root={root}: mutant {number} is accepted"
