@@ -154,7 +154,7 @@ def _torch_remedy(value: Any, name: str) -> str:
 
 
 def remedy(value: Any, name: str) -> str:
-    """Return what to pass in place of something that has no memory of its own, or "". Local."""
+    """Return what to pass in place of `value`, the argument `name`, which has no memory. Local."""
     if isinstance(value, int | float | list):
         return "pass np.asarray(...) of it"
     variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
@@ -166,7 +166,7 @@ def remedy(value: Any, name: str) -> str:
 
 
 def empty(x: Any, shape: tuple[int, ...]) -> Any:
-    """Return a new tensor with the dtype of a torch tensor, in host memory. Local."""
+    """Return a new tensor of `shape` with the dtype of `x`, a torch tensor, in host memory. Local."""
     return sys.modules["torch"].empty(shape, dtype=x.dtype)
 
 
@@ -205,6 +205,13 @@ def _x64(jax: Any) -> Any:
 
 def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:
     """Return NumPy's dtype of that name, if it has one now. Local.
+
+    Parameters
+    ----------
+    name : str
+        As the core names it.
+    argument : str
+        The argument's name, for the error.
 
     Raises
     ------

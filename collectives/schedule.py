@@ -181,14 +181,15 @@ class Plan:
         return _blocks(sorted(parts), self.cut) + list(self.parcels)
 
     def merged(self) -> Plan:
-        """Return the plan with neighbouring rounds joined where neither depends on the other."""
+        """Return the plan with rounds joined that do not depend on each other. Local."""
         rounds = merge(self.rounds)
         return replace(self, rounds=tuple(rounds), tmp=_extent(_runs(rounds), TMP))
 
     def numbers(self, run: Run) -> Sequence[int]:
-        """Return the numbers of the blocks in a run, which in a parcel need not follow each other.
+        """Return the numbers of the blocks in `run`. Local.
 
-        Of a temporary slot it is not known: what lands there is numbered by its home.
+        In a parcel they need not follow each other. Of a temporary slot they are not known: what
+        lands there is numbered by its home.
         """
         if run.space == WORK and run.first >= self.nblocks:
             return self.parcels[run.first - self.nblocks :][: run.length]

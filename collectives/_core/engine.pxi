@@ -179,6 +179,12 @@ cdef class Engine:
         else:
             planned.choice, planned.keep = self.agreed(call, x, out, op, root, algorithm)
             planned.arguments = self.describe(call, op, planned.choice, False)
+        if type(planned.keep[0]) is Pending:
+            raise BufferError(
+                f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
+                f"be, which is immutable and so cannot be written by every run; pass out, as a "
+                f"NumPy array"
+            )
         planned.title = title(planned.choice.plan)
         planned.prepare()
         return planned
