@@ -8,8 +8,6 @@ Examples
 True
 """
 
-from typing import Any
-
 try:
     from collectives._core import PlannedCall, Reduction, Request
 except ImportError as error:

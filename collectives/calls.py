@@ -240,8 +240,8 @@ class Calls:
         x : array
             This rank's contribution, as for `allreduce`.
         out : array, optional
-            Where they go, one after the other: ``size`` times as many elements as `x`. In place, `x`
-            is ``out[rank]``, for an `out` with ranks along its first axis. A new array by default.
+            Where they go, one after the other: ``size`` times as many elements as `x`. In place,
+            `x` is ``out[rank]``, for an `out` with ranks along its first axis. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
 
@@ -257,15 +257,11 @@ class Calls:
         """
         return self._call(ALLGATHER, x, out, None, 0, algorithm)
 
-    def iallgather(
-        self, x: Any, out: Any = None, *, algorithm: str | None = None
-    ) -> _core.Request:
+    def iallgather(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> _core.Request:
         """Start an `allgather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, False
-        )
+        request: _core.Request = self._call(ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, False)
         return request
 
     def reduce_scatter(
@@ -330,8 +326,8 @@ class Calls:
         x : array
             Its first ``x.size // size`` elements go to rank 0, the next to rank 1, and so on.
         out : array, optional
-            Where the parts come together, that from rank 0 first: as many elements as `x`. It may be
-            `x`, which is copied then. A new array by default.
+            Where the parts come together, that from rank 0 first: as many elements as `x`. It may
+            be `x`, which is copied then. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")``.
 
@@ -351,9 +347,7 @@ class Calls:
         """Start an `alltoall` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, False
-        )
+        request: _core.Request = self._call(ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, False)
         return request
 
     def gather(
@@ -391,9 +385,7 @@ class Calls:
         """Start a `gather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            GATHER, x, out, None, root, algorithm, 1.0, 1.0, False
-        )
+        request: _core.Request = self._call(GATHER, x, out, None, root, algorithm, 1.0, 1.0, False)
         return request
 
     def scatter(
@@ -435,9 +427,7 @@ class Calls:
         """Start a `scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            SCATTER, x, out, None, root, algorithm, 1.0, 1.0, False
-        )
+        request: _core.Request = self._call(SCATTER, x, out, None, root, algorithm, 1.0, 1.0, False)
         return request
 
     def scan(
@@ -486,8 +476,8 @@ class Calls:
         Returns
         -------
         array or None
-            `out`, or a new array with the shape of `x`; None on rank 0, which has none before it and
-            whose `out` stays as it is.
+            `out`, or a new array with the shape of `x`; None on rank 0, which has none before it
+            and whose `out` stays as it is.
 
         Raises
         ------
@@ -549,8 +539,7 @@ class Calls:
         """
         if collective not in _core.COLLECTIVES:
             raise ArgumentError(
-                f"collective is {collective!r}, and must be one of "
-                f"{', '.join(_core.COLLECTIVES)}"
+                f"collective is {collective!r}, and must be one of {', '.join(_core.COLLECTIVES)}"
             )
         kind = _core.COLLECTIVES.index(collective)
         return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)

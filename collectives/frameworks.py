@@ -166,7 +166,7 @@ def remedy(value: Any, name: str) -> str:
 
 
 def empty(x: Any, shape: tuple[int, ...]) -> Any:
-    """Return a new tensor of `shape` with the dtype of `x`, a torch tensor, in host memory. Local."""
+    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory. Local."""
     return sys.modules["torch"].empty(shape, dtype=x.dtype)
 
 

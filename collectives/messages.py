@@ -110,9 +110,7 @@ class Messages:
         """
         return self._exchange(x, dest, out, source, tag)
 
-    def isendrecv(
-        self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0
-    ) -> _core.Request:
+    def isendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> _core.Request:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """

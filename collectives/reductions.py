@@ -77,4 +77,5 @@ def reduction(
     """
     if not callable(fn):
         raise ArgumentError(f"fn is {fn!r}, and must be a function of two arrays")
-    return Reduction(name or getattr(fn, "__name__", "function"), -1, False, fn, commutative)
+    title = name or str(getattr(fn, "__name__", "function"))
+    return Reduction(title, -1, False, fn, commutative)

@@ -7,6 +7,7 @@ ranks tell each other first, by a small collective of the ordinary kind.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from operator import index
 from typing import Any
@@ -334,12 +335,15 @@ class VectorCalls:
         algorithm: str | None,
         blocking: bool,
     ) -> Any:
+        root = self._engine.check_root(root)
         if x is None and (out is None or self.rank == root):
             raise ArgumentError("x is None, and must be an array on the root and where out is None")
         shape = () if x is None else _core.shape(x)
         if counts is None:
             mine = -1 if out is None else prod(_core.shape(out, "out"))
-            said = self._call(ALLGATHER, np.array([mine, prod(shape)], np.int64), None, None, 0, None)
+            said = self._call(
+                ALLGATHER, np.array([mine, prod(shape)], np.int64), None, None, 0, None
+            )
             every = _wanted(said[:, 0], int(said[root, 1]))
         else:
             every = self._given(counts)
@@ -423,7 +427,8 @@ class VectorCalls:
 def _equal_parts(n: int, p: int) -> NDArray[np.int64]:
     """Return the sizes of `p` nearly equal parts of `n` elements."""
     edges = [n * r // p for r in range(p + 1)]
-    return np.diff(np.array(edges, np.int64))
+    sizes = [after - before for before, after in pairwise(edges)]
+    return np.array(sizes, np.int64)
 
 
 def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:

@@ -132,7 +132,9 @@ cdef class Reduction:
     cdef readonly object function
     cdef readonly bint commutative
 
-    def __init__(self, str name, int code, bint average=False, function=None, bint commutative=True):
+    def __init__(
+        self, str name, int code, bint average=False, function=None, bint commutative=True,
+    ):
         self.name = name
         self.code = code
         self.average = average

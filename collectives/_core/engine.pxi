@@ -206,10 +206,7 @@ cdef class Engine:
             call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
         elif out is not None:
             if call.x.dtype != call.out.dtype:
-                raise BufferError(
-                    f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must "
-                    f"be equal"
-                )
+                raise different_dtypes(&call)
             if overlap(&call.x, &call.out):
                 raise BufferError("out overlaps x; pass arrays that share no memory")
         call.kind = EXCHANGE
@@ -244,7 +241,7 @@ cdef class Engine:
     cdef tuple agreed(
         self, Call *call, x, out, op, root, algorithm, bint vector=False, shape=None
     ):
-        """Check a call and have the ranks agree on it; return the choice and what must stay alive."""
+        """Check a call, and have the ranks agree on it; return its choice and what stays alive."""
         name = COLLECTIVES[call.kind] + ("v" if vector else "")
         try:
             keep = self.checked(call, x, out, op, root, vector, shape)
@@ -424,10 +421,7 @@ cdef class Engine:
         cdef char *x = call.x.data
         cdef char *out = call.out.data
         if call.out.dtype != call.x.dtype:
-            raise BufferError(
-                f"out is {dtype_text(call.out.dtype)} and x is {dtype_text(call.x.dtype)}; they must be "
-                f"equal"
-            )
+            raise different_dtypes(call)
         if call.out.count != wanted:
             due = "x" if self.keeps_shape[call.kind] and call.counts == NULL else "the result"
             raise BufferError(
@@ -455,7 +449,8 @@ cdef class Engine:
             )
         return kept_x
 
-    cdef int check_root(self, root) except -1:
+    cpdef int check_root(self, root) except -1:
+        """Return a root as a number, or raise."""
         try:
             number = PyNumber_Index(root)
         except TypeError:
@@ -698,6 +693,11 @@ cdef class Engine:
 cdef void prescale(const Call *call) noexcept:
     with nogil:
         call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
+
+
+cdef object different_dtypes(const Call *call):
+    out, x = dtype_text(call.out.dtype), dtype_text(call.x.dtype)
+    return BufferError(f"out is {out} and x is {x}; they must be equal")
 
 
 cdef bint has_workspace(Choice choice):

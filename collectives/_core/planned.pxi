@@ -1,4 +1,4 @@
-# Planned calls: arguments checked and memory reserved once, for calls that are made again and again.
+# Planned calls: arguments checked and memory reserved once, for calls that are made many times.
 
 @cython.final
 cdef class PlannedCall:
