@@ -241,7 +241,7 @@ class Calls:
             This rank's contribution, as for `allreduce`.
         out : array, optional
             Where they go, one after the other: ``size`` times as many elements as `x`. In place,
-            `x` is ``out[rank]``, for an `out` with ranks along its first axis. A new array by default.
+            `x` is ``out[rank]``, with ranks along the first axis of `out`. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
 
