@@ -8,7 +8,18 @@ from collectives import algorithms
 from collectives.algorithms import Algorithm, Exchange
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
-from collectives.schedule import IN, OUT, TMP, WORK, Message, Round, Run, Step, compile
+from collectives.schedule import (
+    IN,
+    MERGED_MESSAGES,
+    OUT,
+    TMP,
+    WORK,
+    Message,
+    Round,
+    Run,
+    Step,
+    compile,
+)
 from collectives.spec import COLLECTIVES
 
 
@@ -432,6 +443,14 @@ def test_what_is_stored_over_a_block_that_is_being_sent_lands_beside_it():
     assert (beside.space, plan.parcels) == (WORK, (0,))
     (step,) = plan.rounds[0].steps
     assert step == Step(Run(OUT, 0, 1), beside, None, Run(OUT, 0, 1), (0,), after_sends=True)
+
+
+def test_merged_rounds_have_a_limit():
+    """A pairwise alltoall could post all at once; on many ranks that would be too many requests."""
+    algorithm = algorithms.get("alltoall", "pairwise")
+    assert [len(each.messages) for each in compile(algorithm, 8, 3).rounds] == [14]
+    posted = [len(each.messages) for each in compile(algorithm, 100, 3).rounds]
+    assert posted == [MERGED_MESSAGES] * 3 + [6]
 
 
 def test_a_proof_without_a_record_counts_alike():
