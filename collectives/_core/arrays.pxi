@@ -1,6 +1,5 @@
 # Arrays and reductions: how the core reads a NumPy array, and which kernel folds it.
 
-from cpython.exc cimport PyErr_CheckSignals
 from numpy cimport (
     NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_CORDER,
     NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT,
@@ -10,8 +9,7 @@ from numpy cimport (
 
 from collectives import buffers
 from collectives.errors import (
-    ArgumentError, BufferError, CommunicatorError, MismatchError, MPIError, StallError,
-    UnsupportedTypeError,
+    ArgumentError, BufferError, MismatchError, MPIError, StallError, UnsupportedTypeError,
 )
 
 cdef extern from "numpy/arrayobject.h":
@@ -95,7 +93,6 @@ def kernels_select(isa=None):
     fill_kernels()
 
 
-pthread_mutex_init(&in_flight_lock, NULL)
 fill_dtypes()
 kernels_select()
 

@@ -32,7 +32,8 @@ cdef struct Call:
     View out
     cc_fold_fn fold
     cc_scale_fn scale
-    double factor
+    double prescale, postscale
+    double factor  # postscale, and the average's division
 
 
 @cython.final
@@ -47,6 +48,7 @@ cdef class Engine:
     cdef dict choices
     cdef Operation *idle
     cdef unsigned int sequence
+    cdef Queue queue
     cdef char token[2]
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
@@ -67,8 +69,16 @@ cdef class Engine:
             release(op)
             op = after
 
+    def __enter__(self):
+        """Keep other threads out of the communicator; they queue up."""
+        enter(&self.queue)
+        return self
+
+    def __exit__(self, *error):
+        leave(&self.queue)
+
     def call(
-        self, int kind, x, out, op, root, algorithm, double prescale=1.0, double postscale=1.0,
+        self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0,
         bint blocking=True,
     ):
         """Run a collective; return its result, or a Request where it is not `blocking`."""
@@ -86,34 +96,39 @@ cdef class Engine:
                 keep = self.check(&call, x, out, op, root, prescale, postscale)
                 choice = self.choice(&call, algorithm)
             except Exception as error:
-                self.agree(COLLECTIVES[kind], f"{type(error).__name__}: {error}", False)
+                with self:
+                    self.agree(COLLECTIVES[kind], f"{type(error).__name__}: {error}", False)
                 raise
-            self.agree(
-                COLLECTIVES[kind],
-                describe(&call, op, choice, prescale, postscale),
-                True,
-            )
-        if prescale != 1.0:
-            keep = self.prescaled(&call, keep, prescale)
-        operation = self.prepare(&call, choice)
-        if not blocking:
-            return Request(self, choice.plan, keep).start(operation)
-        if choice.plan.whole.slots == 0 and call.x.count * call.x.itemsize < 65536:
-            advance(operation)  # nothing to wait for: not worth giving up the GIL
-        else:
-            self.run(operation, choice.plan, keep)
-        operation.next = self.idle
-        self.idle = operation
+        enter(&self.queue)
+        try:
+            if self.broken is not None:  # by the thread that was inside
+                raise CommunicatorError(self.broken)
+            if self.agree is not None:
+                self.agree(COLLECTIVES[kind], describe(&call, op, choice), True)
+            if call.prescale != 1.0:
+                keep = self.prescaled(&call, keep, call.prescale)
+            operation = self.prepare(&call, choice)
+            if not blocking:
+                return Request(self, choice.plan, keep).start(operation)
+            if choice.plan.whole.slots == 0 and call.x.count * call.x.itemsize < 65536:
+                advance(operation)  # nothing to wait for: not worth giving up the GIL
+            else:
+                self.run(operation, choice.plan, keep)
+            operation.next = self.idle
+            self.idle = operation
+        finally:
+            leave(&self.queue)
         return keep[0]
 
-    cdef tuple check(self, Call *call, x, out, op, root, double prescale, double postscale):
+    cdef tuple check(self, Call *call, x, out, op, root, prescale, postscale):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
         cdef Reduction reduction
         cdef bint reduces = call.kind == ALLREDUCE or call.kind == REDUCE
         cdef bint receives
         call.fold = NULL
         call.scale = NULL
-        call.factor = postscale
+        call.prescale = factor_of(prescale, "prescale")
+        call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = 0
         if call.kind == REDUCE or call.kind == BROADCAST:
             call.root = self.check_root(root)
@@ -132,13 +147,13 @@ cdef class Engine:
             reduction = op
             call.fold = folds[reduction.code][call.x.dtype]
             if reduction.average:
-                call.factor = postscale / self.size
+                call.factor = call.postscale / self.size
             if call.fold == NULL or (reduction.average and scales[call.x.dtype] == NULL):
                 raise UnsupportedTypeError(
                     f"{reduction.name} is not defined on {DTYPES[call.x.dtype]}; it is on "
                     f"{', '.join(reduction.dtypes())}"
                 )
-            if call.factor != 1.0 or prescale != 1.0:
+            if call.factor != 1.0 or call.prescale != 1.0:
                 call.scale = scales[call.x.dtype]
                 if call.scale == NULL:
                     raise UnsupportedTypeError(
@@ -275,7 +290,9 @@ cdef class Engine:
                     raise
                 limit = now()
                 if limit - start > self.timeout:
-                    raise self.stalled(op, plan, keep)
+                    error = self.stall(op, plan)
+                    self.abandon(op, plan, keep, "stalled in")
+                    raise error
                 limit += 0.05
                 with nogil:
                     status = wait(op, False, patience, limit)
@@ -285,16 +302,20 @@ cdef class Engine:
 
     cdef int abandon(self, Operation *op, Plan plan, keep, str how) except -1:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
-        if op.status == RUNNING:
-            fail(op, STALLED, 0, -1, 0)
+        with nogil:
+            lock_in_flight()
+            if op.status == RUNNING:
+                fail(op, STALLED, 0, -1, 0)
+            unlock_in_flight()
         lost.append(keep)
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         return 0
 
-    cdef object stalled(self, Operation *op, Plan plan, keep):
-        waits = waiting(op)
-        self.abandon(op, plan, keep, "stalled in")
-        return StallError(f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {waits}")
+    cdef object stall(self, Operation *op, Plan plan):
+        """Return the exception for an operation whose time is up; abandon it afterwards."""
+        return StallError(
+            f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {waiting(op)}"
+        )
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
@@ -328,7 +349,14 @@ cdef int check_output(Call *call) except -1:
     return 0
 
 
-cdef str describe(Call *call, op, Choice choice, double prescale, double postscale):
+cdef double factor_of(value, str name) except? -1.0:
+    try:
+        return value
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
+
+
+cdef str describe(Call *call, op, Choice choice):
     """Return what a rank called, as the other ranks must have called it too."""
     parts = []
     if call.kind != BARRIER:
@@ -340,10 +368,10 @@ cdef str describe(Call *call, op, Choice choice, double prescale, double postsca
     parts.append(f"algorithm={choice.plan.source.algorithm.name}")
     if choice.segment:
         parts.append(f"segment={choice.segment}")
-    if prescale != 1.0:
-        parts.append(f"prescale={prescale:g}")
-    if postscale != 1.0:
-        parts.append(f"postscale={postscale:g}")
+    if call.prescale != 1.0:
+        parts.append(f"prescale={call.prescale:g}")
+    if call.postscale != 1.0:
+        parts.append(f"postscale={call.postscale:g}")
     return ", ".join(parts)
 
 

@@ -224,3 +224,25 @@ def test_pending_operations_are_listed(plain):
         plain.mpi.Barrier()
         request = comm.iallreduce(np.ones(3), algorithm="tree")
     assert (request.wait() == comm.size).all()
+
+
+@pytest.mark.parametrize("after", ["barrier", "allreduce", "dup", "split"])
+@pytest.mark.parametrize("kind", ["world", "plain"])
+def test_waited_for_before_or_after_another_call(request, kind, after):
+    """A rank that is in its next call still moves on what another rank waits for."""
+    comm = request.getfixturevalue(kind).comm
+    calls = {
+        "barrier": comm.barrier,
+        "allreduce": lambda: comm.allreduce(np.ones(10)),
+        "dup": lambda: comm.dup().free(),
+        "split": lambda: comm.split(0).free(),
+    }
+    for patient in range(comm.size):
+        pending = start(comm, 3, n=200_000)
+        if comm.rank == patient:
+            calls[after]()
+            y = pending.wait()
+        else:
+            y = pending.wait()
+            calls[after]()
+        assert (y == want(comm, 3)).all()
