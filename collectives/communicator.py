@@ -408,7 +408,7 @@ class Communicator:
         """Return a communicator with the same ranks, whose messages never meet those of this one.
         Collective.
         """
-        # Inside MPI nothing of ours moves on: wait for the others where their operations with us do.
+        # Inside MPI nothing of ours moves on, and the others may wait for that before they come.
         self.barrier()
         with self._engine:
             return Communicator(self._alive(), timeout=self.timeout)

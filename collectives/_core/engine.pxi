@@ -71,6 +71,7 @@ cdef class Engine:
 
     def __enter__(self):
         """Keep other threads out of the communicator; they queue up."""
+        check_caller()
         enter(&self.queue)
         return self
 
@@ -86,6 +87,7 @@ cdef class Engine:
         cdef Choice choice
         cdef Operation *operation
         call.kind = kind
+        check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         if self.agree is None:

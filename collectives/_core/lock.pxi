@@ -78,11 +78,17 @@ cdef struct Queue:
     Place *first
 
 
+cdef inline int check_caller() except -1:
+    """Raise unless this thread of this process may communicate. First of all: after a fork, even an
+    import may wait for a lock that nobody holds any more."""
+    if guarded or cc_thread.busy:
+        guard()
+    return 0
+
+
 cdef inline int enter(Queue *queue) except -1:
     """Come to be the one thread inside; wait for it without the GIL."""
     cdef unsigned long me = PyThread_get_thread_ident()
-    if guarded or cc_thread.busy:
-        guard()
     cc_thread.communicates = 1
     if queue.owner == 0:
         queue.owner = me

@@ -112,8 +112,7 @@ cdef class Request:
         return 0
 
     def test(self):
-        if guarded or cc_thread.busy:
-            guard()
+        check_caller()
         if self.op != NULL:
             with nogil:
                 lock_in_flight()
@@ -127,8 +126,7 @@ cdef class Request:
     def wait(self):
         cdef double start, limit
         cdef int patience = self.engine.patience
-        if guarded or cc_thread.busy:
-            guard()
+        check_caller()
         start = now() if self.op != NULL else 0
         while self.op != NULL and self.op.status == RUNNING:
             limit = now() + 0.05

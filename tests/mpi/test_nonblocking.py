@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import time
 
 import numpy as np
@@ -246,3 +247,15 @@ def test_waited_for_before_or_after_another_call(request, kind, after):
             y = pending.wait()
             calls[after]()
         assert (y == want(comm, 3)).all()
+
+
+def test_where_it_was_started(world, plain):
+    """The line always; the whole stack where somebody looks for mistakes."""
+    for comm, whole in ((world.comm, True), (plain.comm, sys.flags.dev_mode)):
+        line = sys._getframe().f_lineno + 1
+        request = comm.iallreduce(np.ones(3))
+        assert request.where() == f"{__file__}:{line}"
+        assert (request.origin is not None) == whole
+        if whole:
+            assert f'test_nonblocking.py", line {line}, in test_where' in str(request.origin)
+        request.wait()
