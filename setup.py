@@ -13,10 +13,12 @@ core = Extension(
     depends=[
         "collectives/_core/types.pxi",
         "collectives/_core/binding.pxi",
+        "collectives/_core/lock.pxi",
         "collectives/_core/executor.pxi",
         "collectives/_core/arrays.pxi",
         "collectives/_core/dlpack.pxi",
         "collectives/_core/memory.pxi",
+        "collectives/_core/origin.pxi",
         "collectives/_core/request.pxi",
         "collectives/_core/engine.pxi",
         "collectives/_core/planned.pxi",

@@ -3,17 +3,19 @@
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
-executor (no GIL, no Python, no algorithm), then what Python sees: arrays and reductions, tensors
-that come by DLPack, the memory of operations, requests, the engine of a communicator, and planned
-calls.
+lock (threads, and forked children), executor (no GIL, no Python, no algorithm), then what Python
+sees: arrays and reductions, tensors that come by DLPack, the memory of operations, where they come
+from, requests, the engine of a communicator, and planned calls.
 """
 
 include "_core/types.pxi"
 include "_core/binding.pxi"
+include "_core/lock.pxi"
 include "_core/executor.pxi"
 include "_core/arrays.pxi"
 include "_core/dlpack.pxi"
 include "_core/memory.pxi"
+include "_core/origin.pxi"
 include "_core/request.pxi"
 include "_core/engine.pxi"
 include "_core/planned.pxi"

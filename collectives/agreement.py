@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from collectives import binding
-from collectives._core import Engine
+from collectives._core import Engine, Turn, advance_all
 from collectives.check import ranks
 from collectives.errors import MismatchError, MPIError, StallError
 
@@ -73,11 +73,16 @@ class Agreement:
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
-        request = self.mpi.Iallgather(record, records)
+        with Turn():
+            request = self.mpi.Iallgather(record, records)
         timeout = self.engine.timeout
         limit = time.monotonic() + timeout
         polls = 0
-        while not request.Test():
+        while True:
+            with Turn():
+                if request.Test():
+                    break
+            advance_all()  # another rank may wait for one of them before it comes here
             polls += 1
             if polls > 100:
                 time.sleep(0)

@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import Any
 
-from collectives import _core
+from collectives import _core, abort, child
 from collectives.errors import BindingError
 
 __all__ = ["family", "load"]
@@ -30,7 +30,10 @@ def load() -> Any:
     BindingError
         If there is no MPI library, it is finalised, it lacks a function, or the launcher is that
         of another MPI. The text says what to do.
+    CommunicatorError
+        In a forked child, and in a thread that MPI's thread level shuts out.
     """
+    _core.guard()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -49,11 +52,13 @@ def load() -> Any:
         _core.bind(MPI)
     except ImportError as error:
         raise BindingError(str(error)) from None
+    child.watch()
+    abort.watch(MPI)
     return MPI
 
 
 def _finalize(MPI: Any) -> None:
-    if not MPI.Is_finalized():
+    if not _core.is_forked() and not MPI.Is_finalized():
         MPI.Finalize()
 
 

@@ -508,7 +508,7 @@ class Calls:
         postscale: float = 1.0,
     ) -> _core.PlannedCall:
         """Prepare a collective that will be run again and again with the same arrays.
-        Local; under ``COLLECTIVES_VALIDATE=1`` collective.
+        Local.
 
         Parameters
         ----------

@@ -7,15 +7,20 @@ import hashlib
 import os
 import platform
 import sys
+import threading
 import time
+import warnings
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from collectives import _core, binding, check, registry, schedule, select
+from collectives import _core, abort, binding, check, child, registry, schedule, select
 from collectives.agreement import Agreement
 from collectives.calls import Calls
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
 from collectives.messages import Messages
+from collectives.origin import Origin
 from collectives.vectors import VectorCalls
 
 __all__ = ["Communicator", "world"]
@@ -60,6 +65,33 @@ class Communicator(Calls, VectorCalls, Messages):
         If `mpi` is not an intracommunicator.
     BindingError
         If there is no usable MPI.
+    CommunicatorError
+        In a forked child, and in a thread that MPI's thread level shuts out.
+
+    Notes
+    -----
+    *Order.* All ranks call the collectives of a communicator in the same order; the i-forms, too.
+
+    *Threads.* Any thread may use any communicator. Threads on one communicator queue up, first come
+    first served: a collective has it until it is complete, the start of an i-form while it starts;
+    ``test`` and ``wait`` of a request do not queue. Threads on communicators of their own run side
+    by side. Which thread comes first is up to the operating system and may differ between ranks, so
+    a program whose threads call different things on one communicator breaks the rule of order:
+    give each thread its own (`dup`, before the threads start), or let the threads take turns in a
+    way that is the same on all ranks. A call from inside a call on the same communicator (a signal
+    handler, a finalizer) raises `CommunicatorError`. mpi4py starts MPI for any number of threads;
+    if the program asks for less, then under ``serialized`` one thread at a time enters MPI, for a
+    moment, and communicators must be made and freed while no other thread communicates; under
+    ``funneled`` and ``single`` all threads but the main one get a `CommunicatorError`.
+
+    *Processes.* MPI does not survive `os.fork`: the child of a rank gets a `CommunicatorError` from
+    every call, and ends without disturbing its parent. Its exit status is the one given to
+    `sys.exit` or `os._exit`. Start children that communicate with the launcher.
+
+    *Memory.* A communicator holds one of MPI's, of which there are some thousands, until `free` or
+    the end of the program: freeing is collective, so the garbage collector cannot do it. If it is
+    collected with operations in flight, a `ResourceWarning` says where they were started; what MPI
+    may still write to stays alive.
 
     Examples
     --------
@@ -84,11 +116,13 @@ class Communicator(Calls, VectorCalls, Messages):
         self._locate()
         cores = max(1, self._cores)
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
-        self._engine = _core.Engine(MPI, self._mpi, self._choose, timeout, patience)
+        choose = _weakly(self._choose)
+        self._engine = _core.Engine(MPI, self._mpi, choose, timeout, patience)
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self.rank, self.size = self._engine.rank, self._engine.size
         self._control: Any = None
+        self._origin = Origin()
         registry.watch(self)
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
@@ -141,6 +175,14 @@ class Communicator(Calls, VectorCalls, Messages):
         if error is None:
             self.free()
 
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is None or engine.broken is not None or _core.is_forked():
+            return
+        requests = _core.forsaken(engine)
+        if requests and not sys.is_finalizing():  # _at_exit() speaks then
+            warnings.warn(_forsaken(self, requests), ResourceWarning, stacklevel=2, source=self)
+
     # -- groups ------------------------------------------------------------------------------
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
@@ -158,7 +200,9 @@ class Communicator(Calls, VectorCalls, Messages):
             If the communicator is freed or broken.
         """
         MPI = binding.load()
-        part = self._alive().Split(MPI.UNDEFINED if color is None else color, key)
+        self.barrier()  # see dup()
+        with self._engine:
+            part = self._alive().Split(MPI.UNDEFINED if color is None else color, key)
         if part == MPI.COMM_NULL:
             return None
         try:
@@ -175,7 +219,10 @@ class Communicator(Calls, VectorCalls, Messages):
         CommunicatorError
             If the communicator is freed or broken.
         """
-        return Communicator(self._alive(), timeout=self.timeout)
+        # Inside MPI nothing of ours moves on, and the others may wait for that before they come.
+        self.barrier()
+        with self._engine:
+            return Communicator(self._alive(), timeout=self.timeout)
 
     def free(self) -> None:
         """Give the communicator back; it cannot be used afterwards.
@@ -186,18 +233,19 @@ class Communicator(Calls, VectorCalls, Messages):
         CommunicatorError
             If operations are in flight; the text lists them.
         """
-        if self._mpi is None:
-            return
-        pending = _core.pending(self._engine)
-        if pending:
-            raise CommunicatorError(
-                f"operations are in flight: {'; '.join(pending)}; wait for them"
-            )
-        self._engine.broken = "the communicator was freed"
-        for mpi in (self._control, self._mpi):
-            if mpi is not None:
-                mpi.Free()
-        self._mpi = self._control = None
+        with self._engine:
+            if self._mpi is None:
+                return
+            pending = _core.pending(self._engine)
+            if pending:
+                raise CommunicatorError(
+                    f"operations are in flight: {'; '.join(pending)}; wait for them"
+                )
+            self._engine.broken = "the communicator was freed"
+            for mpi in (self._control, self._mpi):
+                if mpi is not None:
+                    mpi.Free()
+            self._mpi = self._control = None
 
     def _alive(self) -> Any:
         if self._engine.broken is not None:
@@ -265,6 +313,32 @@ class Communicator(Calls, VectorCalls, Messages):
         return _core.Choice(plan, decision.segment)
 
 
+def _weakly(method: Callable[..., _core.Choice]) -> Callable[..., _core.Choice]:
+    """Return the method without a hold on its object: requests keep an engine, which calls it."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> _core.Choice:
+        method = reference()
+        if method is None:
+            raise CommunicatorError("the communicator does not exist any more")
+        return method(*arguments)
+
+    return call
+
+
+def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
+    """Say what was in flight on a communicator that was collected, and where it comes from."""
+    lines = [f"{comm!r} was garbage-collected with operations in flight; wait for every request"]
+    for request in requests:
+        lines.append(f"{request.state()}, started at {request.where()}")
+        if request.origin is not None:
+            lines.append(str(request.origin))
+    if not any(request.origin for request in requests):
+        lines.append("(python -X dev shows the whole tracebacks of the starts)")
+    lines += ["the communicator was made at (most recent call last):", str(comm._origin)]
+    return "\n".join(lines)
+
+
 def _environment_seconds(name: str, default: float) -> float:
     text = os.environ.get(name)
     if text is None:
@@ -292,6 +366,7 @@ def _boot_id() -> str:
 
 
 _world: Communicator | None = None
+_world_lock = threading.RLock()
 
 
 def world() -> Communicator:
@@ -302,21 +377,33 @@ def world() -> Communicator:
     ------
     BindingError
         If there is no usable MPI; the text says what to install.
+    CommunicatorError
+        In a forked child, and in a thread that MPI's thread level shuts out.
     """
     global _world
     if _world is None or _world.mpi is None:
-        _world = Communicator()
+        _core.guard()
+        with _world_lock:
+            if _world is None or _world.mpi is None:
+                _world = Communicator()
     return _world
 
 
+def _forget_world() -> None:
+    global _world
+    _world = None
+
+
+child.forget(_forget_world)
+
+
 GRACE = 1.0  # seconds that operations in flight get to complete at exit
-FAREWELL = (
-    0.5  # seconds between the message and the end: MPICH's launcher drops what it has not read
-)
 
 
 def _at_exit() -> None:
     """End a program that leaves operations in flight: with an error, not a hang."""
+    if _core.is_forked():
+        return
     limit = time.monotonic() + GRACE
     left = ["?"]
     while left and time.monotonic() < limit:
@@ -328,14 +415,11 @@ def _at_exit() -> None:
     if not left:
         return
     MPI = binding.load()
-    print(
+    abort.end_job(
+        MPI,
         f"collectives: rank {MPI.COMM_WORLD.Get_rank()} exits with operations in flight: "
         f"{'; '.join(left)}. Wait for every request before the program ends",
-        file=sys.stderr,
-        flush=True,
     )
-    time.sleep(FAREWELL)
-    MPI.COMM_WORLD.Abort(1)
 
 
 atexit.register(_at_exit)

@@ -227,6 +227,17 @@ def test_an_exception_on_one_rank_ends_all() -> None:
 
 
 @pytest.mark.usefixtures("mpi")
+def test_an_exit_status_on_one_rank_ends_all() -> None:
+    """What no hook of a program sees: its runner does, unless nobody wants that."""
+    code = "import sys, collectives as cc\nif cc.rank(): sys.exit(3)\ncc.barrier()"
+    done = command("run", "-n", "2", "-c", code, COLLECTIVES_TIMEOUT="600")
+    assert done.returncode != 0
+    for wish, runner in (("1", True), ("0", False)):
+        line = command("run", "--dry-run", "-n", "2", "-c", "pass", COLLECTIVES_ABORT=wish).stdout
+        assert ("-m mpi4py -c pass" in line) == runner
+
+
+@pytest.mark.usefixtures("mpi")
 def test_run_refuses_the_launcher_of_another_mpi(tmp_path: Path) -> None:
     for text in ("HYDRA build details:", "mpiexec (Open MPI) 5.0.8"):
         path = fake(tmp_path, text)

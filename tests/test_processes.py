@@ -5,33 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
-from launch import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
-
-BIN = environment_of(sys.executable)
-if not (BIN / "mpiexec").exists():
-    pytest.skip(f"no mpiexec in {BIN}", allow_module_level=True)
-
-OPEN_MPI = len(mpiexec(BIN)) > 1
-CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20"}
-
-
-def program(text, ranks=2, env=None, deadline=60):
-    """Run a program on some ranks, in a folder from which nothing is imported."""
-    source = textwrap.dedent(text)
-    return on_ranks(
-        sys.executable, ranks, "-c", source, env={**CLEAN, **(env or {})}, deadline=deadline
-    )
-
-
-def alone(text, env=None):
-    """Run a program without a launcher."""
-    return run(
-        [sys.executable, "-c", textwrap.dedent(text)], deadline=60, env={**CLEAN, **(env or {})}
-    )
+from launch import DEADLINE_PASSED, run
+from programs import OPEN_MPI, alone, program
 
 
 def test_a_program_ends_well():
@@ -96,42 +74,6 @@ def test_a_dropped_communicator_with_operations_in_flight():
     )
     assert result.status == 0, result
     assert result.out.count("done") == 2
-
-
-def test_an_uncaught_exception_ends_all_ranks():
-    """With mpi4py's runner, as documented; else the others wait until their deadline."""
-    source = textwrap.dedent(
-        """
-        import numpy as np, collectives as cc
-        comm = cc.world()
-        comm.barrier()
-        if comm.rank == 1:
-            raise ValueError("this rank is unlucky")
-        comm.allreduce(np.ones(3))
-        """
-    )
-    result = on_ranks(
-        sys.executable, 2, "-m", "mpi4py", "-c", source, env={**CLEAN, "COLLECTIVES_TIMEOUT": "600"}
-    )
-    assert result.status not in (0, DEADLINE_PASSED), result
-    assert "this rank is unlucky" in result.err
-
-
-def test_an_uncaught_exception_without_the_runner_is_noticed():
-    """The other rank stalls, says for whom, and the job ends with an error."""
-    result = program(
-        """
-        import numpy as np, collectives as cc
-        comm = cc.world()
-        comm.timeout = 1.0
-        comm.barrier()
-        if comm.rank == 1:
-            raise ValueError("this rank is unlucky")
-        comm.allreduce(np.ones(3))
-        """
-    )
-    assert result.status not in (0, DEADLINE_PASSED), result
-    assert "this rank is unlucky" in result.err
 
 
 def test_interrupted():

@@ -1,7 +1,6 @@
 # Arrays and reductions: how the core reads a NumPy array, and which kernel folds it. What is no
 # NumPy array goes to dlpack.pxi.
 
-from cpython.exc cimport PyErr_CheckSignals
 from numpy cimport (
     NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_CORDER,
     NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT,
@@ -12,8 +11,7 @@ from numpy cimport (
 
 from collectives import buffers, frameworks
 from collectives.errors import (
-    ArgumentError, BufferError, CommunicatorError, MismatchError, MPIError, StallError,
-    UnsupportedTypeError,
+    ArgumentError, BufferError, MismatchError, MPIError, StallError, UnsupportedTypeError,
 )
 
 cdef extern from "numpy/arrayobject.h":
@@ -97,7 +95,6 @@ def kernels_select(isa=None):
     fill_kernels()
 
 
-pthread_mutex_init(&in_flight_lock, NULL)
 fill_dtypes()
 kernels_select()
 

@@ -93,6 +93,7 @@ def bind(MPI):
             f"the MPI functions found say rank {found_rank} of {found_size}, and mpi4py says rank "
             f"{rank} of {size}; the library is {theirs!r}"
         )
+    note_threads(MPI)
     transport = found
 
 

@@ -74,6 +74,7 @@ cdef class Engine:
     cdef dict choices
     cdef Operation *idle
     cdef unsigned int sequence
+    cdef Queue queue
     cdef char token[2]
     # For each kind, the role of this rank where it is not the root, and where it is.
     cdef Role roles[<int>KINDS][2]
@@ -115,29 +116,44 @@ cdef class Engine:
             release(op)
             op = after
 
+    def __enter__(self):
+        """Keep other threads out of the communicator; they queue up."""
+        check_caller()
+        enter(&self.queue)
+        return self
+
+    def __exit__(self, *error):
+        leave(&self.queue)
+
     def call(
-        self, int kind, x, out, op, root, algorithm, double prescale=1.0, double postscale=1.0,
+        self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0,
         bint blocking=True,
     ):
         """Run a collective; return its result, or a Request where it is not `blocking`."""
         cdef Call call
         cdef Choice choice
         cdef tuple keep
+        cdef str text = None
         call.kind = kind
-        call.prescale = prescale
-        call.postscale = call.factor = postscale
+        check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         if self.agree is None:
-            keep = self.check(&call, x, out, op, root)
+            keep = self.check(&call, x, out, op, root, prescale, postscale)
             choice = self.choice(&call, algorithm)
         else:
-            choice, keep = self.agreed(&call, x, out, op, root, algorithm)
-        return self.launch(&call, choice, keep, blocking)
+            try:
+                keep = self.check(&call, x, out, op, root, prescale, postscale)
+                choice = self.choice(&call, algorithm)
+            except Exception as error:
+                self.refuse(COLLECTIVES[kind], error)
+                raise
+            text = self.describe(&call, op, choice)
+        return self.launch(&call, choice, keep, blocking, text)
 
     def call_vector(
-        self, int kind, x, out, op, root, algorithm, double prescale, double postscale,
-        bint blocking, const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
+        self, int kind, x, out, op, root, algorithm, prescale, postscale, bint blocking,
+        const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
     ):
         """Run the vector form of a collective, in which each part has a count of its own.
 
@@ -147,53 +163,55 @@ cdef class Engine:
         cdef Call call
         cdef Choice choice
         cdef tuple keep
+        cdef str text = None
         call.kind = kind
-        call.prescale = prescale
-        call.postscale = call.factor = postscale
+        check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.counts = &counts[0]
         call.receive_counts = &receive_counts[0]
-        if self.agree is None:
-            keep = self.check_vector(&call, x, out, op, root, shape)
+        try:
+            keep = self.check_vector(&call, x, out, op, root, prescale, postscale, shape)
             choice = self.choice(&call, algorithm)
-        else:
-            choice, keep = self.agreed(&call, x, out, op, root, algorithm, True, shape)
-        return self.launch(&call, choice, keep, blocking)
+        except Exception as error:
+            if self.agree is not None:
+                self.refuse(COLLECTIVES[kind] + "v", error)
+            raise
+        if self.agree is not None:
+            text = self.describe(&call, op, choice)
+        return self.launch(&call, choice, keep, blocking, text)
 
-    def plan(
-        self, int kind, x, out, op, root, algorithm, double prescale=1.0, double postscale=1.0,
-    ):
+    def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
+        check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.kind = kind
-        call.prescale = prescale
-        call.postscale = call.factor = postscale
         planned.engine = self
-        if self.agree is None:
-            planned.keep = self.check(call, x, out, op, root)
-            planned.choice = self.choice(call, algorithm)
-        else:
-            planned.choice, planned.keep = self.agreed(call, x, out, op, root, algorithm)
-            planned.arguments = self.describe(call, op, planned.choice, False)
+        planned.keep = self.check(call, x, out, op, root, prescale, postscale)
+        planned.choice = self.choice(call, algorithm)
+        planned.text = self.describe(call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
             raise BufferError(
                 f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
-                f"be, which is immutable and so cannot be written by every run; pass out, as a "
-                f"NumPy array"
+                f"be, which is immutable: no second run could write it; pass a NumPy array as out"
             )
         planned.title = title(planned.choice.plan)
         planned.prepare()
         return planned
 
     def exchange(self, Plan plan, x, out, int tag, bint blocking):
-        """Send `x`, receive `out`, or do both, as the plan says."""
+        """Send `x`, receive `out`, or do both, as the plan says.
+
+        Other threads are not kept out: one may send what another waits for.
+        """
         cdef Call call
         cdef int64_t counts[2]
+        cdef Operation *op
         kept_x = kept_out = None
+        check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.x = View(NULL, 0, 1, 0)
@@ -210,6 +228,7 @@ cdef class Engine:
             if overlap(&call.x, &call.out):
                 raise BufferError("out overlaps x; pass arrays that share no memory")
         call.kind = EXCHANGE
+        call.part = 0
         call.fold = NULL
         call.user = NULL
         call.scale = NULL
@@ -218,51 +237,61 @@ cdef class Engine:
         counts[1] = call.out.count
         call.counts = counts
         call.receive_counts = NULL
-        return self.launch(&call, Choice(plan, 0), (out, kept_x, kept_out), blocking, tag)
-
-    cdef object launch(
-        self, Call *call, Choice choice, tuple keep, bint blocking, int tag=-1
-    ):
-        """Start what has been checked, and wait for it if it is `blocking`."""
-        cdef Operation *op
-        if call.prescale != 1.0:
-            keep = self.scratch(call, keep)
-            prescale(call)
+        keep = out, kept_x, kept_out
         op = self.idle_operation()
-        self.configure(op, call, choice)
+        self.configure(op, &call, Choice(plan, 0))
         self.restart(op, tag)
         if not blocking:
-            return Request(self, choice.plan, keep).start(op)
-        self.run(op, choice.plan, keep)
+            return Request(self, plan, keep).start(op)
+        self.run(op, plan, keep)
         op.next = self.idle
         self.idle = op
+        return out
+
+    cdef object launch(self, Call *call, Choice choice, tuple keep, bint blocking, str text):
+        """Start what has been checked, and wait for it if it is `blocking`.
+
+        With a `text` of what is called, the ranks agree on it first.
+        """
+        cdef Operation *op
+        enter(&self.queue)
+        try:
+            if self.broken is not None:  # by the thread that was inside
+                raise CommunicatorError(self.broken)
+            if text is not None:
+                self.agree(self.name(call), text, True)
+            if call.prescale != 1.0:
+                keep = self.scratch(call, keep)
+                prescale(call)
+            op = self.idle_operation()
+            self.configure(op, call, choice)
+            self.restart(op, -1)
+            if not blocking:
+                return Request(self, choice.plan, keep).start(op)
+            self.run(op, choice.plan, keep)
+            op.next = self.idle
+            self.idle = op
+        finally:
+            leave(&self.queue)
         return finished(keep[0])
 
-    cdef tuple agreed(
-        self, Call *call, x, out, op, root, algorithm, bint vector=False, shape=None
-    ):
-        """Check a call, and have the ranks agree on it; return its choice and what stays alive."""
-        name = COLLECTIVES[call.kind] + ("v" if vector else "")
-        try:
-            keep = self.checked(call, x, out, op, root, vector, shape)
-            choice = self.choice(call, algorithm)
-        except Exception as error:
+    cdef int refuse(self, str name, error) except -1:
+        """Tell the other ranks that this one has refused its own call."""
+        with self:
             self.agree(name, f"{type(error).__name__}: {error}", False)
-            raise
-        self.agree(name, self.describe(call, op, choice, vector), True)
-        return choice, keep
+        return 0
 
-    cdef tuple checked(self, Call *call, x, out, op, root, bint vector, shape):
-        if vector:
-            return self.check_vector(call, x, out, op, root, shape)
-        return self.check(call, x, out, op, root)
+    cdef str name(self, const Call *call):
+        return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
 
-    cdef tuple check(self, Call *call, x, out, op, root):
+    cdef tuple check(self, Call *call, x, out, op, root, prescale, postscale):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
         cdef int kind = call.kind
         cdef bint moves = not self.reduces[kind]
         cdef int divisor
         call.counts = NULL
+        call.prescale = factor_of(prescale, "prescale")
+        call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0
         call.role = self.roles[kind][call.root == self.rank]
         if kind == BARRIER:
@@ -317,13 +346,17 @@ cdef class Engine:
             return shape[0] // self.size, *shape[1:]
         return call.part,
 
-    cdef tuple check_vector(self, Call *call, x, out, op, root, shape):
+    cdef tuple check_vector(
+        self, Call *call, x, out, op, root, prescale, postscale, shape,
+    ):
         """Check the arguments of a vector form, as `check` does; the counts are in the call."""
         cdef int kind = call.kind
         cdef bint moves = not self.reduces[kind]
         cdef int64_t total = 0
         cdef int64_t wanted
         cdef int r
+        call.prescale = factor_of(prescale, "prescale")
+        call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0
         call.role = self.roles[kind][call.root == self.rank]
         call.part = 0
@@ -588,7 +621,7 @@ cdef class Engine:
         return call.receive_counts[part // self.size]
 
     cdef void restart(self, Operation *op, int tag) noexcept:
-        """Put an operation at its start, under the next number of this communicator."""
+        """Put an operation at its start, under a tag or the next number of this communicator."""
         cdef int k
         if tag < 0:
             op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
@@ -627,7 +660,9 @@ cdef class Engine:
                     raise
                 limit = now()
                 if limit - start > self.timeout:
-                    raise self.stalled(op, plan, keep)
+                    error = self.stall(op, plan)
+                    self.abandon(op, plan, keep, "stalled in")
+                    raise error
                 limit += 0.05
                 with nogil:
                     status = wait(op, False, patience, limit)
@@ -637,14 +672,18 @@ cdef class Engine:
 
     cdef int abandon(self, Operation *op, Plan plan, keep, str how) except -1:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
-        if op.status == RUNNING:
-            fail(op, STALLED, 0, -1, 0)
+        with nogil:
+            lock_in_flight()
+            if op.status == RUNNING:
+                fail(op, STALLED, 0, -1, 0)
+            unlock_in_flight()
         lost.append(keep)
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         return 0
 
-    cdef str describe(self, Call *call, op, Choice choice, bint vector):
+    cdef str describe(self, Call *call, op, Choice choice):
         """Return what a rank called, as the other ranks must have called it too."""
+        cdef bint vector = call.counts != NULL
         parts = []
         if vector and call.kind != ALLTOALL:
             counts = [call.counts[r] for r in range(self.size)]
@@ -668,10 +707,11 @@ cdef class Engine:
             parts.append(f"postscale={call.postscale:g}")
         return ", ".join(parts)
 
-    cdef object stalled(self, Operation *op, Plan plan, keep):
-        waits = waiting(op)
-        self.abandon(op, plan, keep, "stalled in")
-        return StallError(f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {waits}")
+    cdef object stall(self, Operation *op, Plan plan):
+        """Return the exception for an operation whose time is up; abandon it afterwards."""
+        return StallError(
+            f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {waiting(op)}"
+        )
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
@@ -698,6 +738,13 @@ cdef void prescale(const Call *call) noexcept:
 cdef object different_dtypes(const Call *call):
     out, x = dtype_text(call.out.dtype), dtype_text(call.x.dtype)
     return BufferError(f"out is {out} and x is {x}; they must be equal")
+
+
+cdef double factor_of(value, str name) except? -1.0:
+    try:
+        return value
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
 
 
 cdef bint has_workspace(Choice choice):

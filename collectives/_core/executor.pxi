@@ -6,14 +6,6 @@
 # MPI keeps the order of messages with one tag between two ranks, and the proof says that the order
 # of sends and receives between two ranks agrees, so no more is needed to match them.
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t *, void *)
-    int pthread_mutex_lock(pthread_mutex_t *)
-    int pthread_mutex_trylock(pthread_mutex_t *)
-    int pthread_mutex_unlock(pthread_mutex_t *)
-
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
@@ -28,7 +20,6 @@ cdef extern from "<time.h>" nogil:
 # Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
 # complete them in different orders; the lock is for whoever advances or changes the list.
 cdef Operation *in_flight = NULL
-cdef pthread_mutex_t in_flight_lock
 
 
 cdef double now() noexcept nogil:
@@ -320,17 +311,20 @@ cdef Status wait(Operation *op, int listed, int patience, double limit) noexcept
     """Advance until the operation ends, or `limit` on the clock has passed.
 
     A ladder: poll `patience` times, then give way to other processes between polls. An operation
-    that is `listed` may be advanced by any thread, and only under the lock.
+    that is `listed` may be advanced by any thread, and only under the lock; where MPI takes one
+    thread at a time, any other, too.
     """
     cdef int idle = 0
     cdef int moved
     while True:
-        if listed:
-            pthread_mutex_lock(&in_flight_lock)
+        if listed or serialized:
+            lock_in_flight()
             op.moved = 0
+            if not listed:
+                advance(op)
             advance_in_flight()
             moved = op.moved
-            pthread_mutex_unlock(&in_flight_lock)
+            unlock_in_flight()
         else:
             advance(op)
             moved = op.moved
@@ -339,9 +333,9 @@ cdef Status wait(Operation *op, int listed, int patience, double limit) noexcept
         if moved:
             idle = 0
             continue
-        if not listed and in_flight != NULL and pthread_mutex_trylock(&in_flight_lock) == 0:
+        if not listed and in_flight != NULL and try_lock_in_flight():
             advance_in_flight()
-            pthread_mutex_unlock(&in_flight_lock)
+            unlock_in_flight()
         idle += 1
         if idle > patience:
             sched_yield()
@@ -352,20 +346,24 @@ cdef Status wait(Operation *op, int listed, int patience, double limit) noexcept
 cdef void enlist(Operation *op) noexcept nogil:
     """Put an operation into the list, after one first step."""
     global in_flight
-    pthread_mutex_lock(&in_flight_lock)
+    lock_in_flight()
     advance(op)
     op.next = in_flight
     in_flight = op
-    pthread_mutex_unlock(&in_flight_lock)
+    unlock_in_flight()
 
 
-cdef void delist(Operation *op) noexcept nogil:
-    """Take an operation out of the list."""
-    global in_flight
+cdef void unlink(Operation *op) noexcept nogil:
+    """Take an operation out of the list, if it is there; the caller holds the lock."""
     cdef Operation **place = &in_flight
-    pthread_mutex_lock(&in_flight_lock)
     while place[0] != NULL and place[0] != op:
         place = &place[0].next
     if place[0] == op:
         place[0] = op.next
-    pthread_mutex_unlock(&in_flight_lock)
+
+
+cdef void delist(Operation *op) noexcept nogil:
+    """Wait for the lock, and take an operation out of the list."""
+    lock_in_flight()
+    unlink(op)
+    unlock_in_flight()

@@ -16,7 +16,7 @@ cdef class PlannedCall:
     cdef Operation *op
     cdef Request request
     cdef str title
-    cdef str arguments
+    cdef str text  # what the ranks agree on
 
     def __cinit__(self):
         self.op = NULL
@@ -44,16 +44,21 @@ cdef class PlannedCall:
             raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
         self.request = None
         if self.engine.agree is not None:
-            self.engine.agree(COLLECTIVES[self.call.kind], self.arguments, True)
+            self.engine.agree(COLLECTIVES[self.call.kind], self.text, True)
         if self.call.prescale != 1.0:
             prescale(&self.call)
         self.engine.restart(self.op, -1)
         return 0
 
     def __call__(self):
-        self.begin()
-        self.engine.run(self.op, self.choice.plan, self.keep)
-        return finished(self.keep[0])
+        check_caller()
+        enter(&self.engine.queue)
+        try:
+            self.begin()
+            self.engine.run(self.op, self.choice.plan, self.keep)
+        finally:
+            leave(&self.engine.queue)
+        return self.keep[0]
 
     def start(self):
         """Start a run and return at once; see `Communicator.iallreduce`.
@@ -69,10 +74,15 @@ cdef class PlannedCall:
         CommunicatorError
             If the run before is still in flight, or the communicator is broken.
         """
-        self.begin()
-        self.request = Request(self.engine, self.choice.plan, self.keep)
-        self.request.owner = self
-        self.request.start(self.op)
+        check_caller()
+        enter(&self.engine.queue)
+        try:
+            self.begin()
+            self.request = Request(self.engine, self.choice.plan, self.keep)
+            self.request.owner = self
+            self.request.start(self.op)
+        finally:
+            leave(&self.engine.queue)
         return self
 
     def test(self):

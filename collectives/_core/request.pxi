@@ -14,14 +14,29 @@ def pending(Engine engine=None):
     for request in list(live):
         if engine is None or (<Request>request).engine is engine:
             request.test()
-            lines.append(request.state())
-    return [line for line in lines if line is not None]
+            if request.state() is not None:
+                lines.append(f"{request.state()}, started at {request.where()}")
+    return lines
 
 
-cdef void unlist(Operation *op) noexcept:
-    """Take an operation out of the list; a fold in Python may hold the lock and want the GIL."""
+def advance_all():
+    """Move on every operation in flight, for whoever waits for something else. Local."""
     with nogil:
-        delist(op)
+        lock_in_flight()
+        advance_in_flight()
+        unlock_in_flight()
+
+
+def forsaken(Engine engine):
+    """Return the requests of an engine that are not complete; of a collected one. Local.
+
+    Waits for nothing, not even for a lock: a finalizer calls this, anywhere.
+    """
+    if not (forked or funneled and PyThread_get_thread_ident() != main_thread):
+        if try_lock_in_flight():
+            advance_in_flight()
+            unlock_in_flight()
+    return [each for each in list(live) if each.of(engine) and each.state() is not None]
 
 
 @cython.final
@@ -38,7 +53,10 @@ cdef class Request:
     cdef Operation *op
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
-    cdef int waiters  # threads inside wait(), which look at the operation without the GIL
+    cdef int waiters  # threads that look at the operation without the GIL
+    cdef object code  # that of the caller, and where it stood in it
+    cdef int at
+    cdef readonly object origin  # the whole stack, where somebody develops
 
     def __cinit__(self, Engine engine, Plan plan, tuple keep):
         self.engine = engine
@@ -46,6 +64,12 @@ cdef class Request:
         self.keep = keep
 
     cdef Request start(self, Operation *op):
+        cdef PyObject *code = cc_caller(package_folder, &self.at)
+        if code != NULL:
+            self.code = <object>code
+            Py_DECREF(self.code)  # cc_caller's
+        if developing or self.engine.agree is not None:
+            self.origin = Origin()
         self.op = op
         for request in list(live):
             (<Request>request).settle()
@@ -60,18 +84,38 @@ cdef class Request:
         if op == NULL or op.status == RUNNING:
             return 0
         if op.status == FAILED and self.error is None:
-            self.error = self.engine.failure(op, self.plan, self.keep)
-            unlist(op)
+            error = self.engine.failure(op, self.plan, self.keep)
+            if self.error is None:
+                self.error = error
         if self.waiters or self.op == NULL:
             return 0
-        # Claimed before the GIL is given up: two threads may come here.
+        # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL
         live.discard(self)
-        if op.status == DONE:
-            unlist(op)
-            if self.owner is None:
-                op.next = self.engine.idle
-                self.engine.idle = op
+        if try_lock_in_flight():
+            unlink(op)
+            unlock_in_flight()
+        else:
+            with nogil:
+                delist(op)
+        if op.status == DONE and self.owner is None:
+            op.next = self.engine.idle
+            self.engine.idle = op
+        return 0
+
+    cdef int give_up(self) except -1:
+        """End the operation with a StallError, unless another thread has seen it complete."""
+        cdef Operation *op = self.op
+        if op == NULL:
+            return 0
+        self.waiters += 1
+        with nogil:
+            delist(op)
+        self.waiters -= 1
+        if op.status == RUNNING and self.error is None:
+            # First the error: other threads that wait look for it as soon as the operation ends.
+            self.error = self.engine.stall(op, self.plan)
+            self.engine.abandon(op, self.plan, self.keep, "stalled in")
         return 0
 
     def test(self):
@@ -87,11 +131,12 @@ cdef class Request:
         MPIError, MismatchError
             If the operation failed, each time again; the communicator is broken then.
         """
+        check_caller()
         if self.op != NULL:
             with nogil:
-                pthread_mutex_lock(&in_flight_lock)
+                lock_in_flight()
                 advance_in_flight()
-                pthread_mutex_unlock(&in_flight_lock)
+                unlock_in_flight()
             self.settle()
         if self.error is not None:
             raise self.error
@@ -115,6 +160,7 @@ cdef class Request:
         """
         cdef double start, limit
         cdef int patience = self.engine.patience
+        check_caller()
         start = now() if self.op != NULL else 0
         while self.op != NULL and self.op.status == RUNNING:
             limit = now() + 0.05
@@ -124,13 +170,22 @@ cdef class Request:
             self.waiters -= 1
             if self.op.status == RUNNING:
                 PyErr_CheckSignals()
-                if limit - start > self.engine.timeout and self.op != NULL:
-                    unlist(self.op)
-                    self.error = self.engine.stalled(self.op, self.plan, self.keep)
+                if limit - start > self.engine.timeout:
+                    self.give_up()
         self.settle()
         if self.error is not None:
             raise self.error
         return finished(self.keep[0])
+
+    def where(self):
+        """Return the place in the program that started the operation. Local."""
+        if self.code is None:
+            return "an unknown place"
+        return f"{self.code.co_filename}:{cc_line(self.code, self.at)}"
+
+    def of(self, Engine engine):
+        """Say whether it is an operation of that engine. Local."""
+        return self.engine is engine
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""

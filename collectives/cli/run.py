@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from collectives import abort
 from collectives.cli import arguments, launcher
 from collectives.errors import ArgumentError, BindingError
 
@@ -17,8 +18,10 @@ __all__ = ["add_launch", "add_parser", "joined", "split"]
 VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
 
 EPILOG = """\
-Each rank runs `python -m mpi4py program`, so that an exception on one rank ends all of them
-instead of leaving the others waiting. Exit status and signals are those of mpiexec.
+An exception on one rank ends all of them instead of leaving the others waiting; COLLECTIVES_ABORT=0
+leaves them alone. Each rank runs `python -m mpi4py program`, which does the same for a non-zero
+`sys.exit`, and for programs that never import collectives. Exit status and signals are those of
+mpiexec.
 """
 
 
@@ -87,8 +90,10 @@ def main(options: argparse.Namespace) -> int:
             "call `collectives run` outside mpiexec"
         )
     lib = launcher.library()
+    # Only a runner sees the SystemExit of a program, and what happens before MPI is loaded.
+    runner = ["-m", "mpi4py"] if abort.wished() else []
     command = launcher.find(lib, options.mpiexec).command(
-        options.ranks, [sys.executable, "-m", "mpi4py", *program], options.mpiexec_args
+        options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
     )
     if not options.dry_run:
         sys.stdout.flush()

@@ -86,9 +86,19 @@ def test_arguments_are_by_name(world):
         world.comm.allreduce(np.ones(3), nonsense=1)
 
 
-def test_scales_are_numbers(world):
-    with pytest.raises(TypeError):
-        world.comm.allreduce(np.ones(3), prescale="2")
+@pytest.mark.parametrize("value", ["2", None, 2j, np.ones(3), 10**400])
+@pytest.mark.parametrize("name", ["prescale", "postscale"])
+def test_scales_are_numbers(world, name, value):
+    for call in (world.comm.allreduce, world.comm.reduce, world.comm.iallreduce):
+        with pytest.raises(ArgumentError, match=f"{name} is .*, and must be a real number"):
+            call(np.ones(3), **{name: value})
+
+
+@pytest.mark.parametrize("value", [2, np.float32(2), np.int8(2), True + True, np.array(2.0)])
+def test_scales_are_any_numbers(world, value):
+    comm = world.comm
+    y = comm.allreduce(np.ones(3), prescale=value, postscale=value)
+    assert (y == 4 * comm.size).all()
 
 
 def test_errors_are_also_what_a_caller_would_guess(world):

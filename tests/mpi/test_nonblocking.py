@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 import time
 
 import numpy as np
@@ -224,3 +225,37 @@ def test_pending_operations_are_listed(plain):
         plain.mpi.Barrier()
         request = comm.iallreduce(np.ones(3), algorithm="tree")
     assert (request.wait() == comm.size).all()
+
+
+@pytest.mark.parametrize("after", ["barrier", "allreduce", "dup", "split"])
+@pytest.mark.parametrize("kind", ["world", "plain"])
+def test_waited_for_before_or_after_another_call(request, kind, after):
+    """A rank that is in its next call still moves on what another rank waits for."""
+    comm = request.getfixturevalue(kind).comm
+    calls = {
+        "barrier": comm.barrier,
+        "allreduce": lambda: comm.allreduce(np.ones(10)),
+        "dup": lambda: comm.dup().free(),
+        "split": lambda: comm.split(0).free(),
+    }
+    for patient in range(comm.size):
+        pending = start(comm, 3, n=200_000)
+        if comm.rank == patient:
+            calls[after]()
+            y = pending.wait()
+        else:
+            y = pending.wait()
+            calls[after]()
+        assert (y == want(comm, 3)).all()
+
+
+def test_where_it_was_started(world, plain):
+    """The line always; the whole stack where somebody looks for mistakes."""
+    for comm, whole in ((world.comm, True), (plain.comm, sys.flags.dev_mode)):
+        line = sys._getframe().f_lineno + 1
+        request = comm.iallreduce(np.ones(3))
+        assert request.where() == f"{__file__}:{line}"
+        assert (request.origin is not None) == whole
+        if whole:
+            assert f'test_nonblocking.py", line {line}, in test_where' in str(request.origin)
+        request.wait()

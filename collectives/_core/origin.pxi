@@ -1,0 +1,48 @@
+# Origins: the line of the program that started an operation, at the cost of two pointers.
+
+import os
+import sys
+
+from cpython.ref cimport Py_DECREF, PyObject
+
+from collectives import errors
+from collectives.origin import Origin
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030B0000
+    #define cc_lasti PyFrame_GetLasti
+    #define cc_line(code, at) PyCode_Addr2Line((PyCodeObject *)(code), at)
+    #else
+    #define cc_lasti PyFrame_GetLineNumber
+    #define cc_line(code, at) (at)
+    #endif
+
+    /* Find the innermost frame outside the package: a new reference to its code, or NULL, and where
+     * it stands in it. The line is left to be found by whoever asks: in a long function that takes
+     * longer than all of this. */
+    static PyObject *cc_caller(PyObject *package, int *at)
+    {
+        PyFrameObject *frame = PyEval_GetFrame(), *back;
+        PyCodeObject *code;
+        Py_XINCREF(frame);
+        while (frame) {
+            code = PyFrame_GetCode(frame);
+            if (PyUnicode_Tailmatch(code->co_filename, package, 0, PY_SSIZE_T_MAX, -1) != 1) {
+                *at = cc_lasti(frame);
+                Py_DECREF(frame);
+                return (PyObject *)code;
+            }
+            Py_DECREF(code);
+            back = PyFrame_GetBack(frame);
+            Py_DECREF(frame);
+            frame = back;
+        }
+        return NULL;
+    }
+    """
+    PyObject *cc_caller(object package, int *at)
+    int cc_line(object code, int at)
+
+cdef bint developing = sys.flags.dev_mode
+cdef str package_folder = os.path.join(os.path.dirname(errors.__file__), "")

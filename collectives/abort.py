@@ -1,0 +1,102 @@
+"""The end of a job: a rank that cannot go on takes the others along.
+
+A rank that ends early leaves the others waiting for it. So an exception that nobody catches ends
+all ranks at once, after its traceback; ``COLLECTIVES_ABORT=0`` leaves them alone. In a thread it
+does so if that thread has called a collective: others may be waiting for it. A thread that has
+not is the program's own affair.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from collectives import _core
+
+__all__ = ["end_job", "watch", "wished"]
+
+# Seconds between the message and the end: MPICH's launcher drops what it has not read.
+FAREWELL = 0.5
+
+_watched = False
+
+
+def wished() -> bool:
+    """Say whether an uncaught exception is to end the job. Local."""
+    return os.environ.get("COLLECTIVES_ABORT", "1") not in ("", "0")
+
+
+def end_job(MPI: Any, text: str, status: int = 1) -> None:
+    """Print a text, and end all ranks. Local: the others have no say.
+
+    Parameters
+    ----------
+    MPI : module
+        ``mpi4py.MPI``, initialised.
+    text : str
+    status : int
+        The exit status of the job, as far as the launcher passes it on.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is sys.stderr:
+                print(text, file=stream)
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # there is none, or it is closed: nothing can be said
+    time.sleep(FAREWELL)
+    MPI.COMM_WORLD.Abort(status)
+
+
+def watch(MPI: Any) -> None:
+    """See to it that uncaught exceptions end the job, if it has more than one rank. Local.
+
+    Hooks that the program has installed before are called first.
+    """
+    global _watched
+    if _watched or MPI.COMM_WORLD.Get_size() == 1:
+        return
+    _watched = True
+    earlier = sys.excepthook
+    earlier_in_threads = threading.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            earlier(kind, error, trace)
+        finally:
+            if not interactive():
+                interrupted = issubclass(kind, KeyboardInterrupt)
+                _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
+
+    def hook_in_threads(caught: threading.ExceptHookArgs) -> None:
+        try:
+            earlier_in_threads(caught)
+        finally:
+            if caught.exc_type is not SystemExit and _core.communicates():
+                _end_of_rank(MPI, 1)
+
+    sys.excepthook = hook
+    threading.excepthook = hook_in_threads
+
+
+def interactive() -> bool:
+    """Say whether a person goes on at a prompt after an exception. Local."""
+    return (
+        hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
+    )
+
+
+def _end_of_rank(MPI: Any, status: int) -> None:
+    if not wished() or _core.is_forked() or MPI.Is_finalized():
+        return
+    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+    end_job(
+        MPI,
+        f"collectives: rank {rank} of {size} ends the job because of an uncaught exception",
+        status,
+    )

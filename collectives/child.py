@@ -1,0 +1,54 @@
+"""Forked children of a rank: they cannot communicate, and must end without touching MPI.
+
+mpi4py finalises MPI when Python exits, in a forked child as well; that would reach into the parent.
+So the core ends a child before, and has to know with which exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from collectives import _core
+
+__all__ = ["forget", "watch"]
+
+_watched = False
+_forgetful: list[Callable[[], None]] = []
+
+
+def forget(function: Callable[[], None]) -> None:
+    """Have a function called in each child, to forget what is the parent's. Local."""
+    _forgetful.append(function)
+
+
+def watch() -> None:
+    """Notice forks from now on. Local."""
+    global _watched
+    if not _watched:
+        _watched = True
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    if _core.is_forked():  # a child of a child
+        return
+    _core.fork_noticed()
+    for function in _forgetful:
+        function()
+    leave, earlier = sys.exit, sys.excepthook
+
+    def exit(status: Any = None, /) -> NoReturn:
+        _core.child_exits(status if isinstance(status, int) else 0 if status is None else 1)
+        leave(status)
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _core.child_exits(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+        earlier(kind, error, trace)
+
+    sys.exit = exit
+    sys.excepthook = hook

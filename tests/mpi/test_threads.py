@@ -1,0 +1,409 @@
+"""Threads: on one communicator they queue up, on communicators of their own they run side by side.
+
+Which thread comes first differs between ranks. So threads that share a communicator either call
+the same thing, so that it does not matter, or take turns in an order that is the same everywhere.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from collectives.errors import CommunicatorError
+
+THREADS = 4
+ROUNDS = 60
+DEADLINE = 60  # seconds that the threads of a test get
+
+
+def in_threads(*functions):
+    """Run functions side by side; raise what the first to fail raised, and never wait for ever."""
+    errors = []
+
+    def run(function):
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(each,), daemon=True) for each in functions]
+    limit = time.monotonic() + DEADLINE
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive() and not errors:
+            assert time.monotonic() < limit, "the threads do not come to an end"
+            thread.join(0.1)
+    if errors:
+        raise errors[0]
+
+
+class Turns:
+    """Let the threads of a rank in one after the other, in the same order on all ranks."""
+
+    def __init__(self, threads):
+        self.threads = threads
+        self.turn = 0
+        self.changed = threading.Condition()
+
+    def take(self, k, function):
+        with self.changed:
+            mine = self.changed.wait_for(lambda: self.turn % self.threads == k, DEADLINE)
+            assert mine, f"thread {k} does not get its turn"
+        try:
+            return function()
+        finally:
+            with self.changed:
+                self.turn += 1
+                self.changed.notify_all()
+
+
+def mixture(comm, k, i):
+    """Return the i-th call of thread k, and what its result must be."""
+    p, root, n = comm.size, i % comm.size, 1 + (37 * i + 11 * k) % 400
+    value = 1000 * k + i
+    x = np.full(n, value + comm.rank, np.int64)
+    total = p * value + p * (p - 1) // 2
+    calls = [
+        (lambda: comm.allreduce(x), total),
+        (lambda: comm.iallreduce(x), total),
+        (lambda: comm.broadcast(x, root=root), value + root),
+        (lambda: comm.ibroadcast(x, root=root), value + root),
+        (lambda: comm.reduce(x, root=root), total if comm.rank == root else None),
+        (lambda: comm.ireduce(x, root=root), total if comm.rank == root else None),
+        (lambda: comm.ibarrier(), None),
+        (lambda: comm.barrier(), None),
+    ]
+    return calls[(i + k) % len(calls)]
+
+
+def check(result, wanted):
+    if wanted is None:
+        assert result is None
+    else:
+        assert (result == wanted).all()
+
+
+def finished(result):
+    return result.wait() if isinstance(result, cc.Request) else result
+
+
+@pytest.fixture(params=["world", "plain"])
+def either(request):
+    """With the agreement before each call, and without."""
+    return request.getfixturevalue(request.param)
+
+
+def test_the_same_calls_on_one_communicator(either):
+    """Calls of different threads meet on different ranks; as they are equal, no one can tell."""
+    comm = either.comm
+    total = comm.size * (comm.size + 1) // 2
+
+    def work(k):
+        requests = []
+        for i in range(ROUNDS):
+            x = np.full(300, comm.rank + 1, np.int64)
+            if (i + k) % 3 == 0:
+                requests.append(comm.iallreduce(x, algorithm="ring"))
+            else:
+                check(comm.allreduce(x, algorithm="ring"), total)
+            if len(requests) > k:
+                check(requests.pop(0).wait(), total)
+        for request in reversed(requests):
+            check(request.wait(), total)
+
+    in_threads(*[lambda k=k: work(k) for k in range(THREADS)])
+    either.agree("done")
+
+
+def test_taking_turns_on_one_communicator(either):
+    """Different calls, in one order: a thread waits for its requests while others have the turn."""
+    comm = either.comm
+    turns = Turns(THREADS)
+
+    def work(k):
+        started = []
+        for i in range(ROUNDS):
+            call, wanted = mixture(comm, k, i)
+            started.append((turns.take(k, call), wanted))
+            if i % (k + 1) == k:
+                for result, value in started:
+                    check(finished(result), value)
+                started.clear()
+        for result, value in started:
+            check(finished(result), value)
+
+    in_threads(*[lambda k=k: work(k) for k in range(THREADS)])
+    either.agree("done")
+
+
+def test_communicators_of_their_own(either):
+    """No order between the threads at all; that of the starts differs from rank to rank."""
+    comms = [either.comm.dup() for _ in range(THREADS)]
+
+    def work(k):
+        comm = comms[k]
+        started = []
+        for i in range(ROUNDS):
+            call, wanted = mixture(comm, k, i)
+            started.append((call(), wanted))
+            if len(started) > 5:
+                result, value = started.pop(0)
+                check(finished(result), value)
+        for result, value in reversed(started):
+            check(finished(result), value)
+
+    order = sorted(range(THREADS), key=lambda k: (k + either.comm.rank) % THREADS)
+    in_threads(*[lambda k=k: work(k) for k in order])
+    for comm in comms:
+        comm.free()
+
+
+def test_some_share_and_some_do_not(plain):
+    """Requests of one communicator are moved on by threads that wait on another."""
+    shared, own = plain.comm, plain.comm.dup()
+    outs = [np.zeros(2000, np.int64) for _ in range(ROUNDS)]
+    total = shared.size * (shared.size + 1) // 2
+
+    def starts():
+        requests = [shared.iallreduce(np.full(2000, shared.rank + 1), out) for out in outs]
+        for request in requests[::-1] if shared.rank % 2 else requests:
+            check(request.wait(), total)
+
+    def blocks():
+        for i in range(ROUNDS):
+            check(own.allreduce(np.full(100, i)), i * own.size)
+
+    in_threads(starts, blocks)
+    own.free()
+
+
+def test_large_ones_side_by_side(plain):
+    comms = [plain.comm.dup() for _ in range(2)]
+
+    def work(comm):
+        for i in range(5):
+            y = comm.allreduce(np.full(200_000, i + comm.rank, np.float64))
+            assert (y == comm.size * i + comm.size * (comm.size - 1) / 2).all()
+
+    in_threads(*[lambda comm=comm: work(comm) for comm in comms])
+    for comm in comms:
+        comm.free()
+
+
+def test_many_threads_wait_for_one_request(plain):
+    comm = plain.comm
+    for i in range(20):
+        if i % comm.size == comm.rank:
+            time.sleep(0.002)  # so that there is something to wait for on the other ranks
+        request = comm.iallreduce(np.full(1000, i))
+        results = []
+
+        def wait(request=request, results=results):
+            while not request.test():
+                results.append(request.wait())
+            results.append(request.wait())
+
+        in_threads(*[wait] * THREADS)
+        assert all(each is results[0] for each in results)
+        assert (results[0] == i * comm.size).all()
+
+
+def test_requests_are_dropped_by_threads(plain):
+    comm = plain.comm
+    outs = [np.zeros(500) for _ in range(ROUNDS)]
+    turns = Turns(THREADS)
+
+    def work(k):
+        for out in outs[k::THREADS]:
+            turns.take(k, lambda out=out: comm.iallreduce(np.ones(500), out) and None)
+
+    in_threads(*[lambda k=k: work(k) for k in range(THREADS)])
+    limit = time.monotonic() + DEADLINE
+    while comm.allreduce(np.array([not all(out.all() for out in outs)]), op=cc.LOR)[0]:
+        assert time.monotonic() < limit
+    assert all((out == comm.size).all() for out in outs)
+
+
+def test_first_come_first_served(plain):
+    """Whoever has left the communicator goes to the end of the queue."""
+    comm = plain.comm
+    engine = comm._engine
+    order = []
+
+    def enter(k):
+        with engine:
+            order.append(k)
+
+    threads = [threading.Thread(target=enter, args=(k,), daemon=True) for k in range(6)]
+    with engine:
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        assert order == []
+    with engine:
+        order.append("late")
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert order == [0, 1, 2, 3, 4, 5, "late"]
+
+
+# -- what goes wrong -------------------------------------------------------------------------
+
+
+class Signal:
+    """Send this process a signal after a while; restore its handler afterwards."""
+
+    def __init__(self, number, handler, seconds=0.2):
+        self.number, self.handler = number, handler
+        self.timer = threading.Timer(seconds, os.kill, (os.getpid(), number))
+
+    def __enter__(self):
+        self.before = signal.signal(self.number, self.handler)
+        self.timer.start()
+        return self
+
+    def __exit__(self, *error):
+        self.timer.join()
+        signal.signal(self.number, self.before)
+
+
+def test_a_signal_handler_cannot_reenter(plain):
+    comm = plain.comm
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    seen = []
+
+    def handler(number, frame):
+        for call in (comm.barrier, comm.ibarrier, comm.dup, comm.free):
+            with pytest.raises(CommunicatorError, match="inside a call on this communicator"):
+                call()
+        seen.append(number)
+
+    if comm.rank == 0:
+        with Signal(signal.SIGUSR1, handler):
+            y = comm.allreduce(np.ones(10))
+        assert seen == [signal.SIGUSR1]
+    else:
+        time.sleep(0.6)
+        y = comm.allreduce(np.ones(10))
+    assert (y == comm.size).all()
+
+
+def test_a_signal_handler_may_use_another_communicator(plain):
+    comm, other = plain.comm, plain.comm.split(plain.comm.rank)
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    seen = []
+    if comm.rank == 0:
+        with Signal(signal.SIGUSR1, lambda *_: seen.append(other.allreduce(np.ones(1))[0])):
+            comm.barrier()
+        assert seen == [1]
+    else:
+        time.sleep(0.6)
+        comm.barrier()
+    other.free()
+
+
+def test_interrupted_while_queued(plain):
+    """Nothing was started: the communicator is as good as before, and so is the queue."""
+    comm = plain.comm
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    if comm.rank == 0:
+        results = []
+        inside = threading.Thread(
+            target=lambda: results.append(comm.allreduce(np.ones(10))), daemon=True
+        )
+        inside.start()
+        time.sleep(0.1)
+        behind = threading.Timer(0.1, lambda: results.append(comm.allreduce(np.full(10, 2.0))))
+        behind.daemon = True
+        began = time.monotonic()
+        with Signal(signal.SIGINT, signal.default_int_handler, 0.3):
+            behind.start()
+            with pytest.raises(KeyboardInterrupt):
+                comm.barrier()
+        assert time.monotonic() - began < 10
+        assert not results
+        plain.mpi.Barrier()
+        inside.join(DEADLINE)
+        behind.join(DEADLINE)
+        assert [each[0] for each in results] == [comm.size, 2 * comm.size]
+    else:
+        plain.mpi.Barrier()
+        assert (comm.allreduce(np.ones(10)) == comm.size).all()
+        assert (comm.allreduce(np.full(10, 2.0)) == 2 * comm.size).all()
+    comm.barrier()
+
+
+def test_freed_while_another_thread_is_inside(plain):
+    """The free waits for that call; who comes after it is told."""
+    comm = plain.comm.dup()
+    if comm.size == 1:
+        comm.free()
+        pytest.skip("one rank waits for nobody")
+    if comm.rank == 0:
+        results, errors = [], []
+
+        def late():
+            with pytest.raises(CommunicatorError, match="the communicator was freed") as caught:
+                comm.barrier()
+            errors.append(caught.value)
+
+        def soon(seconds, function):
+            thread = threading.Timer(seconds, function)
+            thread.daemon = True
+            thread.start()
+            return thread
+
+        first = soon(0.0, lambda: results.append(comm.allreduce(np.ones(10))))
+        time.sleep(0.1)
+        third = soon(0.2, late)
+        fourth = soon(0.5, plain.mpi.Barrier)
+        comm.free()
+        for thread in (first, third, fourth):
+            thread.join(DEADLINE)
+        assert len(errors) == 1
+        assert (results[0] == comm.size).all()
+    else:
+        plain.mpi.Barrier()
+        assert (comm.allreduce(np.ones(10)) == comm.size).all()
+        comm.free()
+
+
+def test_a_stall_wakes_the_queue(fresh):
+    """The thread inside reaches its deadline; the one behind it learns why it cannot go on."""
+    comm = fresh(validate=False, timeout=0.5)
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    if comm.rank == 0:
+
+        def inside():
+            with pytest.raises(cc.errors.StallError):
+                comm.allreduce(np.ones(3), algorithm="tree")
+
+        def behind():
+            time.sleep(0.1)
+            with pytest.raises(CommunicatorError, match="rank 0 stalled in allreduce 'tree'"):
+                comm.barrier()
+
+        in_threads(inside, behind, behind)
+
+
+def test_a_stalled_request_in_several_threads(fresh):
+    comm = fresh(validate=False, timeout=0.5)
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    if comm.rank == 0:
+        request = comm.iallreduce(np.ones(3), algorithm="tree")
+
+        def wait():
+            with pytest.raises(cc.errors.StallError, match="waits for rank 1 to send"):
+                request.wait()
+
+        in_threads(*[wait] * THREADS)

@@ -1,0 +1,37 @@
+"""Whole programs for the tests: under the launcher of this interpreter's environment, or alone."""
+
+import sys
+import textwrap
+
+import pytest
+from launch import environment_of, mpiexec, on_ranks, run
+
+BIN = environment_of(sys.executable)
+if not (BIN / "mpiexec").exists():
+    pytest.skip(f"no mpiexec in {BIN}", allow_module_level=True)
+
+OPEN_MPI = len(mpiexec(BIN)) > 1
+CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20", "COLLECTIVES_ABORT": "1"}
+
+
+def program(text, ranks=2, env=None, deadline=60, options=()):
+    """Run a program on some ranks, in a folder from which nothing is imported."""
+    source = textwrap.dedent(text)
+    return on_ranks(
+        sys.executable,
+        ranks,
+        *options,
+        "-c",
+        source,
+        env={**CLEAN, **(env or {})},
+        deadline=deadline,
+    )
+
+
+def alone(text, env=None, options=()):
+    """Run a program without a launcher."""
+    return run(
+        [sys.executable, *options, "-c", textwrap.dedent(text)],
+        deadline=60,
+        env={**CLEAN, **(env or {})},
+    )
