@@ -29,6 +29,10 @@ class Reduction:
     def dtypes(self) -> list[str]: ...
 
 @final
+class UserFold:
+    """A fold that a user wrote, in one call."""
+
+@final
 class Held:
     """A tensor of another library that came by DLPack."""
 
