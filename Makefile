@@ -3,13 +3,16 @@
 #   make demo    build, compute pi on four ranks, measure every algorithm
 #   make test    every test, with MPICH and with Open MPI
 #   make lint    ruff, cython-lint, codespell, mypy, stubtest
+#   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make clean   remove what was built
 #
-# STEPS="mpi lint" and RANKS=2,4 choose among the tests; PYTHON=python3.12 another interpreter.
+# STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
+# PYTHON=python3.12 another interpreter.
 
 PYTHON ?= python3
 RANKS ?= 1,2,3,4,5,8
 STEPS ?=
+BENCH ?=
 
 ENVS := .venv
 MPICH := $(ENVS)/mpich
@@ -18,7 +21,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
 	-o -name '*.json' -o -name py.typed)
 
-.PHONY: demo test lint clean wheel
+.PHONY: demo test lint bench clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -31,6 +34,10 @@ test: $(MPICH)/installed $(OPENMPI)/installed
 
 lint: $(MPICH)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
+
+# In their folder, from which the sources are not found: what is measured is the installed wheel.
+bench: $(MPICH)/installed
+	cd benchmarks && $(abspath $(MPICH))/bin/python -m pytest $(BENCH)
 
 wheel: $(ENVS)/wheel/built
 

@@ -263,9 +263,7 @@ def test_bus_bandwidths_are_those_of_nccl_tests() -> None:
     assert all(factors[name] == 1 for name in ("reduce", "broadcast", "scan", "exscan", "sendrecv"))
 
 
-def row(
-    collective: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0
-) -> Row:
+def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
     return {
         "collective": name,
         "asked": nbytes,

@@ -42,6 +42,7 @@ __all__ = ["MPI_LABEL", "Bench", "Entry", "Settings"]
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
+HOPELESS = 4  # or p, if that is more: so many times the fastest's time is not mended by segments
 WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
 SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
@@ -90,7 +91,7 @@ class Settings(NamedTuple):
     fewest : int
         Iterations that a block has at least.
     prune : float or None
-        What takes this many times as long as the fastest in its trial is left out.
+        What takes more than this many times the fastest's time in its trial is left out.
     """
 
     operation: str
@@ -252,7 +253,7 @@ class _Contest:
                 iterations[label], seconds = self.trial(each)
             if label in self.entries:
                 trials[label] = seconds
-        keep = [label for label in iterations if label not in trials or self._near(label, trials)]
+        keep = [label for label in iterations if self._near(label, trials)]
         times: dict[str, list[float]] = {label: [] for label in keep}
         for number in range(settings.repeat):
             for label in keep:
@@ -261,19 +262,19 @@ class _Contest:
         return times, iterations
 
     def _near(self, label: str, trials: dict[str, float]) -> bool:
-        """Say whether an entry is fast enough to be measured."""
+        """Say whether an entry was fast enough in its trial to be measured."""
         prune = self.settings.prune
-        if prune is None or self.entries[label].algorithm is None:
+        if prune is None or label not in trials or self.entries[label].algorithm is None:
             return True
         return trials[label] <= prune * min(trials.values())
 
     def _hopeless(self, label: str, trials: dict[str, float]) -> bool:
-        """Say whether not even a trial is worth it: segments do not mend a slow algorithm."""
+        """Say whether not even a trial is worth it: a segmented entry far behind without them."""
         entry = self.entries.get(label)
-        if entry is None or not entry.segment:
+        if self.settings.prune is None or entry is None or not entry.segment:
             return False
-        whole = str(Entry(entry.algorithm, 0))
-        return whole in trials and not self._near(whole, trials)
+        whole = trials.get(str(Entry(entry.algorithm, 0)), 0.0)
+        return whole > max(HOPELESS, self.comm.size) * min(trials.values(), default=0.0)
 
     def block(self, calls: Calls, iterations: int) -> float:
         """Return this rank's seconds for one iteration."""
@@ -299,12 +300,15 @@ class _Contest:
         """Warm up; return how many iterations make a block, and the seconds of one."""
         settings = self.settings
         self.block(calls, max(settings.warmup, len(calls)))
-        count = 2
+        count = min(2, settings.fewest)
         while True:
             seconds = self.agreed(self.block(calls, count))
             if settings.iters is not None:
                 return settings.iters, seconds
             if seconds * count >= WARM or count >= MOST:
+                if settings.prune is not None:
+                    # Nothing should be left out because of one disturbance.
+                    seconds = min(seconds, self.agreed(self.block(calls, count)))
                 wanted = round(settings.block / max(seconds, 1e-9))
                 return max(settings.fewest, min(MOST, wanted)), seconds
             count *= 4
