@@ -4,13 +4,16 @@
 #   make test    every test, with MPICH and with Open MPI
 #   make lint    ruff, cython-lint, codespell, mypy, stubtest
 #   make docs    the manual, in docs/_build/html
+#   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make clean   remove what was built
 #
-# STEPS="mpi lint" and RANKS=2,4 choose among the tests; PYTHON=python3.12 another interpreter.
+# STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
+# PYTHON=python3.12 another interpreter.
 
 PYTHON ?= python3
 RANKS ?= 1,2,3,4,5,8
 STEPS ?=
+BENCH ?=
 
 ENVS := .venv
 MPICH := $(ENVS)/mpich
@@ -19,7 +22,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
 	-o -name '*.json' -o -name py.typed)
 
-.PHONY: demo test lint docs clean wheel
+.PHONY: demo test lint docs bench clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -35,6 +38,10 @@ lint: $(MPICH)/installed
 
 docs: $(MPICH)/documented
 	$(MPICH)/bin/sphinx-build -n -W --keep-going -b html docs docs/_build/html
+
+# In their folder, from which the sources are not found: what is measured is the installed wheel.
+bench: $(MPICH)/installed
+	cd benchmarks && $(abspath $(MPICH))/bin/python -m pytest $(BENCH)
 
 wheel: $(ENVS)/wheel/built
 

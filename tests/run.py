@@ -28,7 +28,13 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
 # Tests that start programs under a launcher: they run in both environments.
-LAUNCHING = ("test_processes.py", "test_endings.py", "test_examples.py", "test_cli.py")
+LAUNCHING = (
+    "test_processes.py",
+    "test_endings.py",
+    "test_examples.py",
+    "test_cli.py",
+    "test_benchmarks.py",
+)
 LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 

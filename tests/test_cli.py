@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -11,14 +12,20 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from collectives import errors, reductions
-from collectives.cli import arguments, launcher, patterns, run
+from collectives import algorithms, errors, reductions
+from collectives.cli import arguments, consistency, launcher, main, patterns, run, summary
+from collectives.cli.operations import OPERATIONS
+from collectives.spec import COLLECTIVES
 
 DEADLINE = 50  # seconds
+
+Row = dict[str, Any]
+Capture = pytest.CaptureFixture[str]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -91,6 +98,20 @@ def test_explain_prefers_allreduce_and_names_the_others() -> None:
     assert "broadcast of 1 MiB on 4 ranks: tree" in done.stdout
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_explain_knows_each_collective(collective: str, capsys: Capture) -> None:
+    name = algorithms.names(collective)[-1]
+    assert main(["explain", f"{collective}/{name}", "-n", "3"]) == 0
+    assert capsys.readouterr().out.startswith(f"{collective} {name!r} on 3 ranks")
+
+
+def test_explain_takes_a_parameter(capsys: Capture) -> None:
+    assert main(["explain", "kary:2", "-n", "5"]) == 0
+    assert capsys.readouterr().out.startswith("allreduce 'kary:2' on 5 ranks")
+    assert main(["explain", "tree:2", "-n", "5"]) == 2
+    assert "takes no parameter" in capsys.readouterr().err
+
+
 def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
@@ -121,6 +142,14 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["bench", "allreduce", "--op", "nosuch"], "--op is 'nosuch'"),
         (["bench", "allreduce", "--dtype", "nosuch"], "--dtype is 'nosuch'"),
         (["bench", "reduce", "-n", "2", "--root", "2"], "must be below 2"),
+        (["bench", "scan", "--root", "1"], "--root is 1, but scan has no root"),
+        (["bench", "exscan", "--op", "avg"], "--op is avg, which exscan does not take"),
+        (["bench", "sendrecv", "--algorithm", "ring"], "sendrecv has no algorithms to choose from"),
+        (["bench", "alltoallv", "-n", "4", "--algorithm", "bruck"], "alltoallv 'bruck': blocks"),
+        (["bench", "allreduce", "--algorithm", "kary:1"], "takes an integer from 2 on as k"),
+        (["bench", "all", "--prune", "0.5"], "--prune is 0.5, and must be at least 1"),
+        (["bench", "--consistency", "--algorithm", "all"], "leave --algorithm out"),
+        (["bench"], "say what to measure: all, or one of allreduce,"),
         (["run", "-n", "2"], "run needs a program"),
         (["run", "-n", "2", "nosuch.py"], "no file 'nosuch.py'"),
     ],
@@ -186,17 +215,116 @@ def test_open_mpi_is_told_of_root_and_of_shared_cores(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("op", reductions.ALL, ids=lambda op: op.name)
 def test_the_pattern_tells_right_from_wrong(op: reductions.Reduction) -> None:
     dtype = np.dtype(op.dtypes()[-1] if "float32" not in op.dtypes() else "float32")
-    arrays = [patterns.inputs(1000, r, 3, 1, dtype, op.name) for r in range(3)]
+    arrays = [patterns.filled(1000, patterns.period(r, 3, 1, dtype, op.name)) for r in range(3)]
     total = arrays[0]
     for array in arrays[1:]:
         total = patterns.FOLDS[op.name](total, array).astype(dtype)
     if op.average:
         total = total * dtype.type(1 / 3)
-    wanted = patterns.expected(3, 1, dtype, op)
+    wanted = patterns.folded(0b111, 3, 1, dtype, op)
     tolerance = 0.01 if op.average else 0.0
-    assert patterns.different(total, wanted, tolerance) == 0
+    assert patterns.different(total, wanted, tolerance=tolerance) == 0
+    assert patterns.different(total[40:], wanted, 40, tolerance) == 0
     patterns.poison(total[::2])
-    assert patterns.different(total, wanted, tolerance) >= 400
+    assert patterns.different(total, wanted, tolerance=tolerance) >= 400
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bool"])
+def test_what_is_moved_tells_ranks_and_places_apart(dtype: str) -> None:
+    rows = [patterns.period(r, 8, 0, dtype, None) for r in range(8)]
+    assert len({row.tobytes() for row in rows}) == 8
+    assert patterns.different(rows[3], np.roll(rows[3], 1)) > 20
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "barrier"])
+@pytest.mark.parametrize(("n", "p"), [(12, 4), (13, 5), (3, 1)])
+def test_pieces_fit_together(name: str, n: int, p: int) -> None:
+    operation = OPERATIONS[name]
+    n = operation.elements(n, p)
+    given: dict[int, tuple[int, int]] = {}
+    for r in range(p):
+        inputs = list(operation.pieces(operation.contract.inputs(r, p, 0), n, p))
+        for one, other in itertools.pairwise(inputs):
+            assert one[1] + one[2] == other[1], "an input is one window of the imagined array"
+        given |= {part: (first, size) for part, first, size in inputs}
+    for r in range(p):
+        for part, first, size in operation.pieces(operation.contract.outputs(r, p, 0), n, p):
+            assert given[part] == (first, size)
+
+
+def test_bus_bandwidths_are_those_of_nccl_tests() -> None:
+    factors = {name: operation.bus_factor(4) for name, operation in OPERATIONS.items()}
+    assert factors["allreduce"] == 1.5
+    cut = {name for name, factor in factors.items() if factor == 0.75}
+    assert cut == {
+        *("allgather", "reduce_scatter", "alltoall", "gather", "scatter"),
+        *("allgatherv", "reduce_scatterv", "alltoallv", "gatherv", "scatterv"),
+    }
+    assert all(factors[name] == 1 for name in ("reduce", "broadcast", "scan", "exscan", "sendrecv"))
+
+
+def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
+    return {
+        "collective": name,
+        "asked": nbytes,
+        "bytes": nbytes,
+        "algorithm": algorithm,
+        "chosen": "ring" if algorithm == "auto" else algorithm,
+        "median_us": us,
+        "noise_us": noise,
+        "ratio": us / 10,
+    }
+
+
+def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
+    rows = [
+        row("barrier", 0, 9.0),
+        row("allreduce", 4, 8.0),
+        row("allreduce", 8, 8.5),
+        row("allreduce", 16, 31.0),
+        row("reduce", 8, 5.0),
+        row("broadcast", 8, 3.0),
+        row("broadcast", 16, 0.0),  # vanished: nothing is said of it
+        row("gather", 8, 5.0),
+        row("allgather", 8, 9.0, noise=1.5),
+        row("allreduce", 8, 20.0, "MPI"),
+        row("reduce", 8, 5.0, "MPI"),
+        row("broadcast", 8, 5.0, "MPI"),
+    ]
+    judged = consistency.judge(rows, 1.1)
+    found = {(each["rule"], each["left"], each["right"]) for each in judged["violations"]["ours"]}
+    assert found == {
+        ("pattern", "barrier", "allreduce of 4 B"),
+        ("division", "allreduce of 16 B", "2 times allreduce of 8 B"),
+    }
+    (one,) = judged["violations"]["MPI"]
+    assert (one["left"], one["right"]) == ("allreduce of 8 B", "reduce + broadcast of 8 B")
+    assert one["factor"] == 2.0
+    tighter = consistency.judge(rows, 1.0)["violations"]["ours"]
+    left = {each["left"] for each in tighter}
+    assert "allreduce of 8 B" in left
+    assert "allgather of 8 B" not in left, "9 us are not more than 8 by more than the noise, 1.5"
+    text = "\n".join(consistency.lines(judged))
+    assert "# ours: 2 of " in text
+    assert "factor 2.00" in text
+
+
+def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
+    rows = [
+        row("allreduce", 8, 10.0, "MPI"),
+        row("allreduce", 8, 5.0),
+        row("allreduce", 8, 4.0, "butterfly"),
+        row("gather", 8, 10.0, "MPI"),
+        row("gather", 8, 14.0),
+        row("gather", 8, 14.5, "ring"),
+        row("gather", 16, 10.0, "MPI"),
+        row("gather", 16, 9.0),
+    ]
+    lines = summary.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
+    assert "| bytes | allreduce | gather |" in lines
+    assert "| 8 | 0.50, 0.40 butterfly | **1.40** |" in lines
+    assert "| 16 |  | 0.90 |" in lines
+    assert "Largest, default: 1.40 (gather of 8 B)." in lines
 
 
 # -- with MPI --------------------------------------------------------------------------------
@@ -307,14 +435,64 @@ def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mpi")
-@pytest.mark.parametrize("collective", ["reduce", "broadcast", "barrier"])
-def test_bench_measures_each_collective(collective: str) -> None:
-    words = f"bench {collective} -n 2 -b 1K -e 1K --algorithm all --iters 5 --repeat 1"
+@pytest.mark.parametrize("words", ["-n 3 --root 1 --op max", "-n 2 --dtype bool --op lxor"])
+def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    done = command(
+        *f"bench {','.join(OPERATIONS)} -b 8 -e 1000 -f 125 --iters 2 --repeat 1".split(),
+        *f"--algorithm auto,all --json {path} {words}".split(),
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(path.read_text())["runs"][0]
+    for name, operation in OPERATIONS.items():
+        rows = [each for each in measured["rows"] if each["collective"] == name]
+        able, _ = arguments.chosen("all", name, measured["ranks"])
+        assert {each["algorithm"] for each in rows} == {"MPI", "auto", *filter(None, able)}
+        assert {each["wrong"] for each in rows} == {0 if operation.moves else None}
+        assert {each["asked"] for each in rows} == ({8, 1000} if operation.moves else {0})
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "lazy.py"
+    path.write_text(
+        "from collectives.cli.operations import Arrays\n"
+        "Arrays.theirs = lambda self, mpi, MPI: lambda: None\n"
+    )
+    words = "bench allgather,reduce,alltoall -n 2 -b 800 -e 800 --iters 1 --repeat 1"
+    done = command(*words.split(), "--load", str(path))
+    assert done.returncode == 1, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert {each[9] for each in rows if each[3] != "MPI"} == {"0"}
+    # 200 elements in each of 4 buffers, on both ranks or on the root, and all of them are wrong.
+    assert [each[9] for each in rows if each[3] == "MPI"] == ["1600", "800", "1600"]
+    assert "4000 wrong elements" in done.stderr
+
+
+@pytest.mark.usefixtures("mpi")
+def test_bench_consistency_reports_ours_and_mpis(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = f"bench --consistency -n 2 -b 8 -e 16 --iters 3 --repeat 2 --json {path}"
     done = command(*words.split())
     assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert rows[0][3] == "MPI"
-    assert {row[9] for row in rows} == {"-" if collective == "barrier" else "0"}
+    judged = json.loads(path.read_text())["runs"][0]["consistency"]
+    assert judged["tolerance"] == 1.1
+    for who in ("ours", "MPI"):
+        found, checked = len(judged["violations"][who]), judged["checked"][who]
+        assert checked > 10
+        assert f"# {who}: {found} of {checked} relations are broken" in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
+def test_bench_prunes_and_prints_a_summary() -> None:
+    words = "bench allgather,alltoall -n 2 -b 8 -e 1K -f 128 --iters 3 --repeat 1 --prune 1"
+    done = command(*words.split(), "--algorithm", "all,auto", "--markdown", "--segment", "256")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  ")]
+    # MPI's, the library's choice, and no more than the fastest, for two sizes of two.
+    assert 8 <= len(rows) <= 12
+    assert any(each[3].startswith("auto/256=") for each in rows)
+    assert "| bytes | allgather | alltoall |" in done.stdout
 
 
 @pytest.mark.usefixtures("mpi")

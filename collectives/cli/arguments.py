@@ -1,4 +1,4 @@
-"""What several subcommands take: byte sizes, numbers of ranks, a file of algorithms."""
+"""What several subcommands take: byte sizes, numbers of ranks, operations, a file of algorithms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import runpy
 from pathlib import Path
 
 from collectives.algorithms import get, names
+from collectives.cli.operations import OPERATIONS
 from collectives.errors import ArgumentError, CollectivesError
+from collectives.schedule import compile
+from collectives.spec import COLLECTIVES
 
-__all__ = ["add_load", "chosen", "counts", "load", "nbytes", "positive"]
+__all__ = ["add_load", "chosen", "counts", "load", "nbytes", "operations", "positive"]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -65,8 +68,18 @@ def load(paths: list[str]) -> None:
             raise ArgumentError(f"--load {path}: {type(error).__name__}: {error}") from error
 
 
-def chosen(options: argparse.Namespace, p: int) -> tuple[list[str | None], list[str]]:
-    """Resolve ``--algorithm`` for p ranks. Local.
+def operations(text: str) -> list[str]:
+    """Read names of operations: ``allgather,gather``, or ``all`` of the collectives. Local."""
+    found = []
+    for word in text.split(","):
+        if word not in ("all", *OPERATIONS):
+            raise argparse.ArgumentTypeError(f"{word!r} is not one of all, {', '.join(OPERATIONS)}")
+        found += list(COLLECTIVES) if word == "all" else [word]
+    return list(dict.fromkeys(found))
+
+
+def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
+    """Resolve ``--algorithm`` for an operation on p ranks. Local.
 
     Returns
     -------
@@ -80,19 +93,38 @@ def chosen(options: argparse.Namespace, p: int) -> tuple[list[str | None], list[
     ArgumentError
         If a name is unknown, or was asked for and cannot run on p ranks.
     """
-    every = names(options.collective)
-    words = [word.strip() for word in options.algorithm.split(",") if word.strip()]
-    wanted = {name for word in words for name in (every if word == "all" else [word])}
+    contract = OPERATIONS[operation].contract
+    every = names(contract.name) if OPERATIONS[operation].chosen else []
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
     result: list[str | None] = [None] if "auto" in wanted else []
     left_out = []
-    for name in sorted(wanted - {"auto"}, key=lambda n: every.index(n) if n in every else -1):
-        refusal = get(options.collective, name).refusal(p)
+    for name in sorted(set(wanted) - {"auto"}, key=lambda name: _place(name, every)):
+        if not OPERATIONS[operation].chosen:
+            raise ArgumentError(f"{operation} has no algorithms to choose from, not {name!r}")
+        refusal = get(contract.name, name).refusal(p) or _third(operation, name, p)
         if refusal is None:
             result.append(name)
         elif name in words:
             raise ArgumentError(refusal)
         else:
             left_out.append(refusal)
+    if not result and not OPERATIONS[operation].chosen:
+        result = [None]
     if not result:
-        raise ArgumentError(f"--algorithm {options.algorithm!r} names none that runs on {p} ranks")
+        raise ArgumentError(f"--algorithm {text!r} names none that runs on {p} ranks")
     return result, left_out
+
+
+def _place(name: str, every: list[str]) -> tuple[int, int]:
+    """Order as in the registry, then by the parameter: ``kary``, ``kary:2``, ``kary:8``."""
+    base, _, parameter = name.partition(":")
+    number = int(parameter) if parameter.isdecimal() else 0
+    return (every.index(base) if base in every else -1, number)
+
+
+def _third(operation: str, name: str, p: int) -> str | None:
+    """Say why an algorithm has no vector form, or None if it has."""
+    if operation != "alltoallv" or not compile(get("alltoall", name), p, 0).workspace():
+        return None
+    return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"

@@ -11,17 +11,19 @@ from typing import Any
 
 from collectives import reductions
 from collectives.cli import arguments, launcher, run
+from collectives.cli.operations import OPERATIONS
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser"]
 
 RANK = "from collectives.cli import main; sys.exit(main())"
 
-EPILOG = """\
-Starts the ranks itself, for each n in turn; under an mpiexec that is already there, it measures
-on those ranks. A time of reduce and broadcast lasts until the last rank is done. The exit status
-is 1 if an element was wrong.
+EPILOG = f"""\
+Operations: {", ".join(OPERATIONS)}; several with commas between, or all of the collectives. Sizes
+are bytes of the whole array: the larger side, where input and output differ. Starts the ranks
+itself, for each n in turn; under an mpiexec that is already there, it measures on those ranks.
+Where a rank could be done before others have begun (reduce, broadcast, gather, scatter, scan,
+exscan), a time lasts until the last one is done. The exit status is 1 if an element was wrong.
 """
 
 
@@ -31,11 +33,17 @@ def add_parser(commands: Any) -> None:
         "bench", help="measure algorithms beside MPI's own", description=__doc__, epilog=EPILOG
     )
     add = parser.add_argument
-    add("collective", choices=list(COLLECTIVES))
+    add(
+        "operations",
+        type=arguments.operations,
+        nargs="?",
+        metavar="operation,...",
+        help="what to measure: allreduce, allgather, ..., or all",
+    )
     add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2)")
     add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
     add("-e", "--end", type=arguments.nbytes, default=64 << 20, metavar="SIZE", help="default: 64M")
-    add("-f", "--factor", type=arguments.positive, default=4, help="between sizes (default: 4)")
+    add("-f", "--factor", type=arguments.positive, help="between sizes (default: 4)")
     add("--dtype", default="float32", help="default: float32")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
     add("--root", type=int, default=0, help="root of a rooted collective")
@@ -45,6 +53,14 @@ def add_parser(commands: Any) -> None:
     add("--iters", type=arguments.positive, help="iterations in a block (default: about 30 ms)")
     add("--repeat", type=arguments.positive, default=5, help="blocks of each (default: 5)")
     add("--check", type=int, choices=(0, 1), default=1, help="0: do not verify results")
+    add("--prune", type=float, metavar="X", help="leave out what takes X times the fastest's time")
+    add("--markdown", action="store_true", help="print a table of all times over MPI's, too")
+    add(
+        "--consistency",
+        action="store_true",
+        help="say where an operation takes longer than others that would do its work",
+    )
+    add("--tolerance", type=float, default=1.1, metavar="X", help="of --consistency (default: 1.1)")
     add("--json", metavar="FILE", help="write everything to a file, too")
     add("--plot", metavar="FILE.png", help="draw it (needs matplotlib)")
     arguments.add_load(parser)
@@ -64,30 +80,37 @@ def main(options: argparse.Namespace) -> int:
         return ranks.main(options)
     options.ranks = options.ranks or [2]
     for n in options.ranks:
-        arguments.chosen(options, n)
+        for name in options.operations:
+            arguments.chosen(options.algorithm, name, n)
     return _spawn(options)
 
 
 def _check(options: argparse.Namespace) -> None:
     from collectives.cli import plot, report  # noqa: F401  report: fails early without numpy
 
-    known = [each.name.lower() for each in reductions.ALL]
-    if options.op.lower() not in known:
-        raise ArgumentError(f"--op is {options.op!r}, and must be one of {', '.join(known)}")
-    options.op = options.op.upper()
+    if options.operations is None:
+        if not options.consistency:
+            raise ArgumentError(f"say what to measure: all, or one of {', '.join(OPERATIONS)}")
+        options.operations = list(OPERATIONS)
+    if options.factor is None:
+        options.factor = 2 if options.consistency else 4
     if options.factor < 2:
         raise ArgumentError(f"--factor is {options.factor}, and must be at least 2")
     if options.end < options.begin:
         raise ArgumentError(f"--end is {options.end} bytes, less than --begin, {options.begin}")
-    every: list[str] = next(each for each in reductions.ALL if each.name == options.op).dtypes()
-    contract = COLLECTIVES[options.collective]
-    if contract.reduces and options.collective != "barrier" and options.dtype not in every:
+    for name, value in (("--prune", options.prune), ("--tolerance", options.tolerance)):
+        if value is not None and not value >= 1:
+            raise ArgumentError(f"{name} is {value:g}, and must be at least 1")
+    if options.consistency and options.algorithm != "auto":
         raise ArgumentError(
-            f"--dtype is {options.dtype!r}, and must be one of {', '.join(every)} for --op "
-            f"{options.op.lower()}"
+            "--consistency measures what the library chooses; leave --algorithm out"
         )
-    if options.root and not contract.rooted:
-        raise ArgumentError(f"--root is {options.root}, but {options.collective} has no root")
+    _check_folds(options)
+    contracts = [OPERATIONS[name].contract for name in options.operations]
+    if options.root and not any(contract.rooted for contract in contracts):
+        raise ArgumentError(
+            f"--root is {options.root}, but {' and '.join(options.operations)} has no root"
+        )
     for n in options.ranks or []:
         if not 0 <= options.root < n:
             raise ArgumentError(f"--root is {options.root}, and must be below {n}, the ranks")
@@ -96,6 +119,24 @@ def _check(options: argparse.Namespace) -> None:
             raise ArgumentError(f"{path}: there is no such folder")
     if options.plot:
         plot.check()
+
+
+def _check_folds(options: argparse.Namespace) -> None:
+    """Check operation and dtype, where something is folded."""
+    known = {each.name.lower(): each for each in reductions.ALL}
+    if options.op.lower() not in known:
+        raise ArgumentError(f"--op is {options.op!r}, and must be one of {', '.join(known)}")
+    op = known[options.op.lower()]
+    options.op = op.name
+    folding = [name for name in options.operations if OPERATIONS[name].reduces]
+    scans = [name for name in folding if name in ("scan", "exscan")]
+    if op.average and scans:
+        raise ArgumentError(f"--op is avg, which {scans[0]} does not take: it folds fewer ranks")
+    if folding and options.dtype not in op.dtypes():
+        raise ArgumentError(
+            f"--dtype is {options.dtype!r}, and must be one of {', '.join(op.dtypes())} for --op "
+            f"{options.op.lower()}"
+        )
 
 
 def _spawn(options: argparse.Namespace) -> int:

@@ -12,6 +12,15 @@ from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser"]
 
+LEGEND = (
+    "time on p ranks: alpha s per message, beta s per byte sent, gamma s per byte folded, n bytes",
+    "in the whole array; lg, up: floor and ceiling of log2(p); q: the largest power of two up to",
+    "p; rest: 1 if p is no power of two, else 0; beyond: the sum of min(d, p - q) over d = 1, 2,",
+    "4, ..., q/2; ones: the 1 bits in all numbers below p; levels(k): those of the complete k-ary",
+    "tree below its root. A number after a colon is a parameter, with the value that it has if",
+    "only the name is written. See one run: collectives explain ring -n 4",
+)
+
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
@@ -33,22 +42,23 @@ def main(options: argparse.Namespace) -> int:
 
 def _text(rows: list[Algorithm]) -> list[str]:
     lines: list[str] = []
-    width = max(len(row.name) for row in rows)
+    width = max(len(_name(row)) for row in rows)
     last = ""
     for row in rows:
         if row.collective.name != last:
             last = row.collective.name
             lines += ["", last] if lines else [last]
-        lines.append(f"  {row.name:{width}}  {row.summary}")
+        lines.append(f"  {_name(row):{width}}  {row.summary}")
         lines.append(f"  {'':{width}}  time: {row.cost or 'not stated'}")
         notes = _promises(row)
         if notes:
             lines.append(f"  {'':{width}}  {'; '.join(notes)}")
-    lines.append("")
-    lines.append("time on p ranks: alpha s per message, beta s per byte sent, gamma s per byte")
-    lines.append("folded, n bytes in the array; lg, up: floor and ceiling of log2(p); rest: 1 if")
-    lines.append("p is no power of two, else 0. See one run: collectives explain ring -n 4")
-    return lines
+    return [*lines, "", *LEGEND]
+
+
+def _name(row: Algorithm) -> str:
+    """Write a name with the default of its parameter: ``kary:4``."""
+    return ":".join([row.name, *map(str, row.parameters.values())])
 
 
 def _promises(row: Algorithm) -> list[str]:
@@ -72,7 +82,7 @@ def _markdown(rows: list[Algorithm]) -> list[str]:
     for row in rows:
         rounds, sent = (f"`{row.cost.rounds}`", f"`{row.cost.sent}`") if row.cost else ("", "")
         lines.append(
-            f"| {row.collective.name} | `{row.name}` | {row.summary} | {rounds} | {sent} "
+            f"| {row.collective.name} | `{_name(row)}` | {row.summary} | {rounds} | {sent} "
             f"| {short_source(row.source)} |"
         )
     return lines

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from collectives import draw, select
-from collectives.algorithms import names
+from collectives.algorithms import get, names
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
 from collectives.spec import COLLECTIVES
@@ -21,7 +21,7 @@ def add_parser(commands: Any) -> None:
         help="draw an algorithm at work",
         description="Prove an algorithm on n ranks, and draw its messages and who holds what.",
     )
-    parser.add_argument("algorithm", help="a name such as ring, or broadcast/tree")
+    parser.add_argument("algorithm", help="a name such as ring, kary:8 or broadcast/tree")
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
     )
@@ -52,16 +52,12 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
     """
     collective, slash, name = text.rpartition("/")
     if slash:
-        if name not in names(collective):
-            raise ArgumentError(
-                f"{collective} has no algorithm {name!r}; it has: {', '.join(names(collective))}"
-            )
-        return collective, name, []
-    found = [each for each in COLLECTIVES if text in names(each)]
+        return collective, get(collective, name).name, []
+    found = [each for each in COLLECTIVES if name.partition(":")[0] in names(each)]
     if not found:
         known = ", ".join(dict.fromkeys(name for each in COLLECTIVES for name in names(each)))
         raise ArgumentError(f"there is no algorithm {text!r}; there are: {known}")
-    return found[0], text, found[1:]
+    return found[0], get(found[0], name).name, found[1:]
 
 
 def main(options: argparse.Namespace) -> int:

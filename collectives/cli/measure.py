@@ -6,12 +6,15 @@ A *block* is some iterations, back to back, after a barrier; the ranks' clocks a
 ends, and the time of one iteration is the block's time divided by their number. So the skew with
 which ranks leave the barrier is divided by that number as well.
 
-- *allreduce, barrier*: no rank can begin an iteration before all have begun the one before, so
-  the block is a chain of complete operations.
-- *reduce, broadcast*: nothing keeps a root from running ahead, and what is measured would be a
-  pipeline's throughput. Each iteration is followed by MPI's barrier, so that it lasts until the
-  last rank is done; the barriers alone are measured in the same way in each round of blocks, and
-  their time is subtracted. Differences below the barrier's own noise mean nothing.
+- Where every rank needs something of every other (*allreduce, barrier, allgather,
+  reduce_scatter, alltoall*), no rank can begin an iteration before all have begun the one before,
+  so the block is a chain of complete operations. In a *sendrecv* a rank waits for its neighbour,
+  and the block is what nccl-tests measures.
+- *reduce, broadcast, gather, scatter, scan, exscan*: nothing keeps a rank from running ahead, and
+  what is measured would be a pipeline's throughput. Each iteration is followed by MPI's barrier,
+  so that it lasts until the last rank is done; the barriers alone are measured in the same way in
+  each round of blocks, and their time is subtracted. Differences below the barrier's own noise
+  mean nothing.
 
 Blocks of MPI's own collective and of the algorithms alternate, and medians over the rounds of
 blocks are reported, so that a drift of the machine hits all alike. Iterations walk over several
@@ -21,10 +24,11 @@ timed blocks, from poisoned outputs, by a run of iterations without a pause betw
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -32,105 +36,251 @@ import numpy as np
 
 from collectives import Communicator, reductions
 from collectives.cli import patterns
-from collectives.spec import COLLECTIVES
+from collectives.cli.operations import OPERATIONS, Arrays, Operation
 
-__all__ = ["BARRIER", "Settings", "measure"]
+__all__ = ["MPI_LABEL", "Bench", "Entry", "Settings"]
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
+HOPELESS = 4  # or p, if that is more: so many times the fastest's time is not mended by segments
 WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
 SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
-BARRIER = "(barrier)"
+MPI_LABEL, BARRIER = "MPI", "(barrier)"
 
 Calls = Sequence[Callable[[], Any]]
 
 
-class Settings(NamedTuple):
-    """What is measured, and how."""
+class Entry(NamedTuple):
+    """What takes part beside MPI's own: an algorithm, with the bytes of its segments.
 
-    collective: str
-    algorithms: tuple[str | None, ...]
+    None is the library's choice, of either.
+    """
+
+    algorithm: str | None = None
+    segment: int | None = None
+
+    def __str__(self) -> str:
+        name = self.algorithm or "auto"
+        if self.segment is None:
+            return name
+        for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
+            if self.segment and self.segment % size == 0:
+                return f"{name}/{self.segment // size}{unit}"
+        return f"{name}/{self.segment}"
+
+
+class Settings(NamedTuple):
+    """What is measured, and how.
+
+    Attributes
+    ----------
+    operation : str
+        One of `OPERATIONS`.
+    entries : tuple of Entry
+    dtype, op, root
+        As the call takes them.
+    warmup, iters, repeat : int
+        Iterations before all, in a block (None: by the time of a trial), and blocks of each.
+    verify : bool
+        Whether results are compared.
+    peer : bool
+        Whether MPI's own takes part.
+    block : float
+        Seconds that a block should last.
+    fewest : int
+        Iterations that a block has at least.
+    prune : float or None
+        What takes more than this many times the fastest's time in its trial is left out.
+    """
+
+    operation: str
+    entries: tuple[Entry, ...]
     dtype: Any
-    op: str
-    root: int
-    warmup: int
-    iters: int | None
-    repeat: int
-    verify: bool
+    op: str = "SUM"
+    root: int = 0
+    warmup: int = 3
+    iters: int | None = None
+    repeat: int = 5
+    verify: bool = True
+    peer: bool = True
+    block: float = BLOCK
+    fewest: int = FEWEST
+    prune: float | None = None
+
+
+class Bench:
+    """The ranks that measure. Collective.
+
+    Parameters
+    ----------
+    comm, mpi : Communicator, mpi4py.MPI.Intracomm
+        The same ranks, for the library's algorithms and for MPI's own collectives.
+    progress : callable
+        Told what is being measured.
+    """
+
+    def __init__(
+        self, comm: Communicator, mpi: Any, progress: Callable[[str], None] = lambda text: None
+    ) -> None:
+        from mpi4py import MPI
+
+        self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
+        self._segmented: dict[int | None, Communicator] = {None: comm}
+
+    def communicator(self, segment: int | None) -> Communicator:
+        """Return a communicator that decides on segments of this size. Collective.
+
+        A communicator keeps its decisions, so that each size of segments has one of its own.
+        """
+        if segment not in self._segmented:
+            self._segmented[segment] = self.comm.dup()
+        return self._segmented[segment]
+
+    def measure(self, settings: Settings, count: int) -> list[dict[str, Any]]:
+        """Measure one size. Collective.
+
+        Parameters
+        ----------
+        settings : Settings
+        count : int
+            Number of elements; see `Operation.elements`.
+
+        Returns
+        -------
+        list of dict
+            A row for each contestant, MPI first: ``entry``, ``algorithm`` (its label), ``chosen``
+            (the algorithm that ran), ``seconds`` (a list over ranks), ``noise`` (seconds by which
+            blocks differ from their median, in the median), ``blocks`` (seconds of each block, the
+            median over ranks), ``wrong`` (None if not verified), ``iterations``.
+        """
+        contest = _Contest(self, settings, count)
+        times, iterations = contest.run()
+        barriers = times.pop(BARRIER, [0.0])
+        baseline = statistics.median(barriers)
+        rows = []
+        for label, blocks in times.items():
+            own = [block - baseline for block in blocks]
+            everybody = self.mpi.allgather(own)
+            noise = self.mpi.allgather(_noise(own) + _noise(barriers))
+            entry = contest.entries.get(label)
+            rows.append(
+                {
+                    "entry": entry,
+                    "algorithm": label,
+                    "chosen": contest.chosen(label),
+                    "seconds": [max(0.0, statistics.median(each)) for each in everybody],
+                    "noise": statistics.median(noise),
+                    "blocks": [statistics.median(each) for each in zip(*everybody, strict=True)],
+                    "wrong": contest.wrong(label),
+                    "iterations": iterations[label],
+                }
+            )
+        return rows
 
 
 class _Contest:
-    """One size: the buffers, the contestants as lists of prepared calls, and the expectation."""
+    """One size: the arrays, and the contestants as lists of prepared calls."""
 
-    def __init__(self, comm: Communicator, mpi: Any, settings: Settings, count: int) -> None:
-        self.comm, self.mpi, self.settings = comm, mpi, settings
-        self.contract = COLLECTIVES[settings.collective]
+    def __init__(self, bench: Bench, settings: Settings, count: int) -> None:
+        self.bench, self.settings, self.count = bench, settings, count
+        self.comm, self.mpi = bench.comm, bench.mpi
+        self.operation: Operation = OPERATIONS[settings.operation]
         self.op: reductions.Reduction = getattr(reductions, settings.op)
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        if settings.collective != "barrier":
-            nbytes = count * np.dtype(settings.dtype).itemsize
-            number = 4 if nbytes <= SMALL else 2 if nbytes <= LARGE else 1
-            self.inputs = [self.input(k, count, comm.rank) for k in range(number)]
-            self.outputs = self.inputs
-            if self.contract.reduces:
-                self.outputs = [np.zeros_like(x) for x in self.inputs]
+        self.nbytes = count * np.dtype(settings.dtype).itemsize
+        number = 4 if self.nbytes <= SMALL else 2 if self.nbytes <= LARGE else 1
+        if not self.operation.moves:
+            number = 1
+        self.arrays = [
+            Arrays(
+                self.operation,
+                count,
+                self.comm.size,
+                self.comm.rank,
+                settings.root,
+                self.op,
+                patterns.filled(*self.input(k)),
+            )
+            for k in range(number)
+        ]
+        self.entries: dict[str, Entry] = {}
+        self.calls: dict[str, Calls] = {}
+        if settings.peer:
+            theirs = [each.theirs(self.mpi, bench.MPI) for each in self.arrays]
+            if None not in theirs:
+                self.calls[MPI_LABEL] = [call for call in theirs if call is not None]
+        for entry in settings.entries:
+            label = str(entry)
+            comm = bench.communicator(entry.segment)
+            self.entries[label] = entry
+            self.calls[label] = [each.ours(comm, entry.algorithm) for each in self.arrays]
 
-    def input(self, k: int, count: int, rank: int) -> Any:
-        source = rank if self.contract.reduces else self.settings.root
-        op = self.op.name if self.contract.reduces else "SUM"
-        return patterns.inputs(count, source, self.comm.size, k, self.settings.dtype, op)
+    @property
+    def folds(self) -> reductions.Reduction | None:
+        return self.op if self.operation.reduces else None
 
-    def ours(self, name: str | None) -> Calls:
-        """Prepare the library's calls, one for each buffer."""
-        comm, op, root = self.comm, self.op, self.settings.root
-        if self.settings.collective == "barrier":
-            return [partial(comm.barrier, algorithm=name)]
+    def input(self, k: int) -> tuple[int, Any, int]:
+        """Return the length of this rank's input of buffer k, one period, and where it begins."""
+        rank, p = self.comm.rank, self.comm.size
+        parts = self.operation.contract.inputs(rank, p, self.settings.root)
+        pieces = list(self.operation.pieces(parts, self.count, p))
+        op = None if self.folds is None else self.op.name
+        values = patterns.period(rank, p, k, self.settings.dtype, op)
+        first = pieces[0][1] if pieces else 0
+        return sum(size for _, _, size in pieces), values, first
 
-        def prepared(x: Any, out: Any) -> Callable[[], Any]:
-            if self.settings.collective == "allreduce":
-                return partial(comm.allreduce, x, out, op=op, algorithm=name)
-            if self.settings.collective == "reduce":
-                return partial(comm.reduce, x, out, root=root, op=op, algorithm=name)
-            return partial(comm.broadcast, x, x, root=root, algorithm=name)
+    def chosen(self, label: str) -> str:
+        """Return the name of the algorithm that runs."""
+        entry = self.entries.get(label)
+        if entry is None:
+            return label
+        choose = self.operation.choice
+        return entry.algorithm or choose(self.comm.size, self.nbytes, self.bench.MPI)
 
-        return [prepared(x, out) for x, out in zip(self.inputs, self.outputs, strict=True)]
+    def run(self) -> tuple[dict[str, list[float]], dict[str, int]]:
+        """Return this rank's seconds of an iteration in each block, and the iterations."""
+        calls, settings = dict(self.calls), self.settings
+        if self.operation.runs_ahead:
+            calls[BARRIER] = [lambda: None]
+        size = f"{settings.operation} of {self.nbytes} bytes"
+        iterations: dict[str, int] = {}
+        trials: dict[str, float] = {}
+        for label, each in calls.items():
+            self.bench.progress(f"{size}: {label}, warm-up")
+            if self._hopeless(label, trials):
+                continue
+            with _segment(self.entries.get(label, Entry()).segment):
+                iterations[label], seconds = self.trial(each)
+            if label in self.entries:
+                trials[label] = seconds
+        keep = [label for label in iterations if self._near(label, trials)]
+        times: dict[str, list[float]] = {label: [] for label in keep}
+        for number in range(settings.repeat):
+            for label in keep:
+                self.bench.progress(f"{size}: {label}, block {number + 1} of {settings.repeat}")
+                times[label].append(self.block(calls[label], iterations[label]))
+        return times, iterations
 
-    def theirs(self) -> Calls | None:
-        """Prepare MPI's own calls; None where MPI lacks the type or the operation."""
-        from mpi4py import MPI
+    def _near(self, label: str, trials: dict[str, float]) -> bool:
+        """Say whether an entry was fast enough in its trial to be measured."""
+        prune = self.settings.prune
+        if prune is None or label not in trials or self.entries[label].algorithm is None:
+            return True
+        return trials[label] <= prune * min(trials.values())
 
-        mpi, root = self.mpi, self.settings.root
-        if self.settings.collective == "barrier":
-            return [mpi.Barrier]
-        buffers = list(zip(self.inputs, self.outputs, strict=True))
-        if self.settings.collective == "broadcast":
-            blobs = [[x.view(np.uint8), x.nbytes, MPI.BYTE] for x in self.inputs]
-            return [partial(mpi.Bcast, blob, root) for blob in blobs]
-        op = getattr(MPI, self.op.name, None)
-        if op is None:
-            return None
-        try:
-            kind = MPI.Datatype.fromcode(self.settings.dtype.char)
-            one = self.inputs[0][:1].copy()
-            op.Reduce_local([one, 1, kind], [one.copy(), 1, kind])
-        except (MPI.Exception, ValueError):
-            return None
-
-        def prepared(x: Any, out: Any) -> Callable[[], Any]:
-            a, b = [x, x.size, kind], [out, out.size, kind]
-            if self.settings.collective == "allreduce":
-                return partial(mpi.Allreduce, a, b, op)
-            return partial(mpi.Reduce, a, b if self.comm.rank == root else None, op, root)
-
-        return [prepared(x, out) for x, out in buffers]
+    def _hopeless(self, label: str, trials: dict[str, float]) -> bool:
+        """Say whether not even a trial is worth it: a segmented entry far behind without them."""
+        entry = self.entries.get(label)
+        if self.settings.prune is None or entry is None or not entry.segment:
+            return False
+        whole = trials.get(str(Entry(entry.algorithm, 0)), 0.0)
+        return whole > max(HOPELESS, self.comm.size) * min(trials.values(), default=0.0)
 
     def block(self, calls: Calls, iterations: int) -> float:
         """Return this rank's seconds for one iteration."""
         barrier = self.mpi.Barrier
         barrier()
-        if self.contract.rooted:
+        if self.operation.runs_ahead:
             start = time.perf_counter_ns()
             for call in islice(cycle(calls), iterations):
                 call()
@@ -146,104 +296,74 @@ class _Contest:
         slowest: float = max(self.mpi.allgather(seconds))
         return slowest
 
-    def iterations(self, calls: Calls) -> int:
-        """Warm up, and choose how many iterations make a block."""
+    def trial(self, calls: Calls) -> tuple[int, float]:
+        """Warm up; return how many iterations make a block, and the seconds of one."""
         settings = self.settings
         self.block(calls, max(settings.warmup, len(calls)))
-        if settings.iters is not None:
-            return settings.iters
-        count = 2
+        count = min(2, settings.fewest)
         while True:
             seconds = self.agreed(self.block(calls, count))
+            if settings.iters is not None:
+                return settings.iters, seconds
             if seconds * count >= WARM or count >= MOST:
-                return max(FEWEST, min(MOST, round(BLOCK / max(seconds, 1e-9))))
+                if settings.prune is not None:
+                    # Nothing should be left out because of one disturbance.
+                    seconds = min(seconds, self.agreed(self.block(calls, count)))
+                wanted = round(settings.block / max(seconds, 1e-9))
+                return max(settings.fewest, min(MOST, wanted)), seconds
             count *= 4
 
-    def wrong(self, calls: Calls) -> int | None:
+    def wrong(self, label: str) -> int | None:
         """Run from poisoned outputs, and count wrong elements on all ranks, inputs included.
 
         None where there is nothing to verify, or it is not wanted.
         """
-        comm, settings = self.comm, self.settings
-        if not settings.verify or settings.collective == "barrier":
+        if not self.settings.verify or not self.operation.moves:
             return None
-        if self.contract.reduces or comm.rank != settings.root:
-            for out in self.outputs:
-                patterns.poison(out)
+        for each in self.arrays:
+            if each.out is not each.x or not each.has_input:
+                patterns.poison(each.out)
         self.mpi.Barrier()
-        for call in calls:
+        for call in self.calls[label]:
             call()
+        return int(self.mpi.allreduce(sum(map(self._wrong, range(len(self.arrays))))))
+
+    def _wrong(self, k: int) -> int:
+        """Count wrong elements of buffer k."""
+        each, settings, p = self.arrays[k], self.settings, self.comm.size
+        contract, rank = self.operation.contract, self.comm.rank
         wrong = 0
-        for k, (x, out) in enumerate(zip(self.inputs, self.outputs, strict=True)):
-            own = self.input(k, min(len(x), patterns.PERIOD), comm.rank)
-            own = np.resize(own, patterns.PERIOD)
-            wrong += patterns.different(x, own)
-            if self.contract.reduces and self.contract.receives(comm.rank, settings.root):
-                wanted = patterns.expected(comm.size, k, settings.dtype, self.op)
-                wrong += patterns.different(out, wanted, 0.01 if self.op.average else 0.0)
-        return int(self.mpi.allreduce(wrong))
+        if each.has_input:
+            wrong += patterns.different(each.x, *self.input(k)[1:])
+        tolerance = 0.01 if self.folds and self.op.average else 0.0
+        at = 0
+        for part, first, size in each.wanted():
+            sources = contract.sources(part, rank, p, settings.root)
+            values = patterns.folded(sources, p, k, settings.dtype, self.folds)
+            wrong += patterns.different(each.out[at : at + size], values, first, tolerance)
+            at += size
+        return wrong
 
 
-def measure(
-    comm: Communicator,
-    mpi: Any,
-    settings: Settings,
-    count: int,
-    progress: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """Measure one size. Collective.
+def _noise(blocks: list[float]) -> float:
+    """Return the median distance of the blocks from their median."""
+    middle = statistics.median(blocks)
+    return statistics.median(abs(block - middle) for block in blocks)
 
-    Parameters
-    ----------
-    comm, mpi : Communicator, mpi4py.MPI.Intracomm
-        The same ranks, for the library's algorithms and for MPI's own collectives.
-    settings : Settings
-    count : int
-        Number of elements.
-    progress : callable, told what is being measured
 
-    Returns
-    -------
-    list of dict
-        A row for each contestant, MPI first: ``algorithm``, ``chosen`` (the algorithm that ran),
-        ``seconds`` (a list over ranks), ``wrong`` (None if not verified), ``iterations``.
-    """
-    contest = _Contest(comm, mpi, settings, count)
-    nbytes = sum(x.nbytes for x in contest.inputs[:1])
-    contestants: dict[str, Calls] = {}
-    theirs = contest.theirs()
-    if theirs is not None:
-        contestants["MPI"] = theirs
-    for name in settings.algorithms:
-        contestants[name or "auto"] = contest.ours(name)
-    if contest.contract.rooted:
-        contestants[BARRIER] = [lambda: None]
-    iterations = {}
-    for label, calls in contestants.items():
-        progress(f"{nbytes} bytes: {label}, warm-up")
-        iterations[label] = contest.iterations(calls)
-    times: dict[str, list[float]] = {label: [] for label in contestants}
-    for number in range(settings.repeat):
-        for label, calls in contestants.items():
-            progress(f"{nbytes} bytes: {label}, block {number + 1} of {settings.repeat}")
-            times[label].append(contest.block(calls, iterations[label]))
-    baseline = times.pop(BARRIER, [0.0] * settings.repeat)
-    rows = []
-    for label, blocks in times.items():
-        own = statistics.median(blocks) - statistics.median(baseline)
-        seconds = mpi.allgather(max(0.0, own))
-        wrong = contest.wrong(contestants[label])
-        chosen = label
-        if label == "auto":
-            choice = comm._choose(settings.collective, None, nbytes, settings.root)
-            chosen = choice.plan.source.algorithm.name
-        rows.append(
-            {
-                "algorithm": label,
-                "chosen": chosen,
-                "seconds": seconds,
-                "wrong": wrong,
-                "iterations": iterations[label],
-            }
-        )
-    return rows
+@contextmanager
+def _segment(nbytes: int | None) -> Iterator[None]:
+    """Have communicators decide on segments of this size, if any, while this lasts."""
+    if nbytes is None:
+        yield
+        return
+    name = "COLLECTIVES_SEGMENT"
+    before = os.environ.get(name)
+    os.environ[name] = str(nbytes)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

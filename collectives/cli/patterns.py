@@ -1,6 +1,6 @@
 """The benchmark's data: inputs that differ by rank, element and buffer, and what must come out.
 
-Inputs repeat after a prime number of elements, so that the expected result is computed once for
+Data repeats after a prime number of elements, so that the expected result is computed once for
 one period, and blocks that end in each other's places show. Values are small integers: sums are
 exact in every dtype on any plausible number of ranks, so a result is right or wrong, never close.
 """
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from collectives.reductions import Reduction
 
-__all__ = ["different", "expected", "inputs", "poison"]
+__all__ = ["PERIOD", "different", "filled", "folded", "period", "poison"]
 
 PERIOD = 97
 
@@ -33,43 +33,70 @@ FOLDS: dict[str, Any] = {
 }
 
 
-def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str) -> NDArray[Any]:
-    """Return one period of the input of `rank` in buffer `number`. Local."""
+def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) -> NDArray[Any]:
+    """Return one period of what `rank` contributes to buffer `number`. Local.
+
+    Parameters
+    ----------
+    rank, size, number : int
+    dtype : dtype
+    op : str or None
+        The operation, or None for what is only moved.
+    """
     i = np.arange(PERIOD) + 13 * number
-    if op == "PROD":  # a factor other than 1 from one rank only, or the product overflows
+    # A rank's own order of the residues of the prime: no two ranks below it give the same.
+    mixed = i * (rank % (PERIOD - 1) + 1) % PERIOD
+    if op is None:
+        # Fifth powers permute the residues, too, and have no runs of even or odd ones.
+        values = mixed**5 % PERIOD % 2 if np.dtype(dtype) == np.bool_ else mixed
+    elif op == "PROD":  # a factor other than 1 from one rank only, or the product overflows
         values = np.where(i % size == rank, 1 + i % 3, 1)
     elif op in ("LAND", "BAND"):  # mostly set, or nothing is left
-        values = np.where((i * 7 + rank) % 5 == 0, 2, 3)
+        values = np.where(mixed % 5 == 0, 2, 3)
         values = np.where((i + rank) % 11 == 0, 0, values)
     else:
-        values = (i * i + 5 * rank * i + rank) % 3
+        values = mixed % 3
     return values.astype(dtype)
 
 
-def inputs(
-    count: int, rank: int, size: int, number: int, dtype: DTypeLike, op: str
-) -> NDArray[Any]:
-    """Return the input of `rank` in buffer `number`. Local."""
-    out = np.empty(count, dtype)
-    values = period(rank, size, number, dtype, op)
+def filled(count: int, values: NDArray[Any], first: int = 0) -> NDArray[Any]:
+    """Return `count` elements of the repeated `values`, from element `first` on. Local."""
+    out = np.empty(count, values.dtype)
+    values = np.roll(values, -(first % PERIOD))
     whole = count // PERIOD
     out[: whole * PERIOD].reshape(whole, PERIOD)[:] = values
     out[whole * PERIOD :] = values[: count - whole * PERIOD]
     return out
 
 
-def expected(size: int, number: int, dtype: DTypeLike, op: Reduction) -> NDArray[Any]:
-    """Return one period of the fold of all ranks' inputs. Local."""
-    total = period(0, size, number, dtype, op.name)
-    for rank in range(1, size):
-        total = FOLDS[op.name](total, period(rank, size, number, dtype, op.name)).astype(dtype)
+def folded(
+    sources: int, size: int, number: int, dtype: DTypeLike, op: Reduction | None
+) -> NDArray[Any]:
+    """Return one period of the fold of what some ranks contribute. Local.
+
+    Parameters
+    ----------
+    sources : int
+        The ranks, as a bit mask; one rank where `op` is None.
+    size, number, dtype, op
+        See `period`.
+    """
+    ranks = [rank for rank in range(size) if sources >> rank & 1]
+    name = None if op is None else op.name
+    total = period(ranks[0], size, number, dtype, name)
+    if op is None:
+        return total
+    for rank in ranks[1:]:
+        total = FOLDS[op.name](total, period(rank, size, number, dtype, name)).astype(dtype)
     if op.average:
         # As the library does it: the sum times the factor, rounded once.
         total = (total * total.dtype.type(1 / size)).astype(dtype)
     return total
 
 
-def different(array: NDArray[Any], values: NDArray[Any], tolerance: float = 0.0) -> int:
+def different(
+    array: NDArray[Any], values: NDArray[Any], first: int = 0, tolerance: float = 0.0
+) -> int:
     """Count the elements that are not the repeated `values`. Local.
 
     Parameters
@@ -78,9 +105,12 @@ def different(array: NDArray[Any], values: NDArray[Any], tolerance: float = 0.0)
         What a collective left.
     values : ndarray
         One period of what it should have left.
+    first : int
+        Where in the repeated values the array begins.
     tolerance : float
         Relative error that is accepted: for averages, whose factor is rounded.
     """
+    values = np.roll(values, -(first % PERIOD))
     whole = len(array) // PERIOD
     parts = [
         (array[: whole * PERIOD].reshape(whole, PERIOD), values),
@@ -100,4 +130,4 @@ def poison(array: NDArray[Any]) -> None:
     if array.dtype == np.bool_:
         np.logical_not(array, out=array)
     else:
-        array.fill(77)
+        array.fill(111)

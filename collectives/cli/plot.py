@@ -1,4 +1,4 @@
-"""The benchmark's picture: time and bus bandwidth over size, a row of two panels for each n."""
+"""The benchmark's picture: time and bus bandwidth over size, for each operation and n."""
 
 from __future__ import annotations
 
@@ -36,14 +36,18 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    sizes = sorted({row["ranks"] for row in rows})
+    places = list(dict.fromkeys((row["collective"], row["ranks"]) for row in rows))
     labels = list(dict.fromkeys(row["algorithm"] for row in rows))
     figure, axes = pyplot.subplots(
-        len(sizes), 2, figsize=(12, 0.6 + 3.9 * len(sizes)), squeeze=False, layout="constrained"
+        len(places), 2, figsize=(12, 0.6 + 3.9 * len(places)), squeeze=False, layout="constrained"
     )
-    for (left, right), p in zip(axes, sizes, strict=True):
+    for (left, right), place in zip(axes, places, strict=True):
+        here = [row for row in rows if (row["collective"], row["ranks"]) == place]
+        what = f"{place[0]} on {place[1]} ranks"
         for number, label in enumerate(labels):
-            points = [r for r in rows if r["ranks"] == p and r["algorithm"] == label]
+            points = [row for row in here if row["algorithm"] == label]
+            if not points:
+                continue
             x = [row["bytes"] for row in points]
             style: dict[str, Any] = {
                 "label": label,
@@ -56,9 +60,9 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
             # A time that vanishes in the subtracted barrier has no place on a logarithmic axis.
             left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
             right.plot(x, [row["busbw"] for row in points], **style)
-        left.set(yscale="log", ylabel="time (us)", title=f"{p} ranks: time of one call")
-        right.set(ylabel="bus bandwidth (GB/s)", title=f"{p} ranks: bus bandwidth", ylim=(0, None))
-        ticks = sorted({row["bytes"] for row in rows if row["ranks"] == p})
+        left.set(yscale="log", ylabel="time (us)", title=f"{what}: time of one call")
+        right.set(ylabel="bus bandwidth (GB/s)", title=f"{what}: bus bandwidth", ylim=(0, None))
+        ticks = sorted({row["bytes"] for row in here})
         for panel in (left, right):
             if max(ticks) > 0:
                 panel.set_xscale("log", base=2)

@@ -1,18 +1,20 @@
-"""The ranks' side of ``collectives bench``: measure every size; rank 0 reports."""
+"""The ranks' side of ``collectives bench``: measure every operation and size; rank 0 reports."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
+from collections.abc import Iterator
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from collectives import world
-from collectives.cli import arguments, measure, report
+from collectives.cli import arguments, consistency, measure, report
+from collectives.cli.operations import OPERATIONS, Operation
 from collectives.errors import ArgumentError, CollectivesError
 
 __all__ = ["main"]
@@ -20,8 +22,6 @@ __all__ = ["main"]
 
 def main(options: argparse.Namespace) -> int:
     """Measure; return the exit status, the same on all ranks. Collective."""
-    if options.segment is not None:
-        os.environ["COLLECTIVES_SEGMENT"] = str(options.segment)
     comm = world()
     from mpi4py import MPI
 
@@ -47,41 +47,30 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError(
             f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
         )
-    algorithms, left_out = arguments.chosen(options, comm.size)
     dtype = _dtype(options.dtype)
-    settings = measure.Settings(
-        collective=options.collective,
-        algorithms=tuple(algorithms),
-        dtype=dtype,
-        op=options.op,
-        root=options.root,
-        warmup=options.warmup,
-        iters=options.iters,
-        repeat=options.repeat,
-        verify=bool(options.check),
-    )
     first = comm.rank == 0
+    line = _Progress(first and (options.progress or sys.stderr.isatty()))
+    bench = measure.Bench(comm, mpi, line.show)
     facts = report.machine(MPI, mpi)
     if first:
-        what = options.collective
-        if options.collective in ("allreduce", "reduce"):
-            what += f" {options.op.lower()}"
-        _print(
-            [*report.header(facts, report.host(), what), *(f"# left out: {t}" for t in left_out)]
-        )
-        _print(report.title())
+        _print(report.header(facts, report.host()))
     rows: list[dict[str, Any]] = []
-    line = _Progress(first and (options.progress or sys.stderr.isatty()))
-    for count in _counts(options, dtype.itemsize):
-        measured = measure.measure(comm, mpi, settings, count, line.show)
-        nbytes = count * dtype.itemsize
-        derived = report.rows(measured, options.collective, comm.size, nbytes, count, options.dtype)
+    before = None
+    for settings, asked, count, left_out in _course(options, comm.size, dtype):
+        if first and settings.operation != before:
+            _print(_heading(options, settings.operation, left_out))
+        before = settings.operation
+        measured = bench.measure(settings, count)
+        operation = OPERATIONS[settings.operation]
+        derived = report.rows(measured, operation, comm.size, asked, count, dtype)
         rows += derived
         line.clear()
         if first:
             _print(report.lines(derived))
     wrong = sum(row["wrong"] or 0 for row in rows)
     result = {**facts, "rows": rows}
+    if options.consistency:
+        result["consistency"] = consistency.judge(rows, options.tolerance)
     if options.child is not None:
         if first:
             Path(options.child).write_text(json.dumps(result), encoding="utf-8")
@@ -91,16 +80,61 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     return int(wrong > 0)
 
 
-def _counts(options: argparse.Namespace, itemsize: int) -> list[int]:
-    """Return the numbers of elements to measure: at least one, each once."""
-    if options.collective == "barrier":
-        return [0]
-    counts = []
+Step = tuple[measure.Settings, int, int, list[str]]
+
+
+def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
+    """Yield (settings, bytes asked for, elements, what is left out), one size after the other.
+
+    Sizes of one operation follow each other; but operations of one size, where their times are
+    compared.
+    """
+    plans = []
+    for name in options.operations:
+        algorithms, left_out = arguments.chosen(options.algorithm, name, p)
+        settings = measure.Settings(
+            operation=name,
+            entries=tuple(measure.Entry(each, options.segment) for each in algorithms),
+            dtype=dtype,
+            op=options.op,
+            root=options.root,
+            warmup=options.warmup,
+            iters=options.iters,
+            repeat=options.repeat,
+            verify=bool(options.check),
+            prune=options.prune,
+        )
+        sizes = _sizes(options, OPERATIONS[name], dtype.itemsize, p)
+        plans.append([(settings, *each, left_out) for each in sizes])
+    if not options.consistency:
+        yield from chain.from_iterable(plans)
+        return
+    # What needs one size only, a barrier or a single element, comes with the first.
+    for step in zip_longest(*plans):
+        yield from filter(None, step)
+
+
+def _sizes(
+    options: argparse.Namespace, operation: Operation, itemsize: int, p: int
+) -> list[tuple[int, int]]:
+    """Return (bytes asked for, elements that are measured), each number of elements once."""
+    if not operation.moves:
+        return [(0, 0)]
+    counts: dict[int, int] = {}
+    if options.consistency and operation.name == "allreduce" and "barrier" in options.operations:
+        counts[1] = itemsize
     size = options.begin
     while size <= options.end:
-        counts.append(max(1, size // itemsize))
-        size = max(size * options.factor, size + 1)
-    return list(dict.fromkeys(counts))
+        counts.setdefault(operation.elements(size // itemsize, p, options.consistency), size)
+        size *= options.factor
+    return [(size, count) for count, size in counts.items()]
+
+
+def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> list[str]:
+    """Return the lines above the table of an operation."""
+    operation = OPERATIONS[name]
+    what = f"{name} {options.op.lower()}" if operation.reduces else name
+    return [f"# {what}", *(f"# left out: {text}" for text in left_out), *report.title()]
 
 
 def _dtype(name: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from collectives import __version__, _core, binding
+from collectives.cli.operations import Operation
 from collectives.errors import ArgumentError
 
 __all__ = ["finish", "header", "host", "lines", "machine", "rows", "title"]
@@ -36,20 +37,31 @@ COLUMNS = (
 UNITS = ("", "", "", "", "us", "us", "us", "GB/s", "GB/s", "", "")
 
 
-def bus_factor(collective: str, p: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it. Local."""
-    return 2 * (p - 1) / p if collective == "allreduce" else 1.0
-
-
 def rows(
-    measured: list[dict[str, Any]], collective: str, p: int, nbytes: int, count: int, dtype: str
+    measured: list[dict[str, Any]],
+    operation: Operation,
+    p: int,
+    asked: int,
+    count: int,
+    dtype: Any,
 ) -> list[dict[str, Any]]:
     """Derive the report's rows from one size's measurements. Local.
 
-    Times are in us, over the ranks. Bandwidths in GB/s = 1e9 B/s, from the median over ranks;
-    ``ratio`` is that median over MPI's (below 1 is faster than MPI).
+    Bytes are those of the whole array: the larger side, where input and output differ. Times are
+    in us, over the ranks. Bandwidths in GB/s = 1e9 B/s, from the median over ranks; ``ratio`` is
+    that median over MPI's (below 1 is faster than MPI).
+
+    Parameters
+    ----------
+    measured : list of dict
+        Of `Bench.measure`.
+    operation : Operation
+    p, asked, count : int
+        Number of ranks, bytes that were asked for, elements of the whole array.
+    dtype : dtype
     """
     derived = []
+    nbytes = count * dtype.itemsize
     medians = [statistics.median(row["seconds"]) for row in measured]
     mpi = next((t for row, t in zip(measured, medians, strict=True) if row["chosen"] == "MPI"), 0.0)
     # A time that vanished in the subtracted barrier is below what can be told.
@@ -58,22 +70,25 @@ def rows(
         algbw = nbytes / median / 1e9 if median > 0 else 0.0
         derived.append(
             {
-                "collective": collective,
+                "collective": operation.name,
                 "ranks": p,
+                "asked": asked,
                 "bytes": nbytes,
                 "count": count,
-                "dtype": dtype,
+                "dtype": dtype.name,
                 "algorithm": row["algorithm"],
                 "chosen": row["chosen"],
                 "min_us": min(row["seconds"]) * 1e6,
                 "median_us": median * 1e6,
                 "max_us": max(row["seconds"]) * 1e6,
                 "algbw": algbw,
-                "busbw": algbw * bus_factor(collective, p),
+                "busbw": algbw * operation.bus_factor(p),
                 "wrong": row["wrong"],
                 "ratio": median / mpi if mpi > 0 and median > 0 else None,
                 "best": median == best,
                 "iterations": row["iterations"],
+                "noise_us": row["noise"] * 1e6,
+                "blocks_us": [seconds * 1e6 for seconds in row["blocks"]],
             }
         )
     return derived
@@ -91,7 +106,7 @@ def lines(derived: list[dict[str, Any]]) -> list[str]:
     texts = []
     for row in derived:
         label = row["algorithm"]
-        if row["chosen"] != label:
+        if label.partition("/")[0] == "auto":
             label = f"{label}={row['chosen']}"
         cells = [
             str(row["bytes"]),
@@ -144,11 +159,10 @@ def machine(MPI: Any, mpi: Any) -> dict[str, Any]:
     }
 
 
-def header(facts: dict[str, Any], here: dict[str, Any], what: str) -> list[str]:
-    """Return the comment lines above the table. Local."""
+def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Return the comment lines above all tables. Local."""
     bound = "-".join(map(str, facts["cores_per_rank"]))
     return [
-        f"# {what}",
         f"# {facts['mpi']}, thread level {facts['thread_level']}; collectives "
         f"{here['collectives']}, kernels {here['isa']}",
         f"# {facts['ranks']} rank{'s' * (facts['ranks'] > 1)} on {facts['hosts']} "
@@ -190,7 +204,7 @@ def _commit() -> str | None:
 
 def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     """Write what was asked for; return the exit status. Local."""
-    from collectives.cli import plot
+    from collectives.cli import consistency, plot, summary
 
     rows = [row for each in reports for row in each["rows"]]
     here = host()
@@ -201,8 +215,13 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
         except OSError as error:
             raise ArgumentError(f"--json {options.json}: {error}") from error
     if options.plot:
-        caption = f"{options.collective} {options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
+        caption = f"{options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
         plot.plot(rows, options.plot, caption)
+    for each in reports:
+        if options.markdown:
+            print("\n".join(["", *summary.lines(each)]), flush=True)
+        if options.consistency:
+            print("\n".join(consistency.lines(each["consistency"])), flush=True)
     wrong = sum(row["wrong"] or 0 for row in rows)
     if wrong:
         print(f"collectives: {wrong} wrong elements{os.linesep}", end="", file=sys.stderr)

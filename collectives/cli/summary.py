@@ -1,0 +1,84 @@
+"""``collectives bench --markdown``: the library's time over MPI's, everything in one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.cli.measure import MPI_LABEL
+from collectives.select import size_text
+
+__all__ = ["lines"]
+
+# Times over MPI's above this are set in bold.
+SLOW = 1.3
+
+
+def lines(run: dict[str, Any]) -> list[str]:
+    """Return a table in Markdown: sizes downward, operations to the right. Local.
+
+    A cell has the default's time over MPI's; behind a comma, where another algorithm was faster,
+    that one's, with its name.
+
+    Parameters
+    ----------
+    run : dict
+        A report of `ranks`.
+    """
+    rows = run["rows"]
+    names = list(dict.fromkeys(row["collective"] for row in rows))
+    sizes = sorted({row["asked"] for row in rows})
+    cells: dict[tuple[str, int], str] = {}
+    worst: dict[str, tuple[float, str]] = {}
+    for name in names:
+        for size in sizes:
+            here = [
+                row
+                for row in rows
+                if (row["collective"], row["asked"]) == (name, size)
+                and row["algorithm"] != MPI_LABEL
+            ]
+            told = [row for row in here if row["ratio"] is not None]
+            cells[name, size] = _cell(told) if told else "-" if here else ""
+            where = name if size == 0 else f"{name} of {size_text(size)}"
+            for what, each in (("default", _default(told)), ("best", _best(told))):
+                if each is not None:
+                    worst[what] = max(worst.get(what, (0.0, "")), (each["ratio"], where))
+    head = [
+        f"{run['mpi']}, {run['ranks']} ranks: the default's time over that of MPI's own; after a "
+        f"comma the best algorithm's, where it is another; above {SLOW} in bold.",
+        "",
+        f"| bytes | {' | '.join(names)} |",
+        "|---" * (1 + len(names)) + "|",
+    ]
+    body = [
+        f"| {_bytes(size)} | {' | '.join(cells[name, size] for name in names)} |" for size in sizes
+    ]
+    tail = [f"Largest, {what}: {ratio:.2f} ({where})." for what, (ratio, where) in worst.items()]
+    return [*head, *body, "", *tail]
+
+
+def _default(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((row for row in rows if row["algorithm"].partition("/")[0] == "auto"), None)
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return min(rows, key=lambda row: row["ratio"], default=None)
+
+
+def _cell(rows: list[dict[str, Any]]) -> str:
+    default, best = _default(rows), _best(rows)
+    assert best is not None
+    if default is None:
+        return f"{_ratio(best)} {best['algorithm']}"
+    if best["algorithm"] == default["algorithm"] or best["chosen"] == default["chosen"]:
+        return _ratio(default)
+    return f"{_ratio(default)}, {_ratio(best)} {best['algorithm']}"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    text = f"{row['ratio']:.2f}"
+    return f"**{text}**" if row["ratio"] > SLOW else text
+
+
+def _bytes(size: int) -> str:
+    return size_text(size).removesuffix(" B").removesuffix("B") if size else "-"
