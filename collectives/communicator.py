@@ -25,8 +25,9 @@ from collectives.vectors import VectorCalls
 
 __all__ = ["Communicator", "world"]
 
-# A user's algorithm is proven on its first use on up to this many ranks: 2 s for a ring on 128,
-# growing with the cube (python -m timeit on check("allreduce", "ring", p=128); EPYC, 2026-11-20).
+# A user's algorithm is proven on its first use on up to this many ranks. On 128 the included ones
+# take up to 4.3 s (round_robin), growing with the cube of p (python -m timeit on
+# check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
 
 # Polls before a wait gives way to other processes. With a core for each rank, giving way costs

@@ -115,6 +115,13 @@ class Collective:
         """Return the parts of the caller's whole array on `p` ranks: the unit of costs. Local."""
         return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
 
+    @property
+    def replicates(self) -> bool:
+        """Whether all ranks end with the same parts, finished alike."""
+        return self.outputs(0, 2, 0) == self.outputs(1, 2, 0) and (
+            self.sources(0, 0, 2, 0) == self.sources(0, 1, 2, 0)
+        )
+
     def _touched(self, r: int, p: int) -> tuple[int, ...]:
         return (*self.inputs(r, p, r), *self.outputs(r, p, r))
 

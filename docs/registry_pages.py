@@ -168,7 +168,7 @@ def facts(row: Algorithm) -> Iterator[str]:
     yield f"- Needs: {', '.join(needs) or 'any number of ranks'}."
     if contract.reduces and not contract.idempotent:
         order = "rank order is kept" if row.keeps_order else "not in rank order"
-        bits = [] if contract.rooted else ["the same bits on all ranks"] if row.same_bits else []
+        bits = ["the same bits on all ranks"] if row.same_bits and contract.replicates else []
         yield f"- Folds: {'; '.join([order, *bits])}."
     if any(contract.name in tables for tables in select.measured()["tables"].values()):
         chosen = "; ".join(choices(row)) or "nowhere on the measured machine"

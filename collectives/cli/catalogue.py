@@ -64,7 +64,7 @@ def _name(row: Algorithm) -> str:
 def _promises(row: Algorithm) -> list[str]:
     contract = row.collective
     notes = []
-    if row.same_bits and contract.reduces and not contract.rooted:
+    if row.same_bits and contract.reduces and contract.replicates:
         notes.append("same bits on all ranks")
     if row.keeps_order and contract.reduces:
         notes.append("folds in rank order")
