@@ -13,10 +13,8 @@ from typing import Any
 
 from collectives import _core, binding, check, registry, schedule, select
 from collectives.agreement import Agreement
-from collectives.calls import Calls
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
-from collectives.messages import Messages
-from collectives.vectors import VectorCalls
+from collectives.objects import ObjectCalls
 
 __all__ = ["Communicator", "world"]
 
@@ -33,7 +31,7 @@ PATIENCE = 4000
 PATIENCE_OVERSUBSCRIBED = 5
 
 
-class Communicator(Calls, VectorCalls, Messages):
+class Communicator(ObjectCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters

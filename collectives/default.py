@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from collectives._core import PlannedCall, Request
@@ -10,14 +11,17 @@ from collectives.vectors import Counts
 
 __all__ = [
     "allgather",
+    "allgather_object",
     "allgatherv",
     "allreduce",
     "alltoall",
     "alltoallv",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "exscan",
     "gather",
+    "gather_object",
     "gatherv",
     "iallgather",
     "iallgatherv",
@@ -48,6 +52,7 @@ __all__ = [
     "reduce_scatterv",
     "scan",
     "scatter",
+    "scatter_object",
     "scatterv",
     "send",
     "sendrecv",
@@ -203,6 +208,26 @@ def alltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Any:
 def ialltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Request:
     """Run `Communicator.ialltoallv` on the default communicator. Collective."""
     return world().ialltoallv(x, counts, out, **options)
+
+
+def broadcast_object(obj: Any, root: int = 0) -> Any:
+    """Run `Communicator.broadcast_object` on the default communicator. Collective."""
+    return world().broadcast_object(obj, root)
+
+
+def gather_object(obj: Any, root: int = 0) -> list[Any] | None:
+    """Run `Communicator.gather_object` on the default communicator. Collective."""
+    return world().gather_object(obj, root)
+
+
+def allgather_object(obj: Any) -> list[Any]:
+    """Run `Communicator.allgather_object` on the default communicator. Collective."""
+    return world().allgather_object(obj)
+
+
+def scatter_object(objs: Iterable[Any] | None, root: int = 0) -> Any:
+    """Run `Communicator.scatter_object` on the default communicator. Collective."""
+    return world().scatter_object(objs, root)
 
 
 def barrier(**options: Any) -> None:
