@@ -25,6 +25,7 @@ from collectives.default import (
     allgather_object,
     allgatherv,
     allreduce,
+    allreduce_many,
     alltoall,
     alltoallv,
     barrier,
@@ -37,6 +38,7 @@ from collectives.default import (
     iallgather,
     iallgatherv,
     iallreduce,
+    iallreduce_many,
     ialltoall,
     ialltoallv,
     ibarrier,
@@ -70,6 +72,7 @@ from collectives.default import (
     size,
 )
 from collectives.errors import CollectivesError
+from collectives.grouped import GroupedRequest
 from collectives.reductions import (
     AVG,
     BAND,
@@ -99,6 +102,7 @@ __all__ = [
     "SUM",
     "CollectivesError",
     "Communicator",
+    "GroupedRequest",
     "PlannedCall",
     "Reduction",
     "Request",
@@ -108,6 +112,7 @@ __all__ = [
     "allgather_object",
     "allgatherv",
     "allreduce",
+    "allreduce_many",
     "alltoall",
     "alltoallv",
     "barrier",
@@ -121,6 +126,7 @@ __all__ = [
     "iallgather",
     "iallgatherv",
     "iallreduce",
+    "iallreduce_many",
     "ialltoall",
     "ialltoallv",
     "ibarrier",

@@ -4,8 +4,8 @@
 
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
 executor (no GIL, no Python, no algorithm), then what Python sees: arrays and reductions, tensors
-that come by DLPack, the memory of operations, requests, the engine of a communicator, and planned
-calls.
+that come by DLPack, the memory of operations, requests, the engine of a communicator, planned
+calls, and grouped ones.
 """
 
 include "_core/types.pxi"
@@ -17,3 +17,4 @@ include "_core/memory.pxi"
 include "_core/request.pxi"
 include "_core/engine.pxi"
 include "_core/planned.pxi"
+include "_core/grouped.pxi"

@@ -14,6 +14,7 @@ from typing import Any
 from collectives import _core, binding, check, registry, schedule, select
 from collectives.agreement import Agreement
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
+from collectives.grouped import GroupedCalls
 from collectives.objects import ObjectCalls
 
 __all__ = ["Communicator", "world"]
@@ -31,7 +32,7 @@ PATIENCE = 4000
 PATIENCE_OVERSUBSCRIBED = 5
 
 
-class Communicator(ObjectCalls):
+class Communicator(GroupedCalls, ObjectCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 from collectives._core import PlannedCall, Request
 from collectives.communicator import world
+from collectives.grouped import GroupedRequest
 from collectives.vectors import Counts
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "allgather_object",
     "allgatherv",
     "allreduce",
+    "allreduce_many",
     "alltoall",
     "alltoallv",
     "barrier",
@@ -26,6 +28,7 @@ __all__ = [
     "iallgather",
     "iallgatherv",
     "iallreduce",
+    "iallreduce_many",
     "ialltoall",
     "ialltoallv",
     "ibarrier",
@@ -68,6 +71,20 @@ def allreduce(x: Any, out: Any = None, **options: Any) -> Any:
 def iallreduce(x: Any, out: Any = None, **options: Any) -> Request:
     """Run `Communicator.iallreduce` on the default communicator. Collective."""
     return world().iallreduce(x, out, **options)
+
+
+def allreduce_many(
+    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
+) -> list[Any]:
+    """Run `Communicator.allreduce_many` on the default communicator. Collective."""
+    return world().allreduce_many(arrays, out, **options)
+
+
+def iallreduce_many(
+    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
+) -> GroupedRequest:
+    """Run `Communicator.iallreduce_many` on the default communicator. Collective."""
+    return world().iallreduce_many(arrays, out, **options)
 
 
 def reduce(x: Any, out: Any = None, **options: Any) -> Any:
