@@ -22,6 +22,7 @@ core = Extension(
         "collectives/_core/request.pxi",
         "collectives/_core/engine.pxi",
         "collectives/_core/planned.pxi",
+        "collectives/_core/grouped.pxi",
         "collectives/_core/kernels.h",
         "collectives/_core/kernels_half.h",
         "collectives/_core/kernels_lanes.h",

@@ -5,7 +5,7 @@
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
 lock (threads, and forked children), executor (no GIL, no Python, no algorithm), then what Python
 sees: arrays and reductions, tensors that come by DLPack, the memory of operations, where they come
-from, requests, the engine of a communicator, and planned calls.
+from, requests, the engine of a communicator, planned calls, and grouped ones.
 """
 
 include "_core/types.pxi"
@@ -19,3 +19,4 @@ include "_core/origin.pxi"
 include "_core/request.pxi"
 include "_core/engine.pxi"
 include "_core/planned.pxi"
+include "_core/grouped.pxi"

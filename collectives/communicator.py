@@ -17,11 +17,10 @@ from typing import Any
 
 from collectives import _core, abort, binding, check, child, registry, schedule, select
 from collectives.agreement import Agreement
-from collectives.calls import Calls
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
-from collectives.messages import Messages
+from collectives.grouped import GroupedCalls
+from collectives.objects import ObjectCalls
 from collectives.origin import Origin
-from collectives.vectors import VectorCalls
 
 __all__ = ["Communicator", "world"]
 
@@ -39,7 +38,7 @@ PATIENCE = 4000
 PATIENCE_OVERSUBSCRIBED = 5
 
 
-class Communicator(Calls, VectorCalls, Messages):
+class Communicator(GroupedCalls, ObjectCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters

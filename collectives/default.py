@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from collectives._core import PlannedCall, Request
 from collectives.communicator import world
+from collectives.grouped import GroupedRequest
 from collectives.vectors import Counts
 
 __all__ = [
     "allgather",
+    "allgather_object",
     "allgatherv",
     "allreduce",
+    "allreduce_many",
     "alltoall",
     "alltoallv",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "exscan",
     "gather",
+    "gather_object",
     "gatherv",
     "iallgather",
     "iallgatherv",
     "iallreduce",
+    "iallreduce_many",
     "ialltoall",
     "ialltoallv",
     "ibarrier",
@@ -48,6 +55,7 @@ __all__ = [
     "reduce_scatterv",
     "scan",
     "scatter",
+    "scatter_object",
     "scatterv",
     "send",
     "sendrecv",
@@ -63,6 +71,20 @@ def allreduce(x: Any, out: Any = None, **options: Any) -> Any:
 def iallreduce(x: Any, out: Any = None, **options: Any) -> Request:
     """Run `Communicator.iallreduce` on the default communicator. Collective."""
     return world().iallreduce(x, out, **options)
+
+
+def allreduce_many(
+    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
+) -> list[Any]:
+    """Run `Communicator.allreduce_many` on the default communicator. Collective."""
+    return world().allreduce_many(arrays, out, **options)
+
+
+def iallreduce_many(
+    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
+) -> GroupedRequest:
+    """Run `Communicator.iallreduce_many` on the default communicator. Collective."""
+    return world().iallreduce_many(arrays, out, **options)
 
 
 def reduce(x: Any, out: Any = None, **options: Any) -> Any:
@@ -203,6 +225,26 @@ def alltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Any:
 def ialltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Request:
     """Run `Communicator.ialltoallv` on the default communicator. Collective."""
     return world().ialltoallv(x, counts, out, **options)
+
+
+def broadcast_object(obj: Any, root: int = 0) -> Any:
+    """Run `Communicator.broadcast_object` on the default communicator. Collective."""
+    return world().broadcast_object(obj, root)
+
+
+def gather_object(obj: Any, root: int = 0) -> list[Any] | None:
+    """Run `Communicator.gather_object` on the default communicator. Collective."""
+    return world().gather_object(obj, root)
+
+
+def allgather_object(obj: Any) -> list[Any]:
+    """Run `Communicator.allgather_object` on the default communicator. Collective."""
+    return world().allgather_object(obj)
+
+
+def scatter_object(objs: Iterable[Any] | None, root: int = 0) -> Any:
+    """Run `Communicator.scatter_object` on the default communicator. Collective."""
+    return world().scatter_object(objs, root)
 
 
 def barrier(**options: Any) -> None:

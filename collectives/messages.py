@@ -11,9 +11,11 @@ from collectives.registry import Algorithm
 from collectives.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.spec import Collective
 
-__all__ = ["TAGS", "Messages"]
+__all__ = ["OBJECTS", "TAGS", "Messages"]
 
-TAGS = 16384  # as many as MPI's smallest upper bound leaves beside those of the collectives
+# As many as MPI's smallest upper bound leaves beside those of the collectives, less one.
+TAGS = 16383
+OBJECTS = TAGS  # the tag of what belongs to objects
 
 
 class Messages:
@@ -35,7 +37,7 @@ class Messages:
         dest : int
             The rank that receives it.
         tag : int
-            0 to 16383: messages of different tags do not meet.
+            0 to 16382: messages of different tags do not meet.
 
         Raises
         ------

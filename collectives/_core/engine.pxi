@@ -75,6 +75,7 @@ cdef class Engine:
     cdef Operation *idle
     cdef unsigned int sequence
     cdef Queue queue
+    cdef bint held  # whether the thread inside has come by `with`
     cdef char token[2]
     # For each kind, the role of this rank where it is not the root, and where it is.
     cdef Role roles[<int>KINDS][2]
@@ -117,13 +118,23 @@ cdef class Engine:
             op = after
 
     def __enter__(self):
-        """Keep other threads out of the communicator; they queue up."""
+        """Keep other threads out of the communicator; they queue up. Planned calls may run inside."""
         check_caller()
         enter(&self.queue)
+        self.held = True
         return self
 
     def __exit__(self, *error):
+        self.held = False
         leave(&self.queue)
+
+    cdef bint enter_unless_inside(self) except -1:
+        """Come to be the one thread inside; say whether this one was."""
+        check_caller()
+        if self.held and self.queue.owner == PyThread_get_thread_ident():
+            return True
+        enter(&self.queue)
+        return False
 
     def call(
         self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0,
@@ -181,8 +192,13 @@ cdef class Engine:
             text = self.describe(&call, op, choice)
         return self.launch(&call, choice, keep, blocking, text)
 
-    def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
-        """Return a collective with its arguments checked and its memory reserved."""
+    def plan(
+        self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0, bint once=False,
+    ):
+        """Return a collective with its arguments checked and its memory reserved.
+
+        What will run `once` may make an immutable result.
+        """
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
         check_caller()
@@ -193,7 +209,7 @@ cdef class Engine:
         planned.keep = self.check(call, x, out, op, root, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
         planned.text = self.describe(call, op, planned.choice)
-        if type(planned.keep[0]) is Pending:
+        if type(planned.keep[0]) is Pending and not once:
             raise BufferError(
                 f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
                 f"be, which is immutable: no second run could write it; pass a NumPy array as out"

@@ -74,15 +74,15 @@ cdef class PlannedCall:
         CommunicatorError
             If the run before is still in flight, or the communicator is broken.
         """
-        check_caller()
-        enter(&self.engine.queue)
+        cdef bint inside = self.engine.enter_unless_inside()
         try:
             self.begin()
             self.request = Request(self.engine, self.choice.plan, self.keep)
             self.request.owner = self
             self.request.start(self.op)
         finally:
-            leave(&self.engine.queue)
+            if not inside:
+                leave(&self.engine.queue)
         return self
 
     def test(self):
