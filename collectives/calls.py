@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
+from collectives.agreement import refusing
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
 
@@ -23,6 +24,8 @@ __all__ = ["Calls"]
     SCAN,
     EXSCAN,
 ) = range(len(_core.COLLECTIVES))
+
+SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
 
 
 class Calls:
@@ -520,7 +523,8 @@ class Calls:
         collective : str
             The name of a method above: ``"allreduce"``, ``"barrier"``, ...
         x, out, root, op, algorithm, prescale, postscale
-            As for that method. The arrays are held, and may be changed between runs.
+            As for that method. The arrays are held, and may be changed between runs: they are
+            contiguous, and those of an alltoall share no memory.
 
         Returns
         -------
@@ -542,10 +546,16 @@ class Calls:
         >>> planned()
         array([5., 1., 1.])
         """
-        if collective not in _core.COLLECTIVES:
-            raise ArgumentError(
-                f"collective is {collective!r}, and must be one of "
-                f"{', '.join(_core.COLLECTIVES)}"
-            )
+        with refusing(self._engine, "plan"):
+            if collective not in _core.COLLECTIVES:
+                raise ArgumentError(
+                    f"collective is {collective!r}, and must be one of "
+                    f"{', '.join(_core.COLLECTIVES)}"
+                )
+            if (prescale, postscale) != (1.0, 1.0) and collective not in SCALED:
+                raise ArgumentError(
+                    f"prescale is {prescale!r} and postscale {postscale!r}, and {collective} has "
+                    f"none; {', '.join(SCALED)} have"
+                )
         kind = _core.COLLECTIVES.index(collective)
         return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)

@@ -62,6 +62,7 @@ cdef struct Call:
     double postscale
     double factor  # of the result: postscale, and the mean's division
     bint ordered  # whether only algorithms that keep the order of the ranks will do
+    bint planned  # whether it will run more than once, so that a copy of `x` would grow old
 
 
 @cython.final
@@ -123,6 +124,7 @@ cdef class Engine:
         cdef Choice choice
         cdef tuple keep
         call.kind = kind
+        call.planned = False
         call.prescale = prescale
         call.postscale = call.factor = postscale
         if self.broken is not None:
@@ -147,6 +149,7 @@ cdef class Engine:
         cdef Choice choice
         cdef tuple keep
         call.kind = kind
+        call.planned = False
         call.prescale = prescale
         call.postscale = call.factor = postscale
         if self.broken is not None:
@@ -169,6 +172,7 @@ cdef class Engine:
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.kind = kind
+        call.planned = True
         call.prescale = prescale
         call.postscale = call.factor = postscale
         planned.engine = self
@@ -275,6 +279,11 @@ cdef class Engine:
             call.part = call.out.count
         else:
             kept_x = view_of(x, &call.x, "x", False)
+            if call.planned and call.role.inputs and is_copy(kept_x, x):
+                raise BufferError(
+                    "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
+                    "pass a contiguous array"
+                )
             divisor = call.role.inputs if call.role.inputs else self.array_parts[kind]
             call.part = call.x.count
             if divisor != 1:
@@ -434,6 +443,11 @@ cdef class Engine:
             return kept_x
         if call.kind == ALLTOALL:
             # No block stays where it is, so the input is read from a copy.
+            if call.planned:
+                raise BufferError(
+                    "out overlaps x, and a planned alltoall reads x where it lies; pass arrays that "
+                    "share no memory"
+                )
             kept_x = kept_x.copy()
             view_of(kept_x, &call.x, "x", False)
             return kept_x
@@ -452,7 +466,8 @@ cdef class Engine:
             )
         return kept_x
 
-    cdef int check_root(self, root) except -1:
+    cpdef int check_root(self, root) except -1:
+        """Return the rank that `root` names."""
         try:
             number = PyNumber_Index(root)
         except TypeError:
@@ -538,6 +553,8 @@ cdef class Engine:
             op.segments = ceiling(block, max(1, largest // op.itemsize))
         op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
         op.plan = &plan.whole if op.whole else &plan.split
+        # Two ranks need not mean the same length, and a message that is not received meets the next.
+        op.sends_nothing = call.kind == EXCHANGE
         op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold
         op.user = call.user
@@ -696,6 +713,11 @@ cdef class Engine:
 cdef void prescale(const Call *call) noexcept:
     with nogil:
         call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
+
+
+cdef bint is_copy(ndarray kept, x):
+    """Say whether the array that was kept is not the memory of `x`, which may change."""
+    return kept is not x and (<object>kept).base is None and not isinstance(x, numpy.generic)
 
 
 cdef bint has_workspace(Choice choice):
