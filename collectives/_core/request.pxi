@@ -194,4 +194,4 @@ cdef class Request:
         return f"{title(self.plan)}: {waiting(self.op)}"
 
     def __repr__(self):
-        return f"<Request of {title(self.plan)}: {self.state() or 'complete'}>"
+        return f"<Request of {self.state() or title(self.plan) + ': complete'}>"
