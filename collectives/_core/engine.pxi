@@ -351,7 +351,11 @@ cdef int check_output(Call *call) except -1:
     return 0
 
 
-cdef double factor_of(value, str name) except? -1.0:
+cdef inline double factor_of(value, str name) except? -1.0:
+    return <double>value if type(value) is float else converted(value, name)
+
+
+cdef double converted(value, str name) except? -1.0:
     try:
         return value
     except (TypeError, ValueError, OverflowError):
