@@ -772,7 +772,11 @@ cdef object different_dtypes(const Call *call):
     return BufferError(f"out is {out} and x is {x}; they must be equal")
 
 
-cdef double factor_of(value, str name) except? -1.0:
+cdef inline double factor_of(value, str name) except? -1.0:
+    return <double>value if type(value) is float else converted(value, name)
+
+
+cdef double converted(value, str name) except? -1.0:
     try:
         return value
     except (TypeError, ValueError, OverflowError):

@@ -32,7 +32,7 @@ def forsaken(Engine engine):
 
     Waits for nothing, not even for a lock: a finalizer calls this, anywhere.
     """
-    if not (forked or funneled and PyThread_get_thread_ident() != main_thread):
+    if not (forked or funneled and pthread_self() != main_thread):
         if try_lock_in_flight():
             advance_in_flight()
             unlock_in_flight()
