@@ -132,7 +132,7 @@ cdef class Engine:
     cdef bint enter_unless_inside(self) except -1:
         """Come to be the one thread inside; say whether this one was."""
         check_caller()
-        if self.held and self.queue.owner == PyThread_get_thread_ident():
+        if self.held and self.queue.owner == pthread_self():
             return True
         enter(&self.queue)
         return False
