@@ -319,6 +319,7 @@ cdef class Engine:
             call.out = View(&self.token[1], 1, 1, CC_UINT8)
             call.part = call.nbytes = 1
             call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
+            call.user = NULL
             call.scale = NULL
             call.ordered = False
             return None, None
