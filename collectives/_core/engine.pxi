@@ -445,8 +445,8 @@ cdef class Engine:
             # No block stays where it is, so the input is read from a copy.
             if call.planned:
                 raise BufferError(
-                    "out overlaps x, and a planned alltoall reads x where it lies; pass arrays that "
-                    "share no memory"
+                    "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
+                    "that share no memory"
                 )
             kept_x = kept_x.copy()
             view_of(kept_x, &call.x, "x", False)
@@ -553,7 +553,7 @@ cdef class Engine:
             op.segments = ceiling(block, max(1, largest // op.itemsize))
         op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
         op.plan = &plan.whole if op.whole else &plan.split
-        # Two ranks need not mean the same length, and a message that is not received meets the next.
+        # A message that is sent and not received, as the lengths differ, would meet the next.
         op.sends_nothing = call.kind == EXCHANGE
         op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold
