@@ -599,7 +599,7 @@ cdef class Engine:
             op.segments = ceiling(block, max(1, largest // op.itemsize))
         op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
         op.plan = &plan.whole if op.whole else &plan.split
-        # Two ranks may mean different lengths, and a message that is not received meets the next.
+        # A message that is sent and not received, as the lengths differ, would meet the next.
         op.sends_nothing = call.kind == EXCHANGE
         op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold

@@ -150,8 +150,11 @@ def attempt(call):
     return ""
 
 
-@pytest.mark.parametrize("count", [5, 100])
-@pytest.mark.parametrize("forms", [WHOLE, CUT, VECTOR], ids=["whole", "cut", "vector"])
+@pytest.mark.parametrize(
+    ("forms", "count"),
+    [(WHOLE, 5), (CUT, 100), (VECTOR, 5)],
+    ids=["whole-5", "cut-100", "vector-5"],
+)
 def test_a_wrong_length_is_noticed_without_validation(world, fresh, forms, count):
     """Rank 0 has another count: somebody gets a message of a length that was not due."""
     p = world.comm.size

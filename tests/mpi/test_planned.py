@@ -21,8 +21,8 @@ def plan(form, comm, x, out=None, **changes):
 
 
 @every_form
-def test_runs_again_with_what_is_in_the_arrays_then(group, form):
-    comm = group.comm
+def test_runs_again_with_what_is_in_the_arrays_then(world, form):
+    comm = world.comm
     for choice in [None, *form.algorithms()]:
         if choice and cc.algorithms.get(form.collective, choice).refusal(comm.size):
             continue
@@ -32,15 +32,18 @@ def test_runs_again_with_what_is_in_the_arrays_then(group, form):
         planned = plan(case, comm, x, out, algorithm=choice)
         new = plan(case, comm, x, algorithm=choice)
         case.verify(planned(), comm.rank)
-        for _ in range(3):
-            x += 1 + comm.rank
-            got = planned()
-            want = case.call(comm, x, algorithm=choice)
-            assert got is (None if want is None else out)
-            again = new()
-            assert again is new.start().wait()
-            if want is not None:
-                assert digest(got) == digest(want) == digest(again)
+        x += 1 + comm.rank
+        got = planned()
+        want = case.call(comm, x, algorithm=choice)
+        assert got is (None if want is None else out)
+        again = new()
+        x += 1 + comm.rank
+        assert again is new.start().wait()
+        if want is not None:
+            assert digest(got) == digest(want)
+            assert digest(again) == digest(case.call(comm, x, algorithm=choice))
+        else:
+            case.call(comm, x, algorithm=choice)
 
 
 @every_form
@@ -100,7 +103,7 @@ def test_segments_are_those_of_the_plan(plain, segments, algorithm):
     if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
         pytest.skip("it cannot run on this number of ranks")
     case = Allreduce(comm.size, 1009)
-    with segments(comm, 64):
+    with segments(comm, 1000):
         planned = comm.plan("allreduce", case.x(comm.rank), algorithm=algorithm)
     for _ in range(2):
         case.verify(planned(), comm.rank)
@@ -312,13 +315,13 @@ def test_freed_communicator(world):
 def test_dropped_in_flight(plain):
     """Nobody keeps the plan, the arrays or the request: it still runs, and disturbs nobody."""
     comm = plain.comm
-    outs = [np.zeros(20000, np.int64) for _ in range(4)]
+    outs = [np.zeros(4000, np.int64) for _ in range(4)]
     if comm.rank:
         plain.mpi.Barrier()
     for k, out in enumerate(outs):
-        comm.plan("allreduce", np.full(20000, k + comm.rank), out).start()
+        comm.plan("allreduce", np.full(4000, k + comm.rank), out).start()
         gc.collect()
-    junk = [np.full(20000, -1) for _ in range(10)]
+    junk = [np.full(4000, -1) for _ in range(10)]
     if not comm.rank:
         plain.mpi.Barrier()
     wanted = [comm.size * k + comm.size * (comm.size - 1) // 2 for k in range(4)]
@@ -335,10 +338,10 @@ def test_dropped_in_flight(plain):
 
 def test_many_are_made_and_forgotten(world):
     comm = world.comm
-    for k in range(200):
+    for k in range(60):
         planned = comm.plan("allreduce", np.full(100, k))
         assert (planned.start().wait() == comm.size * k).all()
-        if k % 50 == 0:
+        if k % 20 == 0:
             gc.collect()
 
 

@@ -72,10 +72,13 @@ def ordered(form):
     return [row.name for row in rows if row.keeps_order]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @every_form
-def test_every_dtype(world, form, dtype):
-    comm = world.comm
+def test_every_dtype(world, form):
+    for dtype in DTYPES:
+        hold_dtype(world.comm, form, dtype)
+
+
+def hold_dtype(comm, form, dtype):
     seen = set()
 
     def watched(incoming, accumulator):
@@ -102,7 +105,7 @@ def test_the_order_of_the_ranks_is_kept(world, segments, form, op):
     comm = world.comm
     p = comm.size
     for name in ordered(form):
-        for n, nbytes in ((0, 0), (1, 0), (p + 1, 0), (1009, 0), (1009, 64), (3000, 1000)):
+        for n, nbytes in ((0, 0), (1, 0), (p + 1, 0), (1009, 1000)):
             case = form(p, n, dtype="uint64", root=n % p)
             length = case.total if case.cut else n
             inputs = [

@@ -43,25 +43,24 @@ def nearly_equal(n, p):
 @pytest.mark.parametrize("form", EXCHANGED)
 def test_counts_that_are_not_told_are_exchanged(group, form):
     comm = group.comm
-    for seed in range(4):
-        for n in (0, 1, comm.size + 1, 300):
-            case = form(comm.size, n, dtype="int32", root=seed % comm.size, seed=seed)
-            out = case.empty(comm.rank) if seed % 2 else None
-            case.verify(case.call(comm, None, out, exchange=True), comm.rank)
-            request = case.call(comm, None, out, exchange=True, start=True)
-            case.verify(request.wait(), comm.rank)
+    for turn, n in enumerate((0, 1, 3, comm.size + 1, 300)):
+        case = form(comm.size, n, dtype="int32", root=turn % comm.size)
+        out = case.empty(comm.rank) if turn % 2 else None
+        case.verify(case.call(comm, None, out, exchange=True), comm.rank)
+        request = case.call(comm, None, out, exchange=True, start=True)
+        case.verify(request.wait(), comm.rank)
 
 
 @pytest.mark.parametrize("form", [Scatterv, ReduceScatterv])
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 1009])
-def test_nearly_equal_parts_by_default(world, form, n):
+def test_nearly_equal_parts_by_default(world, form):
     comm = world.comm
-    case = form(comm.size, 1, dtype="int64", root=comm.size - 1)
-    case.counts = nearly_equal(n, comm.size)
-    got = case.call(comm, exchange=True)
-    assert got.size == n * (comm.rank + 1) // comm.size - n * comm.rank // comm.size
-    case.verify(got, comm.rank)
-    case.verify(case.call(comm, exchange=True, start=True).wait(), comm.rank)
+    for n in (0, 1, 2, 7, 8, 9, 1009):
+        case = form(comm.size, 1, dtype="int64", root=comm.size - 1)
+        case.counts = nearly_equal(n, comm.size)
+        got = case.call(comm, exchange=True)
+        assert got.size == n * (comm.rank + 1) // comm.size - n * comm.rank // comm.size
+        case.verify(got, comm.rank)
+        case.verify(case.call(comm, exchange=True, start=True).wait(), comm.rank)
 
 
 def test_scatterv_to_the_sizes_of_the_outs(world):
@@ -110,52 +109,46 @@ def test_scatterv_with_a_wrong_root_and_no_counts(world, root):
 
 
 @every_form
-@pytest.mark.parametrize("kind", ["list", "tuple", "generator", "int8", "uint64", "range"])
-def test_any_sequence_of_integers_is_good(world, form, kind):
+def test_any_sequence_of_integers_is_good(world, form):
     comm = world.comm
-    case = form(comm.size, 1, dtype="int32")
+    p = comm.size
+    case = form(p, 1, dtype="int32")
     case.counts = np.ones_like(case.counts)
-    convert = {
-        "list": lambda: [1] * comm.size,
-        "tuple": lambda: (1,) * comm.size,
-        "generator": lambda: (1 for _ in range(comm.size)),
-        "int8": lambda: np.ones(comm.size, np.int8),
-        "uint64": lambda: np.ones(2 * comm.size, np.uint64)[::2],
-        "range": lambda: [True] * comm.size,
-    }[kind]
-    changes = {"counts": convert()}
-    if form is Alltoallv:
-        changes["receive_counts"] = convert()
-    case.verify(case.call(comm, **changes), comm.rank)
+    for make in (
+        lambda: [1] * p,
+        lambda: (1,) * p,
+        lambda: (1 for _ in range(p)),
+        lambda: np.ones(p, np.int8),
+        lambda: np.ones(2 * p, np.uint64)[::2],
+        lambda: [True] * p,
+    ):
+        changes = {"receive_counts": make()} if form is Alltoallv else {}
+        case.verify(case.call(comm, counts=make(), **changes), comm.rank)
 
 
 @every_form
-@pytest.mark.parametrize(
-    "kind",
-    ["short", "long", "negative", "floats", "text", "number", "None in it", "huge", "matrix"],
-)
-def test_wrong_counts(world, form, kind):
+def test_wrong_counts(world, form):
     comm = world.comm
     p = comm.size
-    counts = {
-        "short": [1] * (p - 1),
-        "long": [1] * (p + 1),
-        "negative": [1] * (p - 1) + [-1],
-        "floats": np.ones(p),
-        "text": "1" * p,
-        "number": 3,
-        "None in it": [None] * p,
-        "huge": [2**64] * p,
-        "matrix": np.ones((p, 2), int),
-    }[kind]
     case = form(p, 1)
     case.counts = np.ones_like(case.counts)
-    with pytest.raises(ArgumentError, match=r"(?s)^counts is .*, and must be .*\d") as caught:
-        case.call(comm, counts=counts)
-    assert f"{p} " in str(caught.value)
-    if form is Alltoallv:
-        with pytest.raises(ArgumentError, match=r"(?s)^receive_counts is .*, and must be .*\d"):
-            case.call(comm, receive_counts=counts)
+    for counts in (
+        [1] * (p - 1),
+        [1] * (p + 1),
+        [1] * (p - 1) + [-1],
+        np.ones(p),
+        "1" * p,
+        3,
+        [None] * p,
+        [2**64] * p,
+        np.ones((p, 2), int),
+    ):
+        with pytest.raises(ArgumentError, match=r"(?s)^counts is .*, and must be .*\d") as caught:
+            case.call(comm, counts=counts)
+        assert f" {p} " in str(caught.value)
+        if form is Alltoallv:
+            with pytest.raises(ArgumentError, match=r"(?s)^receive_counts is .*, and must be .*\d"):
+                case.call(comm, receive_counts=counts)
     case.verify(case.call(comm), comm.rank)
 
 
