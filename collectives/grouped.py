@@ -160,9 +160,7 @@ class GroupedRequest:
             x, out = self._group.array(which[0])
         else:
             x = out = memory = self._group.allocate(which)
-        planned = engine.plan(
-            ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, True
-        )
+        planned = engine.plan(ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, True)
         return Part(planned, which, memory)
 
     def _begin(self, part: Part) -> None:

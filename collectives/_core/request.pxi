@@ -184,7 +184,7 @@ cdef class Request:
         return f"{self.code.co_filename}:{cc_line(self.code, self.at)}"
 
     def of(self, Engine engine):
-        """Say whether it is an operation of that engine. Local."""
+        """Say whether it is an operation of `engine`. Local."""
         return self.engine is engine
 
     def state(self):
