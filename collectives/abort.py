@@ -57,6 +57,11 @@ def watch(MPI: Any) -> None:
     """See to it that uncaught exceptions end the job, if it has more than one rank. Local.
 
     Hooks that the program has installed before are called first.
+
+    Parameters
+    ----------
+    MPI : module
+        ``mpi4py.MPI``, initialised.
     """
     global _watched
     if _watched or MPI.COMM_WORLD.Get_size() == 1:

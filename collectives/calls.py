@@ -56,7 +56,7 @@ class Calls:
             `x` itself (in place) or memory apart from it. A new array by default.
         op : Reduction
             ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
-            ``BOR``, ``BXOR``.
+            ``BOR``, ``BXOR``, or one made by `reduction`.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default.

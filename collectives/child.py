@@ -22,7 +22,7 @@ _forgetful: list[Callable[[], None]] = []
 
 
 def forget(function: Callable[[], None]) -> None:
-    """Have a function called in each child, to forget what is the parent's. Local."""
+    """Have `function` called in each child, to forget what is the parent's. Local."""
     _forgetful.append(function)
 
 
