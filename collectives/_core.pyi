@@ -96,6 +96,15 @@ class Engine:
         receive_counts: NDArray[Any],
         shape: tuple[int, ...],
     ) -> Any: ...
+    def verify(
+        self,
+        kind: int,
+        x: Any,
+        op: Any,
+        algorithm: str | None,
+        prescale: float = ...,
+        postscale: float = ...,
+    ) -> None: ...
     def plan(
         self,
         kind: int,

@@ -161,6 +161,17 @@ cdef class Engine:
             choice, keep = self.agreed(&call, x, out, op, root, algorithm, True, shape)
         return self.launch(&call, choice, keep, blocking)
 
+    def verify(
+        self, int kind, x, op, algorithm, double prescale=1.0, double postscale=1.0,
+    ):
+        """Raise what a call with these arguments would raise before it sends anything."""
+        cdef Call call
+        call.kind = kind
+        call.prescale = prescale
+        call.postscale = call.factor = postscale
+        self.check(&call, x, None, op, 0)
+        self.choice(&call, algorithm)
+
     def plan(
         self, int kind, x, out, op, root, algorithm, double prescale=1.0, double postscale=1.0,
     ):
