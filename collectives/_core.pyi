@@ -103,6 +103,15 @@ class Engine:
         receive_counts: NDArray[Any],
         shape: tuple[int, ...],
     ) -> Any: ...
+    def verify(
+        self,
+        kind: int,
+        x: Any,
+        op: Any,
+        algorithm: str | None,
+        prescale: float = ...,
+        postscale: float = ...,
+    ) -> None: ...
     def plan(
         self,
         kind: int,
@@ -113,9 +122,8 @@ class Engine:
         algorithm: str | None,
         prescale: float = ...,
         postscale: float = ...,
-        once: bool = ...,
     ) -> PlannedCall: ...
-    def exchange(self, plan: Plan, x: Any, out: Any, tag: int, blocking: bool) -> Any: ...
+    def exchange(self, plan: Plan, x: Any, out: Any, tag: int, blocking: bool, cut: Any) -> Any: ...
     def check_root(self, root: Any) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(

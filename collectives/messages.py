@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from operator import index
 from typing import Any
 
@@ -135,37 +136,43 @@ class Messages:
         tag: Any,
         blocking: bool = True,
     ) -> Any:
-        plan = self._exchange_plans.get((dest, source))
-        if plan is None:
-            plan = self._exchange_plan(dest, source)
         tag = _number("tag", tag, TAGS)
         if dest is not None and x is None:
             raise ArgumentError("x is None, and must be the array to send")
         if source is not None and out is None:
             raise ArgumentError("out is None, and must be the array that is received into")
-        return self._engine.exchange(plan, x, out, tag, blocking)
+        return self._post(x, dest, out, source, tag, blocking)
 
-    def _exchange_plan(self, dest: int | None, source: int | None) -> _core.Plan:
-        """Return the plan of a message to `dest` and one from `source`; None is no message."""
+    def _post(
+        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, blocking: bool
+    ) -> Any:
+        plan = self._exchange_plans.get((dest, source))
+        if plan is None:
+            plan = self._cut(dest, source, dest is not None, source is not None)
+            self._exchange_plans[dest, source] = plan
+        cut = partial(self._cut, dest, source)
+        return self._engine.exchange(plan, x, out, tag, blocking, cut)
+
+    def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
+        """Return the plan of so many messages to `dest` and from `source`, None being nobody."""
         messages = []
-        if dest is not None:
-            messages.append(Message(True, dest, Run(IN, 0, 1), Run(IN, 0, 1)))
-        if source is not None:
-            messages.append(Message(False, source, Run(OUT, 1, 1), Run(OUT, 1, 1)))
+        for b in range(sends):
+            messages.append(Message(True, dest or 0, Run(IN, b, 1), Run(IN, b, 1)))
+        for b in range(sends, sends + receives):
+            messages.append(Message(False, source or 0, Run(OUT, b, 1), Run(OUT, b, 1)))
         plan = Plan(
-            algorithm=_KINDS[dest is not None, source is not None],
+            algorithm=_direct(sends, receives),
             p=self.size,
             rank=self.rank,
             root=0,
-            nblocks=2,
+            nblocks=sends + receives,
             cut=1,
             rounds=(Round(messages),),
             tmp=0,
             parcels=(),
         )
         whole, split = (schedule.pack(plan, whole=whole) for whole in (True, False))
-        packed = self._exchange_plans[dest, source] = _core.Plan(plan, whole, split)
-        return packed
+        return _core.Plan(plan, whole, split)
 
 
 def _number(name: str, value: Any, limit: int) -> int:
@@ -179,19 +186,20 @@ def _number(name: str, value: Any, limit: int) -> int:
     return number
 
 
-def _kind(name: str, sends: bool, receives: bool) -> Algorithm:
-    """Return the row that stands for a message in titles: part 0 is sent, part 1 is received."""
+@cache
+def _direct(sends: int, receives: int) -> Algorithm:
+    """Return the row that stands for messages: those sent are the first parts, then the others."""
     contract = Collective(
-        name,
-        inputs=lambda r, p, root: range(1 if sends else 0),
-        outputs=lambda r, p, root: range(1, 2 if receives else 1),
+        "sendrecv" if sends and receives else "send" if sends else "recv",
+        inputs=lambda r, p, root: range(sends),
+        outputs=lambda r, p, root: range(sends, sends + receives),
         sources=lambda part, r, p, root: 0,
     )
     return Algorithm(
         collective=contract,
         name="direct",
         generate=lambda r, p: iter(()),
-        blocks=lambda p: 2,
+        blocks=lambda p: sends + receives,
         cost=None,
         source="",
         requires=(),
@@ -199,10 +207,3 @@ def _kind(name: str, sends: bool, receives: bool) -> Algorithm:
         keeps_order=True,
         included=True,
     )
-
-
-_KINDS = {
-    (True, False): _kind("send", True, False),
-    (False, True): _kind("recv", False, True),
-    (True, True): _kind("sendrecv", True, True),
-}

@@ -119,7 +119,7 @@ cdef class Engine:
             op = after
 
     def __enter__(self):
-        """Keep other threads out of the communicator; planned calls may run inside."""
+        """Keep other threads out of the communicator; this one may make calls inside."""
         check_caller()
         enter(&self.queue)
         self.held = True
@@ -131,7 +131,6 @@ cdef class Engine:
 
     cdef bint enter_unless_inside(self) except -1:
         """Come to be the one thread inside; say whether this one was."""
-        check_caller()
         if self.held and self.queue.owner == pthread_self():
             return True
         enter(&self.queue)
@@ -195,25 +194,28 @@ cdef class Engine:
             text = self.describe(&call, op, choice)
         return self.launch(&call, choice, keep, blocking, text)
 
-    def plan(
-        self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0, bint once=False,
-    ):
-        """Return a collective with its arguments checked and its memory reserved.
+    def verify(self, int kind, x, op, algorithm, prescale=1.0, postscale=1.0):
+        """Raise what a call with these arguments would raise before it sends anything."""
+        cdef Call call
+        call.kind = kind
+        call.planned = False
+        self.check(&call, x, None, op, 0, prescale, postscale)
+        self.choice(&call, algorithm)
 
-        What will run `once` may make an immutable result.
-        """
+    def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
+        """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.kind = kind
-        call.planned = not once
+        call.planned = True
         planned.engine = self
         planned.keep = self.check(call, x, out, op, root, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
         planned.text = self.describe(call, op, planned.choice)
-        if type(planned.keep[0]) is Pending and not once:
+        if type(planned.keep[0]) is Pending:
             raise BufferError(
                 f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
                 f"be, which is immutable: no second run could write it; pass a NumPy array as out"
@@ -222,13 +224,17 @@ cdef class Engine:
         planned.prepare()
         return planned
 
-    def exchange(self, Plan plan, x, out, int tag, bint blocking):
+    def exchange(self, Plan plan, x, out, int tag, bint blocking, cut):
         """Send `x`, receive `out`, or do both, as the plan says.
 
-        Other threads are not kept out: one may send what another waits for.
+        Other threads are not kept out: one may send what another waits for. What is too large for
+        one message goes by another plan, `cut(sends, receives)`, whose messages are posted at once,
+        so that none of a later call comes between them.
         """
         cdef Call call
         cdef int64_t counts[2]
+        cdef int64_t[::1] pieces
+        cdef int64_t most
         cdef Operation *op
         kept_x = kept_out = None
         check_caller()
@@ -253,10 +259,17 @@ cdef class Engine:
         call.user = NULL
         call.scale = NULL
         call.factor = call.prescale = call.postscale = 1.0
-        counts[0] = call.x.count
+        counts[0] = call.out.count if x is None else call.x.count
         counts[1] = call.out.count
         call.counts = counts
         call.receive_counts = NULL
+        most = MAX_PIECE // call.x.itemsize
+        if call.x.count > most or call.out.count > most:
+            sent = [] if x is None else cut_into(call.x.count, most)
+            received = [] if out is None else cut_into(call.out.count, most)
+            plan = cut(len(sent), len(received))
+            pieces = array("q", sent + received)
+            call.counts = &pieces[0]
         keep = out, kept_x, kept_out
         op = self.idle_operation()
         self.configure(op, &call, Choice(plan, 0))
@@ -274,7 +287,7 @@ cdef class Engine:
         With a `text` of what is called, the ranks agree on it first.
         """
         cdef Operation *op
-        enter(&self.queue)
+        cdef bint inside = self.enter_unless_inside()
         try:
             if self.broken is not None:  # by the thread that was inside
                 raise CommunicatorError(self.broken)
@@ -292,7 +305,8 @@ cdef class Engine:
             op.next = self.idle
             self.idle = op
         finally:
-            leave(&self.queue)
+            if not inside:
+                leave(&self.queue)
         return finished(keep[0])
 
     cdef int refuse(self, str name, error) except -1:
@@ -561,14 +575,22 @@ cdef class Engine:
             return (*keep, scratch_like(&call.scaled))
         return keep
 
+    cdef int overtake(self) except -1:
+        """Wait for operations so old that their tags would soon be used again."""
+        cdef Request request
+        for each in list(live):
+            request = each
+            if request.engine is self and request.op != NULL and request.op.tag < OPERATIONS * WINDOW:
+                if self.sequence - request.op.number > OPERATIONS - 2 * LAP:
+                    request.wait()
+        return 0
+
     cdef Operation *idle_operation(self) except NULL:
         """Return a recycled operation, or a new one."""
         cdef Operation *op = self.idle
         if op != NULL:
             self.idle = op.next
             return op
-        if len(live) >= OPERATIONS // 2:
-            raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
         op = <Operation *>calloc(1, sizeof(Operation))
         if op == NULL:
             raise MemoryError
@@ -653,10 +675,13 @@ cdef class Engine:
             return call.counts[part % self.size]
         return call.receive_counts[part // self.size]
 
-    cdef void restart(self, Operation *op, int tag) noexcept:
+    cdef int restart(self, Operation *op, int tag) except -1:
         """Put an operation at its start, under a tag or the next number of this communicator."""
         cdef int k
         if tag < 0:
+            if self.sequence % LAP == 0:
+                self.overtake()
+            op.number = self.sequence
             op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
             self.sequence += 1
         else:
@@ -789,6 +814,12 @@ cdef bint is_copy(kept, x):
     if type(kept) is Held:
         return (<Held>kept).packed is not None
     return kept is not x and kept.base is None and not isinstance(x, numpy.generic)
+
+
+cdef list cut_into(int64_t count, int64_t most):
+    """Return the elements of pieces that have `most` at most."""
+    whole, rest = divmod(count, most)
+    return [most] * whole + ([rest] if rest or not whole else [])
 
 
 cdef bint has_workspace(Choice choice):

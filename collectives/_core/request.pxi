@@ -3,6 +3,9 @@
 # Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
 cdef set live = set()
 
+# How many there may be before those that have ended and were forgotten are looked for.
+cdef Py_ssize_t sweep_at = 16
+
 # The buffers of operations that were given up, for the same reason and for good: MPI may write into
 # them even after their communicator is gone.
 cdef list lost = []
@@ -17,6 +20,15 @@ def pending(Engine engine=None):
             if request.state() is not None:
                 lines.append(f"{request.state()}, started at {request.where()}")
     return lines
+
+
+cdef int sweep() except -1:
+    """Let go of the operations that have ended; the next look is when there are twice as many."""
+    global sweep_at
+    for request in list(live):
+        (<Request>request).settle()
+    sweep_at = max(16, 2 * len(live))
+    return 0
 
 
 def advance_all():
@@ -70,9 +82,13 @@ cdef class Request:
             Py_DECREF(self.code)  # cc_caller's
         if developing or self.engine.agree is not None:
             self.origin = Origin()
+        if len(live) >= OPERATIONS // 2:
+            sweep()
+            if len(live) >= OPERATIONS // 2:
+                raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
+        elif len(live) >= sweep_at:
+            sweep()
         self.op = op
-        for request in list(live):
-            (<Request>request).settle()
         live.add(self)
         with nogil:
             enlist(op)

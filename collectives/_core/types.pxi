@@ -37,6 +37,7 @@ cdef enum:
 cdef enum:
     WINDOW = 4  # segments in flight, each with a cursor of its own
     OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
+    LAP = 512  # starts between two looks for operations that are about to meet their tag again
     MAX_PIECE = 1 << 30  # bytes of one message: MPI counts in int
 
 # One row each of the arrays that schedule.pack writes.
@@ -155,6 +156,7 @@ cdef struct Operation:
     int sends_nothing  # whether messages without elements travel, too
     int window
     int tag
+    unsigned int number  # how many the communicator had started before
     cc_fold_fn fold  # NULL: `user` folds
     void *user  # a UserFold, kept alive by whoever keeps the buffers
     cc_scale_fn scale  # NULL: the result is not scaled

@@ -152,7 +152,7 @@ def test_few_collectives_for_many_arrays(world):
     large = np.full(grouped.APART, comm.rank, np.float32)
     request = comm.iallreduce_many([*arrays, large], [*arrays, large])
     assert len(request._parts) == 3
-    assert [part.memory is None for part in request._parts] == [False, False, True]
+    assert [part.is_packed for part in request._parts] == [True, True, False]
     request.wait()
     ranks = sum(range(comm.size))
     assert all((each == comm.size * k + ranks).all() for k, each in enumerate(arrays))
