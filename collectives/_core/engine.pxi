@@ -118,7 +118,7 @@ cdef class Engine:
             op = after
 
     def __enter__(self):
-        """Keep other threads out: they queue up. Planned calls of this thread may run inside."""
+        """Keep other threads out of the communicator; they queue up. Planned calls may run inside."""
         check_caller()
         enter(&self.queue)
         self.held = True
