@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from collectives import binding
 from collectives._core import Engine, Turn, advance_all
 from collectives.check import ranks
-from collectives.errors import MismatchError, MPIError, StallError
+from collectives.errors import (
+    ArgumentError,
+    MismatchError,
+    MPIError,
+    StallError,
+    UnsupportedTypeError,
+)
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "refusing"]
 
 RECORD = 512  # bytes that each rank tells the others
 
@@ -96,3 +104,17 @@ class Agreement:
                 )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
+
+
+@contextmanager
+def refusing(engine: Engine, collective: str) -> Iterator[None]:
+    """Tell the other ranks of a refusal that the engine does not come to see.
+    Collective, if there is one.
+    """
+    try:
+        yield
+    except (ArgumentError, UnsupportedTypeError) as error:
+        if engine.agree is not None and engine.broken is None:
+            with engine:
+                engine.agree(collective, f"{type(error).__name__}: {error}", False)
+        raise

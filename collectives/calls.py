@@ -24,6 +24,8 @@ __all__ = ["Calls"]
     EXSCAN,
 ) = range(len(_core.COLLECTIVES))
 
+SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
+
 
 class Calls:
     """What a communicator does with arrays that are cut equally, or not at all."""
@@ -515,7 +517,8 @@ class Calls:
         collective : str
             The name of a method above: ``"allreduce"``, ``"barrier"``, ...
         x, out, root, op, algorithm, prescale, postscale
-            As for that method. The arrays are held, and may be changed between runs.
+            As for that method. The arrays are held, and may be changed between runs: they are
+            contiguous, and those of an alltoall share no memory.
 
         Returns
         -------
@@ -540,6 +543,11 @@ class Calls:
         if collective not in _core.COLLECTIVES:
             raise ArgumentError(
                 f"collective is {collective!r}, and must be one of {', '.join(_core.COLLECTIVES)}"
+            )
+        if (prescale, postscale) != (1.0, 1.0) and collective not in SCALED:
+            raise ArgumentError(
+                f"prescale is {prescale!r} and postscale {postscale!r}, and {collective} has "
+                f"none; {', '.join(SCALED)} have"
             )
         kind = _core.COLLECTIVES.index(collective)
         return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)

@@ -44,13 +44,13 @@ class Messages:
         ArgumentError, UnsupportedTypeError, MPIError, StallError
             As for `allreduce`.
         """
-        self._exchange(x, dest, None, None, tag)
+        self._exchange(x, self._peer("dest", dest), None, None, tag)
 
     def isend(self, x: Any, dest: int, *, tag: int = 0) -> _core.Request:
         """Start a `send` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(x, dest, None, None, tag, False)
+        request: _core.Request = self._exchange(x, self._peer("dest", dest), None, None, tag, False)
         return request
 
     def recv(self, out: Any, source: int, *, tag: int = 0) -> Any:
@@ -78,13 +78,15 @@ class Messages:
         MismatchError
             If another number of bytes comes. The communicator is broken then.
         """
-        return self._exchange(None, None, out, source, tag)
+        return self._exchange(None, None, out, self._peer("source", source), tag)
 
     def irecv(self, out: Any, source: int, *, tag: int = 0) -> _core.Request:
         """Start a `recv` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(None, None, out, source, tag, False)
+        request: _core.Request = self._exchange(
+            None, None, out, self._peer("source", source), tag, False
+        )
         return request
 
     def sendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Any:
@@ -110,14 +112,19 @@ class Messages:
         ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
             As for `recv`.
         """
-        return self._exchange(x, dest, out, source, tag)
+        return self._exchange(x, self._peer("dest", dest), out, self._peer("source", source), tag)
 
     def isendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> _core.Request:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(x, dest, out, source, tag, False)
+        request: _core.Request = self._exchange(
+            x, self._peer("dest", dest), out, self._peer("source", source), tag, False
+        )
         return request
+
+    def _peer(self, name: str, value: Any) -> int:
+        return _number(name, value, self.size)
 
     def _exchange(
         self,
@@ -125,38 +132,26 @@ class Messages:
         dest: int | None,
         out: Any,
         source: int | None,
-        tag: int,
+        tag: Any,
         blocking: bool = True,
     ) -> Any:
-        try:
-            plan = self._exchange_plans[dest, source]
-        except (KeyError, TypeError):
+        plan = self._exchange_plans.get((dest, source))
+        if plan is None:
             plan = self._exchange_plan(dest, source)
-        if type(tag) is not int or not 0 <= tag < TAGS:
-            raise ArgumentError(f"tag is {tag!r}, and must be an integer in 0..{TAGS - 1}")
+        tag = _number("tag", tag, TAGS)
         if dest is not None and x is None:
             raise ArgumentError("x is None, and must be the array to send")
         if source is not None and out is None:
             raise ArgumentError("out is None, and must be the array that is received into")
         return self._engine.exchange(plan, x, out, tag, blocking)
 
-    def _exchange_plan(self, dest: Any, source: Any) -> _core.Plan:
+    def _exchange_plan(self, dest: int | None, source: int | None) -> _core.Plan:
         """Return the plan of a message to `dest` and one from `source`; None is no message."""
-        numbers: list[int | None] = []
-        for name, peer in (("dest", dest), ("source", source)):
-            try:
-                numbers.append(None if peer is None else index(peer))
-            except TypeError:
-                numbers.append(-1)
-            if numbers[-1] is not None and not 0 <= numbers[-1] < self.size:
-                raise ArgumentError(
-                    f"{name} is {peer!r}, and must be an integer in 0..{self.size - 1}"
-                )
         messages = []
-        if numbers[0] is not None:
-            messages.append(Message(True, numbers[0], Run(IN, 0, 1), Run(IN, 0, 1)))
-        if numbers[1] is not None:
-            messages.append(Message(False, numbers[1], Run(OUT, 1, 1), Run(OUT, 1, 1)))
+        if dest is not None:
+            messages.append(Message(True, dest, Run(IN, 0, 1), Run(IN, 0, 1)))
+        if source is not None:
+            messages.append(Message(False, source, Run(OUT, 1, 1), Run(OUT, 1, 1)))
         plan = Plan(
             algorithm=_KINDS[dest is not None, source is not None],
             p=self.size,
@@ -169,8 +164,19 @@ class Messages:
             parcels=(),
         )
         whole, split = (schedule.pack(plan, whole=whole) for whole in (True, False))
-        packed = self._exchange_plans[numbers[0], numbers[1]] = _core.Plan(plan, whole, split)
+        packed = self._exchange_plans[dest, source] = _core.Plan(plan, whole, split)
         return packed
+
+
+def _number(name: str, value: Any, limit: int) -> int:
+    """Return an argument that is an integer below a limit, of whatever type."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < limit:
+        raise ArgumentError(f"{name} is {value!r}, and must be an integer in 0..{limit - 1}")
+    return number
 
 
 def _kind(name: str, sends: bool, receives: bool) -> Algorithm:

@@ -47,8 +47,9 @@ def reduction(
     fn : callable
         ``fn(incoming, accumulator)`` folds two arrays of one dimension and equal length, element by
         element, and writes the result into `accumulator`; `incoming` comes from lower ranks, so
-        that the result is ``incoming op accumulator``. The arrays are pieces of the callers', of
-        any length, and are valid during the call only. The operation must be associative.
+        that the result is ``incoming op accumulator``, and cannot be written. The arrays are pieces
+        of the callers', of any length, and are valid during the call only. The operation must be
+        associative.
     commutative : bool
         Whether the order of the operands does not matter. If it does, only algorithms that fold in
         the order of the ranks are used; others are refused by name.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
+from collectives.agreement import refusing
 from collectives.calls import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCATTER
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
@@ -23,6 +24,8 @@ from collectives.reductions import SUM, Reduction
 __all__ = ["Counts", "VectorCalls"]
 
 Counts = Sequence[int] | NDArray[np.integer[Any]]
+
+MOST = 2**63 - 1  # elements, of all ranks together
 
 
 class VectorCalls:
@@ -268,7 +271,7 @@ class VectorCalls:
             copied then. A new array by default.
         receive_counts : sequence of int, optional
             How many elements come from each rank: given on all ranks or on none, and then exchanged
-            first.
+            first. Under ``COLLECTIVES_VALIDATE=1`` they are exchanged anyway, and compared.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
             third rank: ``"direct"`` or ``"pairwise"``.
@@ -303,8 +306,11 @@ class VectorCalls:
     def _allgatherv(
         self, x: Any, out: Any, counts: Counts | None, algorithm: str | None, blocking: bool
     ) -> Any:
-        shape = _core.shape(x)
-        every = self._counts(counts, prod(shape))
+        with refusing(self._engine, "allgatherv"):
+            shape = _core.shape(x)
+            every = None if counts is None else self._given(counts)
+        if every is None:
+            every = self._exchanged(prod(shape))
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
             ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, blocking, every, every, joined
@@ -319,8 +325,11 @@ class VectorCalls:
         algorithm: str | None,
         blocking: bool,
     ) -> Any:
-        shape = _core.shape(x)
-        every = self._counts(counts, prod(shape))
+        with refusing(self._engine, "gatherv"):
+            shape = _core.shape(x)
+            every = None if counts is None else self._given(counts)
+        if every is None:
+            every = self._exchanged(prod(shape))
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
             GATHER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, joined
@@ -335,18 +344,20 @@ class VectorCalls:
         algorithm: str | None,
         blocking: bool,
     ) -> Any:
-        root = self._engine.check_root(root)
-        if x is None and (out is None or self.rank == root):
-            raise ArgumentError("x is None, and must be an array on the root and where out is None")
-        shape = () if x is None else _core.shape(x)
-        if counts is None:
+        with refusing(self._engine, "scatterv"):
+            root = self._engine.check_root(root)
+            if x is None and (out is None or self.rank == root):
+                raise ArgumentError(
+                    "x is None, and must be an array on the root and where out is None"
+                )
+            shape = () if x is None else _core.shape(x)
             mine = -1 if out is None else prod(_core.shape(out, "out"))
-            said = self._call(
-                ALLGATHER, np.array([mine, prod(shape)], np.int64), None, None, 0, None
-            )
-            every = _wanted(said[:, 0], int(said[root, 1]))
-        else:
-            every = self._given(counts)
+            every = None if counts is None else self._given(counts)
+        if every is None:
+            told = np.array([mine, prod(shape)], np.int64)
+            said = self._call(ALLGATHER, told, None, None, 0, None)
+            with refusing(self._engine, "scatterv"):
+                every = _wanted(said[:, 0], int(said[root, 1]))
         part = _joined(shape, int(every[self.rank]))
         return self._engine.call_vector(
             SCATTER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, part
@@ -363,8 +374,9 @@ class VectorCalls:
         postscale: float,
         blocking: bool,
     ) -> Any:
-        shape = _core.shape(x)
-        every = _equal_parts(prod(shape), self.size) if counts is None else self._given(counts)
+        with refusing(self._engine, "reduce_scatterv"):
+            shape = _core.shape(x)
+            every = _equal_parts(prod(shape), self.size) if counts is None else self._given(counts)
         part = _joined(shape, int(every[self.rank]))
         return self._engine.call_vector(
             REDUCE_SCATTER,
@@ -390,20 +402,26 @@ class VectorCalls:
         algorithm: str | None,
         blocking: bool,
     ) -> Any:
-        sent = self._given(counts)
-        if receive_counts is None:
+        with refusing(self._engine, "alltoallv"):
+            shape = _core.shape(x)
+            sent = self._given(counts)
+            given = None
+            if receive_counts is not None:
+                given = self._given(receive_counts, "receive_counts")
+        if given is None or self._engine.agree is not None:
             received = self._call(ALLTOALL, sent, None, None, 0, None)
+            if given is not None:
+                with refusing(self._engine, "alltoallv"):
+                    _compare(given, received)
         else:
-            received = self._given(receive_counts, "receive_counts")
-        joined = _joined(_core.shape(x), int(received.sum()))
+            received = given
+        joined = _joined(shape, int(received.sum()))
         return self._engine.call_vector(
             ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, blocking, sent, received, joined
         )
 
-    def _counts(self, counts: Counts | None, mine: int) -> NDArray[np.int64]:
-        """Return the count of each rank: those that were given, or exchanged."""
-        if counts is not None:
-            return self._given(counts)
+    def _exchanged(self, mine: int) -> NDArray[np.int64]:
+        """Return the count of each rank, of which this one knows its own."""
         said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None)
         every: NDArray[np.int64] = said.reshape(-1)
         return every
@@ -411,17 +429,22 @@ class VectorCalls:
     def _given(self, counts: Counts, name: str = "counts") -> NDArray[np.int64]:
         """Check the counts that a caller gave."""
         try:
-            numbers = np.array([index(each) for each in counts], np.int64)
-        except (TypeError, OverflowError):
+            listed = [index(each) for each in counts]
+        except TypeError:
             raise ArgumentError(
                 f"{name} is {counts!r}, and must be a sequence of {self.size} integers"
             ) from None
-        if numbers.shape != (self.size,) or (numbers < 0).any():
+        if len(listed) != self.size or min(listed) < 0:
             raise ArgumentError(
                 f"{name} is {counts!r}, and must be {self.size} numbers of elements, one for each "
                 f"rank, none of them negative"
             )
-        return numbers
+        if sum(listed) > MOST:
+            raise ArgumentError(
+                f"{name} is {counts!r}, and must be {self.size} numbers of elements, no more than "
+                f"{MOST} in all"
+            )
+        return np.array(listed, np.int64)
 
 
 def _equal_parts(n: int, p: int) -> NDArray[np.int64]:
@@ -441,6 +464,17 @@ def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
             f"out is given on some ranks and not on others ({absent}); give it on all, or counts"
         )
     return np.ascontiguousarray(sizes)
+
+
+def _compare(given: NDArray[np.int64], sent: NDArray[np.int64]) -> None:
+    """Hold the counts of what is received against those of what the ranks send."""
+    wrong = np.flatnonzero(given != sent)
+    if len(wrong):
+        r = wrong[0]
+        raise ArgumentError(
+            f"receive_counts is {given.tolist()}, and rank {r} sends {sent[r]} elements here, not "
+            f"{given[r]}"
+        )
 
 
 def _joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from collectives import algorithms
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
 
@@ -31,6 +33,34 @@ def test_all_kinds_of_benchmarks_run() -> None:
     done = pytest_of_benchmarks("--benchmark-disable", "-k", chosen)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
+
+
+def test_the_table_is_written_as_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    other = {"scan": {"4": [[63, "chain", 0], [None, "recursive", 0]]}}
+    path.write_text(json.dumps({"measured": {"another": {}}, "tables": {"another": other}}))
+    words = "measure_table.py --collectives gather,barrier --begin 8 --end 128K --repeat 1"
+    done = subprocess.run(
+        [sys.executable, *words.split(), str(path)],
+        cwd=BENCHMARKS,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = json.loads(path.read_text())
+    assert table["tables"].pop("another") == other
+    ((family, collectives),) = table["tables"].items()
+    assert set(table["measured"]) == {"another", family}
+    assert set(collectives) == {"gather", "barrier"}
+    for name, sizes in collectives.items():
+        rows = sizes["1"]
+        limits = [limit for limit, _, _ in rows]
+        assert limits[-1] is None
+        assert limits[:-1] == sorted(limits[:-1])
+        for _, algorithm, segment in rows:
+            assert algorithms.get(name, algorithm).name == algorithm
+            assert segment >= 0
 
 
 def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) -> None:

@@ -489,8 +489,8 @@ def test_bench_prunes_and_prints_a_summary() -> None:
     done = command(*words.split(), "--algorithm", "all,auto", "--markdown", "--segment", "256")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  ")]
-    # MPI's, the library's choice, and no more than the fastest, for two sizes of two.
-    assert 8 <= len(rows) <= 12
+    # Of two sizes of two: MPI's, the library's choice, and not all of the 4 and the 3 others.
+    assert 8 <= len(rows) < 2 * (2 + 4) + 2 * (2 + 3)
     assert any(each[3].startswith("auto/256=") for each in rows)
     assert "| bytes | allgather | alltoall |" in done.stdout
 

@@ -1,11 +1,16 @@
 """The examples, as a reader would run them."""
 
+import importlib.util
+import math
+import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
-from launch import environment_of, on_ranks
+from launch import environment_of, on_ranks, run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 if not (environment_of(sys.executable) / "mpiexec").exists():
@@ -60,3 +65,216 @@ def test_lecture_on_another_number_of_ranks():
     result = on_ranks(sys.executable, 2, EXAMPLES / "lecture.py")
     assert result.status != 0
     assert "the lecture has 4 workers and this run has 2" in result.err
+
+
+# Each number of ranks under mpiexec, and two under the command of the library.
+JOBS = [("mpiexec", 1), ("mpiexec", 2), ("mpiexec", 3), ("mpiexec", 4), ("collectives run", 2)]
+
+needs_digits = pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="scikit-learn is not installed"
+)
+
+
+def output(name, ranks, *options, launcher="mpiexec"):
+    """Run an example and return what it prints."""
+    file = EXAMPLES / name
+    if launcher == "mpiexec":
+        result = on_ranks(sys.executable, ranks, file, *options)
+    else:
+        words = [sys.executable, "-m", "collectives", "run", "-n", str(ranks), file, *options]
+        result = run(words, deadline=60)
+    assert result.status == 0, result
+    return result.out
+
+
+def found(pattern, text):
+    """Return the numbers in the one place where a pattern is found."""
+    (match,) = re.finditer(pattern, text)
+    return [float(group) for group in match.groups()]
+
+
+@pytest.fixture(params=JOBS, ids="{0[0]} {0[1]}".format)
+def job(request):
+    """Run an example as one of the jobs; return what it prints, and the number of ranks."""
+    launcher, ranks = request.param
+    return lambda name, *options: (output(name, ranks, *options, launcher=launcher), ranks)
+
+
+@cache
+def dot_product(n):
+    k = np.arange(n, dtype=np.float64)
+    return math.fsum(np.sin(k) * (np.cos(k) + 1.0 / (k + 1.0)))
+
+
+def test_dot_product(job):
+    out, ranks = job("dot_product.py", "--elements", "100003")
+    total, whole = found(r"x \. y = (\S+), in one piece (\S+)\n", out)
+    assert abs(total - dot_product(100_003)) < 1e-9
+    assert abs(whole - dot_product(100_003)) < 1e-9
+    lengths = re.search(r"the parts have (.*) elements", out)[1].split(" or ")
+    assert {int(text) for text in lengths} == {100_003 // ranks, -(-100_003 // ranks)}
+
+
+def test_dot_product_with_fewer_elements_than_ranks():
+    out = output("dot_product.py", 3, "--elements", "2")
+    assert "the parts have 0 or 1 elements" in out
+    assert found(r"x \. y = (\S+),", out) == [pytest.approx(math.sin(1) * (math.cos(1) + 0.5))]
+
+
+@cache
+def largest_eigenvalue(n):
+    i = np.arange(n)
+    return np.linalg.eigvalsh(1.0 / (1.0 + np.abs(i - i[:, None])))[-1]
+
+
+def test_matvec(job):
+    out, ranks = job("matvec.py", "--rows", "120")
+    value, steps = found(r"the largest eigenvalue is (\S+), after (\d+) steps", out)
+    assert abs(value - largest_eigenvalue(120)) < 1e-8
+    assert 5 < steps < 200
+    (residual,) = found(r"is (\S+), computed in one piece", out)
+    assert residual < 1e-4
+    assert f"each rank had {120 // ranks} of 120 rows" in out
+
+
+def test_matvec_says_which_numbers_of_ranks_it_takes():
+    result = on_ranks(sys.executable, 2, EXAMPLES / "matvec.py", "--rows", "121")
+    assert result.status != 0
+    assert result.err.count("2 ranks cannot share 121 rows equally: choose --rows") == 1
+
+
+def test_transpose(job):
+    out, ranks = job("transpose.py", "--block", "3")
+    n = 3 * ranks
+    assert f"{n} x {n} numbers in {ranks} parts, 0 of them in a wrong place" in out
+    before, after = out.split("after\n")
+    rows = [
+        np.array([line.split()[2:] for line in part.splitlines() if " rank " in line], int)
+        for part in (before, after)
+    ]
+    i, j = np.ogrid[:n, :n]
+    assert np.array_equal(rows[0], 100 * i + j)
+    assert np.array_equal(rows[1], 100 * j + i)
+
+
+@needs_digits
+def test_sgd(job):
+    out, ranks = job("sgd.py", "--epochs", "20")
+    (recognised,) = found(r"(\S+) % of 297 new images are recognised", out)
+    assert recognised > 80
+    (apart,) = found(r"equal weights; they differ from those of one rank by (\S+)", out)
+    assert apart == 0 if ranks == 1 else apart < 1e-9
+    speedup, alone, together = found(
+        rf"speed-up (\S+): alone (\S+) s\n20 epochs on {ranks} ranks? took (\S+) s", out
+    )
+    assert speedup == pytest.approx(alone / together, abs=0.006, rel=0.05)
+
+
+def test_sgd_says_what_is_missing(tmp_path):
+    (tmp_path / "sklearn.py").write_text("raise ImportError('no module named sklearn')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    env = {"PYTHONPATH": path.rstrip(os.pathsep)}
+    result = on_ranks(sys.executable, 3, EXAMPLES / "sgd.py", env=env, deadline=30)
+    assert result.status == 1, result
+    assert result.err.count("the images need it: pip install scikit-learn") == 1
+    assert "Traceback" not in result.err
+
+
+def test_pipeline(job):
+    out, ranks = job("pipeline.py", "--pieces", "5")
+    first = "rank 0    0  1  2  3  4" + "  ." * (ranks - 1)
+    last = f"rank {ranks - 1}  " + "  ." * (ranks - 1) + "  0  1  2  3  4"
+    lines = out.splitlines()
+    assert lines[0] == first
+    assert lines[ranks - 1] == last
+    bubble, layers, error = found(
+        r"the bubble is (\d+) % of the time\nnumber of layers (\d+); the result is off by (\S+) ",
+        out,
+    )
+    assert bubble == round(100 * (ranks - 1) / (ranks + 4))
+    assert layers == ranks
+    assert error < 1e-12
+
+
+def test_pipeline_with_more_pieces_than_samples():
+    assert "the result is off by" in output("pipeline.py", 2, "--pieces", "100")
+
+
+def test_tensor_parallel(job):
+    out, ranks = job("tensor_parallel.py")
+    rows = 250 // ranks
+    assert f"rank 0 of {ranks} has {rows * (48 + 32)} of 20000 weights" in out
+    gathered, first = found(
+        r"allgather after each layer +joins +(\d+) numbers; it is off by (\S+)", out
+    )
+    reduced, second = found(
+        r"one allreduce for both +joins +(\d+) numbers; it is off by (\S+)", out
+    )
+    assert (gathered, reduced) == (20 * (250 + 32), 20 * 32)
+    assert max(first, second) < 1e-12
+
+
+def test_my_algorithm(job):
+    out, ranks = job("my_algorithm.py")
+    assert "there_and_back is proven for 1 to 16 ranks" in out
+    assert "rank 3  3     | 3      | 3      | *      | *      | *      | *" in out
+    assert "there_and_back: on 8 ranks 14 rounds; a rank sends up to 2 arrays" in out
+    assert "refused: allreduce 'twice_on_the_way_back' on 4 ranks: rank 2, round 3: folds" in out
+    ours, numpys = re.findall(r"(?:ranks:|says:) +\[(.*)\]", out)
+    want = sum(np.random.default_rng(r).integers(0, 100, 6) for r in range(ranks))
+    assert [int(word) for word in ours.split()] == want.tolist()
+    assert ours == numpys
+
+
+def scaling(picture, **env):
+    """Run the script; return its output, and the words of the table."""
+    env = {"PYTHON": sys.executable, **env}
+    result = run(["sh", EXAMPLES / "scaling.sh", picture], deadline=120, env=env)
+    assert result.status == 0, result
+    header, *rows = (line.split() for line in result.out.splitlines()[:-1])
+    assert header == ["ranks", "pi,", "s", "speed-up", "sgd,", "s", "speed-up"]
+    return result.out, rows
+
+
+@needs_digits
+def test_scaling(tmp_path):
+    command = f"{sys.executable} -m collectives"
+    settings = {"RANKS": "1 2", "POINTS": "300000", "EPOCHS": "2"}
+    _, rows = scaling(tmp_path / "picture.png", COLLECTIVES=command, **settings)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert rows[0][2] == rows[0][4] == "1.00"
+    for column in (1, 3):
+        ratio = float(rows[0][column]) / float(rows[1][column])
+        assert float(rows[1][column + 1]) == pytest.approx(ratio, abs=0.02)
+
+
+@pytest.mark.parametrize("plot", [True, False])
+def test_scaling_of_known_times(tmp_path, plot):
+    """A table of times that are known, and a picture of it where matplotlib is there."""
+    command = tmp_path / "command"
+    command.write_text("""#!/bin/sh\necho "took $(awk "BEGIN { print 6 / $3 }") s"\n""")
+    command.chmod(0o755)
+    picture = tmp_path / "picture.png"
+    env = {}
+    if not plot:
+        (tmp_path / "matplotlib.py").write_text("raise ImportError")
+        env["PYTHONPATH"] = str(tmp_path)
+    out, rows = scaling(picture, COLLECTIVES=str(command), RANKS="2 4 8", **env)
+    assert rows == [
+        ["2", "3.000", "2.00", "3.000", "2.00"],
+        ["4", "1.500", "4.00", "1.500", "4.00"],
+        ["8", "0.750", "8.00", "0.750", "8.00"],
+    ]
+    if plot and importlib.util.find_spec("matplotlib"):
+        assert f"drawn: {picture}" in out
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "no picture: matplotlib is not installed" in out
+        assert not picture.exists()
+
+
+def test_scaling_tells_of_a_program_that_fails(tmp_path):
+    env = {"COLLECTIVES": "false", "PYTHON": sys.executable, "RANKS": "1"}
+    result = run(["sh", EXAMPLES / "scaling.sh", tmp_path / "no.png"], deadline=60, env=env)
+    assert result.status == 1
+    assert "scaling.sh: a program on 1 ranks printed no time" in result.err

@@ -2,11 +2,11 @@
 # NumPy array goes to dlpack.pxi.
 
 from numpy cimport (
-    NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_CORDER,
-    NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT,
-    NPY_ULONG, NPY_ULONGLONG, NPY_USHORT, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
-    PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_SIZE, PyArray_SimpleNewFromData,
-    PyArray_TYPE, import_array, ndarray, npy_intp,
+    NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, NPY_ARRAY_WRITEABLE, NPY_BOOL, NPY_BYTE, NPY_CDOUBLE,
+    NPY_CFLOAT, NPY_CORDER, NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_SHORT,
+    NPY_UBYTE, NPY_UINT, NPY_ULONG, NPY_ULONGLONG, NPY_USHORT, PyArray_CheckExact, PyArray_CHKFLAGS,
+    PyArray_CLEARFLAGS, PyArray_DATA, PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_SIZE,
+    PyArray_SimpleNewFromData, PyArray_TYPE, import_array, ndarray, npy_intp,
 )
 
 from collectives import buffers, frameworks
@@ -228,6 +228,8 @@ cdef class UserFold:
         accumulator = self.view(dst, n)
         if dst == left:
             incoming = incoming.copy()
+        # It may be what the caller passed, or what other ranks are still sent.
+        PyArray_CLEARFLAGS(incoming, NPY_ARRAY_WRITEABLE)
         if dst != right:
             memcpy(dst, right, n * PyArray_ITEMSIZE(accumulator))
         self.function(incoming, accumulator)

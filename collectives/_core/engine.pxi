@@ -60,6 +60,7 @@ cdef struct Call:
     double postscale
     double factor  # of the result: postscale, and the mean's division
     bint ordered  # whether only algorithms that keep the order of the ranks will do
+    bint planned  # whether it will run more than once, so that a copy of `x` would grow old
 
 
 @cython.final
@@ -118,7 +119,7 @@ cdef class Engine:
             op = after
 
     def __enter__(self):
-        """Keep other threads out of the communicator; they queue up. Planned calls may run inside."""
+        """Keep other threads out of the communicator; planned calls may run inside."""
         check_caller()
         enter(&self.queue)
         self.held = True
@@ -131,7 +132,7 @@ cdef class Engine:
     cdef bint enter_unless_inside(self) except -1:
         """Come to be the one thread inside; say whether this one was."""
         check_caller()
-        if self.held and self.queue.owner == PyThread_get_thread_ident():
+        if self.held and self.queue.owner == pthread_self():
             return True
         enter(&self.queue)
         return False
@@ -146,6 +147,7 @@ cdef class Engine:
         cdef tuple keep
         cdef str text = None
         call.kind = kind
+        call.planned = False
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
@@ -176,6 +178,7 @@ cdef class Engine:
         cdef tuple keep
         cdef str text = None
         call.kind = kind
+        call.planned = False
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
@@ -205,6 +208,7 @@ cdef class Engine:
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.kind = kind
+        call.planned = not once
         planned.engine = self
         planned.keep = self.check(call, x, out, op, root, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
@@ -315,6 +319,7 @@ cdef class Engine:
             call.out = View(&self.token[1], 1, 1, CC_UINT8)
             call.part = call.nbytes = 1
             call.fold = folds[<int>CC_BOR][<int>CC_UINT8]
+            call.user = NULL
             call.scale = NULL
             call.ordered = False
             return None, None
@@ -325,6 +330,11 @@ cdef class Engine:
             call.part = call.out.count
         else:
             kept_x = view_of(x, &call.x, "x", False, moves)
+            if call.planned and call.role.inputs and is_copy(kept_x, x):
+                raise BufferError(
+                    "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
+                    "pass a contiguous array"
+                )
             divisor = call.role.inputs if call.role.inputs else self.array_parts[kind]
             call.part = call.x.count
             if divisor != 1:
@@ -472,14 +482,19 @@ cdef class Engine:
         if call.out.dtype != call.x.dtype:
             raise different_dtypes(call)
         if call.out.count != wanted:
-            due = "x" if self.keeps_shape[call.kind] and call.counts == NULL else "the result"
             raise BufferError(
-                f"out has {call.out.count} elements and {due} has {wanted}; they must be equal"
+                f"out has {call.out.count} elements, and the result has {wanted}; they must be "
+                f"equal"
             )
         if call.role.inputs == 0 or not overlap(&call.x, &call.out):
             return kept_x
         if call.kind == ALLTOALL:
             # No block stays where it is, so the input is read from a copy.
+            if call.planned:
+                raise BufferError(
+                    "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
+                    "that share no memory"
+                )
             source = scratch_like(&call.x)
             memcpy(call.x.data, x, call.x.count * call.x.itemsize)
             return source
@@ -499,7 +514,7 @@ cdef class Engine:
         return kept_x
 
     cpdef int check_root(self, root) except -1:
-        """Return a root as a number, or raise."""
+        """Return the rank that `root` names."""
         try:
             number = PyNumber_Index(root)
         except TypeError:
@@ -584,6 +599,8 @@ cdef class Engine:
             op.segments = ceiling(block, max(1, largest // op.itemsize))
         op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
         op.plan = &plan.whole if op.whole else &plan.split
+        # A message that is sent and not received, as the lengths differ, would meet the next.
+        op.sends_nothing = call.kind == EXCHANGE
         op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold
         op.user = call.user
@@ -756,11 +773,22 @@ cdef object different_dtypes(const Call *call):
     return BufferError(f"out is {out} and x is {x}; they must be equal")
 
 
-cdef double factor_of(value, str name) except? -1.0:
+cdef inline double factor_of(value, str name) except? -1.0:
+    return <double>value if type(value) is float else converted(value, name)
+
+
+cdef double converted(value, str name) except? -1.0:
     try:
         return value
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
+
+
+cdef bint is_copy(kept, x):
+    """Say whether what was kept is not the memory of `x`, which may change."""
+    if type(kept) is Held:
+        return (<Held>kept).packed is not None
+    return kept is not x and kept.base is None and not isinstance(x, numpy.generic)
 
 
 cdef bint has_workspace(Choice choice):

@@ -114,8 +114,8 @@ cdef int post(Operation *op, int k) noexcept nogil:
         n = elements(
             op, cursor.segment, message.home_space, message.home, message.count, &skip
         ) * op.itemsize
-        op.arrived[slot] = n == 0
-        if n == 0:
+        op.arrived[slot] = n == 0 and not op.sends_nothing
+        if op.arrived[slot]:
             continue
         if post_piece(op, cursor, message, slot, tag, skip, 0, n):
             return -1

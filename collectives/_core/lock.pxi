@@ -9,7 +9,7 @@
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pythread cimport (
     NOWAIT_LOCK, PY_LOCK_ACQUIRED, PyLockStatus, PyThread_acquire_lock, PyThread_allocate_lock,
-    PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock, PyThread_type_lock,
+    PyThread_free_lock, PyThread_release_lock, PyThread_type_lock,
 )
 
 from collectives.errors import CommunicatorError
@@ -21,20 +21,14 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t *)
     int pthread_mutex_trylock(pthread_mutex_t *)
     int pthread_mutex_unlock(pthread_mutex_t *)
+    unsigned long pthread_self()
 
 cdef extern from * nogil:
     """
-    /* What is known of a thread. */
-    static __thread struct {
-        int communicates; /* whether it has ever called a collective */
-        int busy;         /* inside the executor, where the library cannot be called again */
-    } cc_thread;
+    /* Whether a thread has ever called a collective. */
+    static __thread int cc_communicates;
     """
-    struct cc_thread_t "cc_thread":
-        int communicates
-        int busy
-
-    cc_thread_t cc_thread
+    int cc_communicates
 
 cdef extern from "Python.h":
     PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock, long long, int) nogil
@@ -62,6 +56,7 @@ cdef str world_place = ""  # which rank of how many this process is, or was befo
 cdef int child_status = 0
 
 cdef pthread_mutex_t in_flight_lock
+cdef unsigned long in_flight_owner = 0  # the thread that has it
 pthread_mutex_init(&in_flight_lock, NULL)
 
 
@@ -81,15 +76,16 @@ cdef struct Queue:
 cdef inline int check_caller() except -1:
     """Raise unless this thread of this process may communicate. First of all: after a fork, even an
     import may wait for a lock that nobody holds any more."""
-    if guarded or cc_thread.busy:
+    if guarded or in_flight_owner == pthread_self():
         guard()
     return 0
 
 
 cdef inline int enter(Queue *queue) except -1:
     """Come to be the one thread inside; wait for it without the GIL."""
-    cdef unsigned long me = PyThread_get_thread_ident()
-    cc_thread.communicates = 1
+    global cc_communicates
+    cdef unsigned long me = pthread_self()
+    cc_communicates = 1
     if queue.owner == 0:
         queue.owner = me
         return 0
@@ -153,19 +149,22 @@ cdef int queue_up(Queue *queue, unsigned long me) except -1:
 
 
 cdef inline void lock_in_flight() noexcept nogil:
+    global in_flight_owner
     pthread_mutex_lock(&in_flight_lock)
-    cc_thread.busy += 1
+    in_flight_owner = pthread_self()
 
 
 cdef inline bint try_lock_in_flight() noexcept nogil:
+    global in_flight_owner
     if pthread_mutex_trylock(&in_flight_lock):
         return False
-    cc_thread.busy += 1
+    in_flight_owner = pthread_self()
     return True
 
 
 cdef inline void unlock_in_flight() noexcept nogil:
-    cc_thread.busy -= 1
+    global in_flight_owner
+    in_flight_owner = 0
     pthread_mutex_unlock(&in_flight_lock)
 
 
@@ -191,13 +190,13 @@ def guard():
             f"this process was forked from {world_place}, and MPI does not survive a fork: "
             f"communicate in the parent only, or start children anew (multiprocessing's 'spawn')"
         )
-    if funneled and PyThread_get_thread_ident() != main_thread:
+    if funneled and pthread_self() != main_thread:
         raise CommunicatorError(
             "MPI was initialised so that only its main thread may communicate, and this is "
             "another: let mpi4py ask for the thread level 'multiple', which is its default "
             "(mpi4py.rc.thread_level, MPI4PY_RC_THREAD_LEVEL)"
         )
-    if cc_thread.busy:
+    if in_flight_owner == pthread_self():
         raise CommunicatorError(
             "this thread is inside a collective already; a user's fold cannot call the library"
         )
@@ -205,7 +204,7 @@ def guard():
 
 def communicates():
     """Say whether the calling thread has ever called a collective. Local."""
-    return bool(cc_thread.communicates)
+    return bool(cc_communicates)
 
 
 cdef int note_threads(object MPI) except -1:
@@ -220,7 +219,7 @@ cdef int note_threads(object MPI) except -1:
     world = MPI.COMM_WORLD
     world_place = f"rank {world.Get_rank()} of {world.Get_size()}"
     serialized, funneled, guarded = is_serialized, is_funneled, is_funneled
-    main_thread = PyThread_get_thread_ident()
+    main_thread = pthread_self()
     # Registered after mpi4py's own, it runs before it.
     if Py_AtExit(leave_child):
         raise ImportError("Python has no room for another exit function (Py_AtExit)")

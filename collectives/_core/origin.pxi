@@ -10,6 +10,8 @@ from collectives.origin import Origin
 
 cdef extern from *:
     """
+    #include <frameobject.h> /* for Python 3.10 */
+
     #if PY_VERSION_HEX >= 0x030B0000
     #define cc_lasti PyFrame_GetLasti
     #define cc_line(code, at) PyCode_Addr2Line((PyCodeObject *)(code), at)

@@ -32,7 +32,7 @@ def forsaken(Engine engine):
 
     Waits for nothing, not even for a lock: a finalizer calls this, anywhere.
     """
-    if not (forked or funneled and PyThread_get_thread_ident() != main_thread):
+    if not (forked or funneled and pthread_self() != main_thread):
         if try_lock_in_flight():
             advance_in_flight()
             unlock_in_flight()
@@ -194,4 +194,4 @@ cdef class Request:
         return f"{title(self.plan)}: {waiting(self.op)}"
 
     def __repr__(self):
-        return f"<Request of {title(self.plan)}: {self.state() or 'complete'}>"
+        return f"<Request of {self.state() or title(self.plan) + ': complete'}>"

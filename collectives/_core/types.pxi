@@ -152,6 +152,7 @@ cdef struct Operation:
     int itemsize
     int cut
     int whole
+    int sends_nothing  # whether messages without elements travel, too
     int window
     int tag
     cc_fold_fn fold  # NULL: `user` folds

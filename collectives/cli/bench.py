@@ -43,7 +43,12 @@ def add_parser(commands: Any) -> None:
     add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2)")
     add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
     add("-e", "--end", type=arguments.nbytes, default=64 << 20, metavar="SIZE", help="default: 64M")
-    add("-f", "--factor", type=arguments.positive, help="between sizes (default: 4)")
+    add(
+        "-f",
+        "--factor",
+        type=arguments.positive,
+        help="between sizes (default: 4; with --consistency 2)",
+    )
     add("--dtype", default="float32", help="default: float32")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
     add("--root", type=int, default=0, help="root of a rooted collective")

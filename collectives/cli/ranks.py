@@ -58,7 +58,9 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     before = None
     for settings, asked, count, left_out in _course(options, comm.size, dtype):
         if first and settings.operation != before:
-            _print(_heading(options, settings.operation, left_out))
+            # Where operations take turns, the titles once are enough.
+            titles = report.title() if before is None or not options.consistency else []
+            _print([*_heading(options, settings.operation, left_out), *titles])
         before = settings.operation
         measured = bench.measure(settings, count)
         operation = OPERATIONS[settings.operation]
@@ -131,10 +133,9 @@ def _sizes(
 
 
 def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> list[str]:
-    """Return the lines above the table of an operation."""
-    operation = OPERATIONS[name]
-    what = f"{name} {options.op.lower()}" if operation.reduces else name
-    return [f"# {what}", *(f"# left out: {text}" for text in left_out), *report.title()]
+    """Return the lines that say what is measured."""
+    what = f"{name} {options.op.lower()}" if OPERATIONS[name].reduces else name
+    return [f"# {what}", *(f"# left out: {text}" for text in left_out)]
 
 
 def _dtype(name: str) -> Any:

@@ -44,7 +44,7 @@ def lines(run: dict[str, Any]) -> list[str]:
                 if each is not None:
                     worst[what] = max(worst.get(what, (0.0, "")), (each["ratio"], where))
     head = [
-        f"{run['mpi']}, {run['ranks']} ranks: the default's time over that of MPI's own; after a "
+        f"{run['mpi']}, {_ranks(run['ranks'])}: the default's time over that of MPI's own; after a "
         f"comma the best algorithm's, where it is another; above {SLOW} in bold.",
         "",
         f"| bytes | {' | '.join(names)} |",
@@ -78,6 +78,10 @@ def _cell(rows: list[dict[str, Any]]) -> str:
 def _ratio(row: dict[str, Any]) -> str:
     text = f"{row['ratio']:.2f}"
     return f"**{text}**" if row["ratio"] > SLOW else text
+
+
+def _ranks(p: int) -> str:
+    return f"{p} rank{'s' * (p != 1)}"
 
 
 def _bytes(size: int) -> str:

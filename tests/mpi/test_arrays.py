@@ -349,7 +349,7 @@ def test_refused_outputs(world, mutable):
     comm = world.comm
     x = mutable.make(mine(comm))
     for n, dtype, text in (
-        (4, np.float32, "out has 4 elements and x has 5"),
+        (4, np.float32, "out has 4 elements, and the result has 5"),
         (5, np.int32, "out is int32 and x is float32"),
     ):
         with pytest.raises(errors.BufferError, match=text):

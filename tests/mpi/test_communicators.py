@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives.errors import ArgumentError, CommunicatorError
+from collectives.spec import COLLECTIVES
 
 
 def works(comm):
@@ -122,7 +123,7 @@ def test_timeout(world, environ):
 
 def test_explain(world):
     comm = world.comm
-    for collective in ("allreduce", "reduce", "broadcast", "barrier"):
+    for collective in COLLECTIVES:
         for nbytes in (0, 8, 2**20):
             decision = comm.explain(collective, nbytes)
             group = "1 rank" if comm.size == 1 else f"{comm.size} ranks"

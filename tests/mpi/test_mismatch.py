@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from forms import CUT, VECTOR, WHOLE
 
 import collectives as cc
 from collectives import errors
@@ -102,7 +103,7 @@ REFUSED = {
     "out": (
         lambda comm: comm.allreduce(X, np.ones(3)),
         BufferError,
-        "out has 3 elements and x has 8",
+        "out has 3 elements, and the result has 8",
     ),
     "dtype": (lambda comm: comm.allreduce(np.array([None])), TypeError, "x has dtype object"),
     "root": (lambda comm: comm.reduce(X, root=-1), ArgumentError, "root is -1"),
@@ -149,29 +150,37 @@ def attempt(call):
     return ""
 
 
-@pytest.mark.parametrize("count", [5, 100])
-def test_a_wrong_length_is_noticed_without_validation(world, fresh, count):
+@pytest.mark.parametrize(
+    ("forms", "count"),
+    [(WHOLE, 5), (CUT, 100), (VECTOR, 5)],
+    ids=["whole-5", "cut-100", "vector-5"],
+)
+def test_a_wrong_length_is_noticed_without_validation(world, fresh, forms, count):
     """Rank 0 has another count: somebody gets a message of a length that was not due."""
     p = world.comm.size
     if p == 1:
         pytest.skip("one rank agrees with itself")
     usable = [
-        name
-        for name in cc.algorithms.names("allreduce")
-        if not cc.algorithms.get("allreduce", name).refusal(p)
+        (form, name)
+        for form in forms
+        for name in form.algorithms()
+        if not cc.algorithms.get(form.collective, name).refusal(p)
     ]
-    x = np.ones(count if world.comm.rank == 0 else 40)
     requests = []
-    for name in usable:
-        comm = fresh(validate=False, timeout=1.0 if name == usable[0] else 0.1)
-        requests.append(comm.iallreduce(x, algorithm=name))
+    for form, name in usable:
+        comm = fresh(validate=False, timeout=1.0 if not requests else 0.05)
+        case = form(p, 40)
+        case.n = count if comm.rank == 0 else 40
+        case.counts = np.full_like(case.counts, case.n)
+        requests.append(case.call(comm, algorithm=name, start=True))
     # Whoever waits for the first moves all others, too: these need no second of their own.
     told = [attempt(request.wait) for request in requests]
-    for name, texts in zip(usable, zip(*world.mpi.allgather(told), strict=True), strict=True):
-        assert any(texts), name
+    said = zip(*world.mpi.allgather(told), strict=True)
+    for (form, name), texts in zip(usable, said, strict=True):
+        assert any(texts), (form.name, name)
         for text in filter(None, texts):
             assert re.match(
-                rf"allreduce '{name}' on {p} ranks: rank \d+, round \d+: "
+                rf"{form.collective} '{name}' on {p} ranks(, root 0)?: rank \d+, round \d+: "
                 r"got (more|\d+) bytes from rank \d+ where \d+ were due; the ranks did not call",
                 text,
             ), text

@@ -204,8 +204,8 @@ def test_repr_says_how_far_it_is(world):
     comm = world.comm
     request = comm.iallreduce(np.ones(3), algorithm="ring")
     request.wait()
-    text = f"<Request of allreduce 'ring' on {comm.size} ranks: complete>"
-    assert repr(request) == text
+    ranks = f"{comm.size} rank{'s' * (comm.size > 1)}"
+    assert repr(request) == f"<Request of allreduce 'ring' on {ranks}: complete>"
 
 
 def test_pending_operations_are_listed(plain):
@@ -216,8 +216,7 @@ def test_pending_operations_are_listed(plain):
     if comm.rank == 0:
         request = comm.iallreduce(np.ones(3), algorithm="tree")
         start = f"<Request of allreduce 'tree' on {comm.size} ranks: "
-        assert repr(request).startswith(start)
-        assert "round 1, segment 1 of 1 waits for rank 1 to send" in repr(request)
+        assert repr(request).startswith(f"{start}round 1, segment 1 of 1 waits for rank 1 to send")
         with pytest.raises(cc.errors.CommunicatorError, match="in flight: allreduce 'tree' on"):
             comm.free()
         plain.mpi.Barrier()

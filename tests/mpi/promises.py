@@ -1,0 +1,393 @@
+"""What all collectives promise alike: one body of tests, which each test file runs for its own.
+
+A class of tests inherits `Promises` and names its form; pytest sees only those classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+
+import numpy as np
+import pytest
+from cases import (
+    DTYPES,
+    FULL,
+    LARGE,
+    SUPPORTED,
+    digest,
+    longer,
+    sizes,
+)
+from forms import MPI_OPS, Form
+from interpreter import run
+
+import collectives as cc
+from collectives import errors
+
+# By default one dtype of each size, and of each kind of kernel where there are kernels.
+MOVED = DTYPES if FULL else ("bool", "bfloat16", "float32", "int64", "complex128")
+FOLDED = DTYPES if FULL else ("bool", "uint8", "int64", "bfloat16", "float32", "complex64")
+
+
+def strided(x):
+    return np.stack([x, x[::-1]], axis=1)[:, 0]
+
+
+INPUTS = {
+    "strided": strided,
+    "backwards": lambda x: x[::-1].copy()[::-1],
+    "memoryview": memoryview,
+    "strided memoryview": lambda x: memoryview(np.repeat(x, 2))[::2],
+    "fortran": lambda x: np.asfortranarray(x.reshape(2 - x.size % 2, -1)),
+}
+
+
+class Promises:
+    """The tests; `form` is the collective."""
+
+    form: type[Form]
+
+    def pytest_generate_tests(self, metafunc):
+        names = self.form.algorithms()
+        if "algorithm" in metafunc.fixturenames:
+            metafunc.parametrize("algorithm", names)
+        if "dtype" in metafunc.fixturenames:
+            dtypes = FOLDED if self.form.reduces else MOVED
+            # Vector forms differ in where parts lie, not in what is done with them.
+            few = dtypes[-2:] if self.form.vector and not FULL else dtypes
+            metafunc.parametrize("dtype", few)
+        if "difference" in metafunc.fixturenames:
+            kinds = ["dtype", "algorithm", "barrier"]
+            kinds += ["count"] * (self.form.name != "alltoallv")
+            kinds += ["root"] * self.form.rooted + ["op"] * self.form.reduces
+            metafunc.parametrize("difference", kinds)
+
+    def skip_unless_runnable(self, name, p):
+        refusal = cc.algorithms.get(self.form.collective, name).refusal(p)
+        if refusal:
+            pytest.skip(refusal)
+
+    def runnable(self, p):
+        rows = [cc.algorithms.get(self.form.collective, name) for name in self.form.algorithms()]
+        return [row.name for row in rows if row.refusal(p) is None]
+
+    def roots(self, p):
+        return range(p) if self.form.rooted else [0]
+
+    def ops(self, dtype):
+        if not self.form.reduces:
+            return ["SUM"]
+        averaged = self.form.collective not in ("scan", "exscan")
+        return [op for op in SUPPORTED if dtype in SUPPORTED[op] and (op != "AVG" or averaged)]
+
+    def test_matrix(self, plain, algorithm, dtype):
+        """Every operation and length, with the roots in turn, in flight together."""
+        comm = plain.comm
+        p, rank = comm.size, comm.rank
+        self.skip_unless_runnable(algorithm, p)
+        cases = [(op, n) for op in self.ops(dtype) for n in sizes(p) if n < LARGE]
+        forms = [
+            self.form(p, n, dtype=dtype, op=op, root=turn % p, seed=turn)
+            for turn, (op, n) in enumerate(cases)
+        ]
+        requests = [form.call(comm, algorithm=algorithm, start=True) for form in forms]
+        results = [request.wait() for request in requests]
+        for form, result in zip(forms, results, strict=True):
+            form.verify(result, rank)
+        for turn, (form, result) in enumerate(zip(forms, results, strict=True)):
+            if FULL or turn % 7 == 0:
+                again = form.call(comm, algorithm=algorithm)
+                assert (again is None) == (result is None)
+                assert again is None or digest(again) == digest(result)
+
+    def test_every_root_of_every_communicator(self, group):
+        comm = group.comm
+        p = comm.size
+        lengths = (0, 1, p + 1, 1009)
+        for name in [*self.runnable(p), None]:
+            for root in self.roots(p):
+                for n in (lengths[root % 3], 1009) if self.form.rooted else lengths:
+                    form = self.form(p, n, dtype="int32", root=root, seed=root)
+                    changes = {"root": np.uint8(root)} if form.rooted and n == 1 else {}
+                    form.verify(form.call(comm, algorithm=name, **changes), comm.rank)
+
+    @pytest.mark.parametrize("number", ["int32", "float64"])
+    def test_agrees_with_mpi(self, world, number):
+        comm = world.comm
+        rng = np.random.default_rng([comm.rank, len(number)])
+        for op in MPI_OPS if self.form.reduces else ["SUM"]:
+            for turn, n in enumerate(sizes(comm.size)):
+                form = self.form(comm.size, n, dtype=number, op=op, root=turn % comm.size)
+                x = rng.uniform(-2, 2, form.x(comm.rank).size)
+                x = np.rint(1000 * x).astype(number) if number == "int32" else x
+                ours, theirs = form.call(comm, x), form.theirs(world.mpi, x)
+                assert (ours is None) == (theirs is None)
+                if ours is None:
+                    continue
+                ours = ours.reshape(-1)
+                if number == "int32" or op in ("MIN", "MAX") or not self.form.reduces:
+                    np.testing.assert_array_equal(ours, theirs)
+                else:
+                    most = 2.0**comm.size if op == "PROD" else 2 * comm.size
+                    atol = 2 * comm.size * 2.3e-16 * most
+                    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
+
+    def test_where_the_result_goes(self, world, algorithm):
+        """A new array, `out` and shared memory hold the same bits; the input is not changed."""
+        comm = world.comm
+        rank = comm.rank
+        self.skip_unless_runnable(algorithm, comm.size)
+        form = self.form(comm.size, 1009, root=comm.size - 1)
+        x = form.x(rank).copy()
+        new = form.call(comm, x, algorithm=algorithm)
+        out = form.empty(rank)
+        got = form.call(comm, x, out, algorithm=algorithm)
+        assert digest(x) == digest(form.x(rank))
+        given, shared = form.shared(rank)
+        inside = form.call(comm, given, shared, algorithm=algorithm)
+        form.verify(new, rank)
+        if new is None:
+            assert got is inside is None
+            assert digest(given) == digest(form.x(rank))
+        else:
+            assert got is out
+            assert inside is shared
+            assert new.size == 0 or not np.shares_memory(new, x)
+            assert digest(new) == digest(out) == digest(shared)
+
+    @pytest.mark.parametrize("nbytes", [64, 1000] if FULL else [64])
+    def test_segments_change_no_bits(self, plain, segments, algorithm, nbytes):
+        comm = plain.comm
+        rank = comm.rank
+        self.skip_unless_runnable(algorithm, comm.size)
+        long = longer(nbytes) // (comm.size if self.form.cut else 1)
+        for dtype, n in (("float32", 101), ("float32", long), ("complex128", 7)):
+            form = self.form(comm.size, n, dtype=dtype, root=comm.size // 2)
+            with segments(comm, 0):
+                want = form.call(comm, algorithm=algorithm)
+            form.verify(want, rank)
+            given, shared = form.shared(rank)
+            with segments(comm, nbytes):
+                got = form.call(comm, algorithm=algorithm)
+                inside = form.call(comm, given, shared, algorithm=algorithm)
+            if want is not None:
+                assert digest(got) == digest(want) == digest(inside), (dtype, n)
+
+    def test_large(self, world, algorithm):
+        comm = world.comm
+        self.skip_unless_runnable(algorithm, comm.size)
+        whole = self.form.collective in ("scan", "exscan")
+        n = LARGE if whole else LARGE // comm.size + 1
+        form = self.form(comm.size, n, root=comm.size - 1)
+        form.verify(form.call(comm, algorithm=algorithm), comm.rank)
+
+    def test_agrees_with_the_plain_interpreter(self, world, algorithm):
+        """The core folds in the order of the plan: equal bits, on every rank."""
+        comm = world.comm
+        self.skip_unless_runnable(algorithm, comm.size)
+        form = self.form(comm.size, 101, root=comm.size - 1)
+        got = form.call(comm, algorithm=algorithm)
+        digests = world.mpi.gather(None if got is None else digest(got))
+        if comm.rank:
+            return
+        row = cc.algorithms.get(form.collective, algorithm)
+        lengths = form.counts.reshape(-1).tolist()
+        inputs = [
+            form.x(r) if row.collective.inputs(r, comm.size, form.root) else form.x(r)[:0]
+            for r in range(comm.size)
+        ]
+        for r, parts in enumerate(run(row, inputs, form.root, np.add, lengths)):
+            want = digest(np.concatenate(list(parts.values()))) if parts else None
+            assert digests[r] == want
+
+    def test_inputs(self, world):
+        """What is not contiguous is packed; the result is as long, and the input unchanged."""
+        comm = world.comm
+        form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
+        for change in INPUTS.values():
+            x = change(form.x(comm.rank))
+            before = bytes(np.asarray(x))
+            for out in (None, form.empty(comm.rank)):
+                got = form.call(comm, x, out)
+                form.verify(None if got is None else got.reshape(-1), comm.rank)
+            assert bytes(np.asarray(x)) == before
+
+    def test_completed_in_other_orders_on_other_ranks(self, world):
+        comm = world.comm
+        names = self.runnable(comm.size)
+        forms = [
+            self.form(comm.size, 1 + 37 * k, dtype="int32", root=k % comm.size, seed=k)
+            for k in range(12)
+        ]
+        requests = [
+            form.call(comm, algorithm=names[k % len(names)], start=True)
+            for k, form in enumerate(forms)
+        ]
+        for k in random.Random(comm.rank).sample(range(12), 12):
+            if k % 3 == 0:
+                while not requests[k].test():
+                    pass
+            forms[k].verify(requests[k].wait(), comm.rank)
+            assert requests[k].wait() is requests[k].wait()
+
+    # -- errors: each leaves the communicator usable ---------------------------------------------
+
+    def refused(self, comm, text, error=errors.ArgumentError, **arguments):
+        """Have a call refused that is right but for `arguments`."""
+        form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
+        x, out = arguments.pop("x", None), arguments.pop("out", None)
+        for start in (False, True):
+            with pytest.raises(error, match=text):
+                form.call(comm, x, out, start=start, **arguments)
+        form.verify(form.call(comm), comm.rank)
+
+    def test_wrong_algorithm(self, world):
+        known = ", ".join(cc.algorithms.names(self.form.collective))
+        text = f"{self.form.collective} has no algorithm 'nonsense'; it has: {known}"
+        self.refused(world.comm, text, algorithm="nonsense")
+        self.refused(world.comm, "algorithm is 3, and must be a name or None", algorithm=3)
+
+    def test_wrong_root(self, world):
+        if not self.form.rooted:
+            with pytest.raises(TypeError, match="unexpected keyword argument 'root'"):
+                self.form(world.comm.size, 6).call(world.comm, root=0)
+            return
+        for root in (-1, 10**6, 2**70, None, "0", 0.0, [0], np.float32(0)):
+            number = "" if isinstance(root, int) else "an integer "
+            text = f"root is {root!r}, and must be {number}in 0..{world.comm.size - 1}"
+            self.refused(world.comm, re.escape(text), root=root)
+
+    def test_wrong_op(self, world):
+        if not self.form.reduces:
+            with pytest.raises(TypeError, match="unexpected keyword argument 'op'"):
+                self.form(world.comm.size, 6).call(world.comm, op=cc.SUM)
+            return
+        for op in ("sum", None, np.add):
+            self.refused(world.comm, r"op is .*, and must be one of collectives\.SUM", op=op)
+        text = "BAND is not defined on float64; it is on bool, int8"
+        self.refused(world.comm, text, errors.UnsupportedTypeError, op=cc.BAND)
+
+    def test_wrong_input(self, world):
+        for x, text, error in (
+            ([1.0], "x is a list, which has no buffer; pass np.asarray", BufferError),
+            (np.array([None]), "x has dtype object; supported are bool", TypeError),
+            (np.zeros(2, "i4,f4"), "x has dtype .*supported are bool", TypeError),
+            ("abc", "x is a str, which has no buffer$", errors.BufferError),
+        ):
+            self.refused(world.comm, text, error, x=x)
+
+    def test_wrong_output(self, world):
+        """Where a rank gets no result, `out` is not looked at."""
+        comm = world.comm
+        form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
+        right = form.empty(comm.rank)
+        n = 0 if right is None else right.size
+        locked = np.zeros(n)
+        locked.flags.writeable = False
+        wrong = {
+            f"out has {n + 1} elements, and the result has {n}; they must be": np.zeros(n + 1),
+            "out is float32 and x is float64; they must be equal": np.zeros(n, "f4"),
+            r"out is not C-contiguous \(shape": np.zeros((n + 2, 2))[:, 0],
+            "out is read-only, and would be written": locked,
+            "out is a list, which has no buffer": [0.0] * n,
+        }
+        for text, out in wrong.items():
+            self.one_refuses(comm, form, right is not None, text, None, out)
+
+    def one_refuses(self, comm, form, refuses, text, *arrays):
+        """Have some ranks refuse a call; the others hear of it, if there are any who refuse."""
+        if refuses:
+            with pytest.raises(errors.BufferError, match=text):
+                form.call(comm, *arrays)
+        elif comm.size == 1:
+            assert form.call(comm, *arrays) is None
+        else:
+            told = rf"refused {form.name}\(BufferError: out "
+            with pytest.raises(errors.MismatchError, match=told):
+                form.call(comm, *arrays)
+        form.verify(form.call(comm), comm.rank)
+
+    def test_partial_overlap(self, world):
+        """Memory that is shared in another way than a call in place has it is refused."""
+        comm = world.comm
+        form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
+        if form.collective == "alltoall" or form.vector:
+            pytest.skip("its input is copied where it overlaps, or some of its parts are empty")
+        x, out = form.shared(comm.rank)
+        start_x, start_out = (a.__array_interface__["data"][0] // 8 for a in (x, out))
+        ahead = start_out + 1 - start_x
+        base = max(0, -ahead)
+        memory = np.zeros(base + max(x.size, ahead + out.size))
+        x = memory[base:][: x.size]
+        out = memory[base + ahead :][: out.size]
+        assert np.shares_memory(x, out)
+        remedy = {
+            "allgather": "x as the part of out that it becomes",
+            "gather": "x as the part of out that it becomes",
+            "scatter": "out as this rank's part of x",
+            "reduce_scatter": "out as this rank's part of x",
+        }.get(form.collective, "out=x")
+        if comm.size == 1:
+            remedy = "out=x"
+        text = f"out overlaps x in part; pass {remedy}, or arrays that share no memory"
+        alone = form.rooted and comm.rank != form.root
+        refuses = form.wanted(comm.rank) is not None and not alone
+        self.one_refuses(comm, form, refuses, text, x, out)
+
+    def test_every_rank_is_told_who_called_what(self, world, difference):
+        comm = world.comm
+        p, name = comm.size, self.form.name
+        if p == 1:
+            pytest.skip("one rank agrees with itself")
+        other = {
+            "count": {"n": 7},
+            "dtype": {"dtype": "float64"},
+            "root": {"root": 1},
+            "op": {"op": "MAX"},
+        }.get(difference, {})
+        form = self.form(p, 6, dtype="int64")
+        odd_form = self.form(p, **{"n": 6, "dtype": "int64"} | other)
+        algorithms = self.form.algorithms()
+        other_choice = 0 if difference == "algorithm" else -1
+        text = {
+            "count": "counts=" if form.vector else rf"count={odd_form.total}\b",
+            "dtype": "dtype=float64",
+            "root": "root=1",
+            "op": "op=MAX",
+            "algorithm": f"algorithm={algorithms[0]}",
+            "barrier": "",
+        }[difference]
+        for odd in {0, p - 1}:
+            which, choice = (form, -1) if comm.rank != odd else (odd_form, other_choice)
+            call = functools.partial(which.call, comm, algorithm=algorithms[choice])
+            if comm.rank == odd and difference == "barrier":
+                call = comm.barrier
+            with pytest.raises(errors.MismatchError, match="the ranks do not agree: ") as caught:
+                call()
+            told = str(caught.value)
+            called = "barrier" if difference == "barrier" else name
+            assert re.search(rf"\brank {odd} called {called}\([^;]*{text}", told), told
+            ours = rf"called {name}\([^;]*dtype=int64[^;]*={algorithms[-1]}\b"
+            if difference == "barrier":  # which may come at the exchange of counts
+                ours = f"called {form.collective}"
+            assert re.search(ours, told), told
+            world.agree(told)
+            form.verify(form.call(comm), comm.rank)
+
+    def test_a_refused_call_is_told_to_the_others(self, world):
+        comm = world.comm
+        if comm.size == 1:
+            pytest.skip("nobody to tell")
+        form = self.form(comm.size, 6)
+        for odd in {0, comm.size - 1}:
+            for exchange in {False, form.vector}:
+                if comm.rank == odd:
+                    with pytest.raises(errors.BufferError, match="x is a list"):
+                        form.call(comm, [1.0], exchange=exchange)
+                else:
+                    text = rf"rank {odd} refused {form.name}\(BufferError: x is a list"
+                    with pytest.raises(errors.MismatchError, match=text):
+                        form.call(comm, exchange=exchange)
+                form.verify(form.call(comm), comm.rank)

@@ -1,0 +1,76 @@
+"""gather: what every rank gives, on the root."""
+
+import numpy as np
+import pytest
+from cases import names
+from forms import Gather
+from promises import Promises
+
+import collectives as cc
+from collectives import errors
+
+
+class TestGather(Promises):
+    form = Gather
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (3, 4, 5)])
+def test_ranks_come_first(world, shape):
+    comm = world.comm
+    for root in {0, comm.size - 1}:
+        y = comm.gather(np.full(shape, comm.rank), root=root)
+        if comm.rank != root:
+            assert y is None
+            continue
+        assert y.shape == (comm.size, *shape)
+        for r in range(comm.size):
+            assert (y[r] == r).all()
+
+
+def test_out_is_ignored_where_nothing_arrives(world):
+    comm = world.comm
+    out = np.empty((comm.size, 3)) if comm.rank == 0 else "not an array"
+    y = comm.gather(np.full(3, float(comm.rank)), out)
+    if comm.rank == 0:
+        assert y is out
+        assert (out == np.arange(comm.size)[:, None]).all()
+
+
+@pytest.mark.parametrize("algorithm", names("gather"))
+def test_in_place_for_a_matrix(world, algorithm):
+    """On the root, x is the row of `out` that it becomes; elsewhere out[rank] may be anything."""
+    comm = world.comm
+    for root in range(comm.size):
+        y = np.zeros((comm.size, 10), np.int64)
+        y[comm.rank] = comm.rank
+        comm.gather(y[comm.rank], y, root=root, algorithm=algorithm)
+        rows = (
+            np.arange(comm.size)
+            if comm.rank == root
+            else [comm.rank * (r == comm.rank) for r in range(comm.size)]
+        )
+        np.testing.assert_array_equal(y, np.repeat(rows, 10).reshape(comm.size, 10))
+
+
+def test_x_is_out(world):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank has all there is")
+    y = np.zeros((comm.size, 2))
+    n = y.size
+    with pytest.raises(
+        errors.BufferError if comm.rank == 0 else errors.MismatchError,
+        match=f"out has {n} elements, and the result has {n * comm.size}; they must be equal",
+    ):
+        comm.gather(y, y)
+    comm.barrier()
+
+
+def test_module_function(world):
+    comm = world.comm
+    y, z = cc.gather(np.array(comm.rank)), cc.igather(np.array(comm.rank), root=0).wait()
+    if comm.rank == 0:
+        np.testing.assert_array_equal(y, np.arange(comm.size))
+        np.testing.assert_array_equal(z, np.arange(comm.size))
+    else:
+        assert y is z is None

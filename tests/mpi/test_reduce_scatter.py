@@ -1,0 +1,105 @@
+"""reduce_scatter: each rank gets its part of what all ranks give together."""
+
+import numpy as np
+import pytest
+from cases import COMPLEX, FLOATS, FULL, names, verify
+from forms import ReduceScatter
+from promises import Promises
+
+import collectives as cc
+from collectives import errors
+
+ALGORITHMS = names("reduce_scatter")
+
+
+class TestReduceScatter(Promises):
+    form = ReduceScatter
+
+
+@pytest.mark.parametrize("rest", [(), (1,), (3, 4), (0,)])
+def test_parts_along_the_first_axis(world, rest):
+    comm = world.comm
+    p = comm.size
+    x = np.arange(2 * p * int(np.prod(rest))).reshape(2 * p, *rest)
+    y = comm.reduce_scatter(x)
+    assert y.shape == (2, *rest)
+    np.testing.assert_array_equal(y, p * x[2 * comm.rank :][:2])
+
+
+def test_flat_where_the_first_axis_cannot_be_cut(world):
+    comm = world.comm
+    p = comm.size
+    x = np.arange(3 * p * (p + 1)).reshape(p + 1, 3 * p)
+    y = comm.reduce_scatter(x)
+    cuts = (p + 1) % p == 0
+    assert y.shape == ((2, 3) if cuts and p > 1 else (2, 3 * p) if cuts else (3 * (p + 1),))
+    np.testing.assert_array_equal(y.reshape(-1), p * x.reshape(p, -1)[comm.rank])
+
+
+def test_what_cannot_be_shared_equally(world):
+    comm = world.comm
+    p = comm.size
+    if p == 1:
+        pytest.skip("one rank gets all")
+    text = f"x has {2 * p + 1} elements, which {p} ranks cannot share equally; reduce_scatterv"
+    with pytest.raises(errors.ArgumentError, match=text):
+        comm.reduce_scatter(np.ones(2 * p + 1))
+    with pytest.raises(errors.ArgumentError, match=text):
+        comm.reduce_scatter(np.ones((1, 2 * p + 1)), np.ones(2))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("nbytes", [0, 64])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_in_place_leaves_the_other_parts(world, segments, algorithm, nbytes):
+    comm = world.comm
+    p = comm.size
+    x = np.arange(100.0 * p).reshape(p, 100) + comm.rank
+    want = x.copy()
+    want[comm.rank] = p * np.arange(100.0 * p).reshape(p, 100)[comm.rank] + p * (p - 1) / 2
+    mine = x[comm.rank]
+    with segments(comm, nbytes):
+        assert comm.reduce_scatter(x, mine, algorithm=algorithm) is mine
+    np.testing.assert_array_equal(x, want)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX] if FULL else ["bfloat16", "complex128"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_scales(world, segments, algorithm, dtype):
+    comm = world.comm
+    form = ReduceScatter(comm.size, 101, dtype=dtype)
+    x = form.x(comm.rank)
+    for nbytes in (0, 64):
+        with segments(comm, nbytes):
+            y = comm.reduce_scatter(x, prescale=0.5, postscale=-3.0, algorithm=algorithm)
+            z = comm.reduce_scatter(x, op=cc.AVG, prescale=2.0, algorithm=algorithm)
+            inside = x.copy()
+            comm.reduce_scatter(inside, inside[form.part(comm.rank)], prescale=0.5)
+        full = np.concatenate(comm.mpi.allgather(y))
+        verify(full, "SUM", dtype, form.total, comm.size, -1.5)
+        verify(np.concatenate(comm.mpi.allgather(z)), "AVG", dtype, form.total, comm.size, 2.0)
+        mine = inside[form.part(comm.rank)]
+        verify(np.concatenate(comm.mpi.allgather(mine)), "SUM", dtype, form.total, comm.size, 0.5)
+        others = np.delete(inside, np.r_[form.part(comm.rank)])
+        np.testing.assert_array_equal(others, np.delete(x, np.r_[form.part(comm.rank)]))
+
+
+def test_integers_are_not_scaled(world):
+    for scale in ("prescale", "postscale"):
+        with pytest.raises(errors.UnsupportedTypeError, match="need a floating dtype"):
+            world.comm.reduce_scatter(np.ones(world.comm.size, np.int64), **{scale: 0.5})
+    world.comm.barrier()
+
+
+def test_then_allgather_is_an_allreduce(world):
+    comm = world.comm
+    x = np.random.default_rng(comm.rank).integers(-99, 99, 100 * comm.size)
+    y = comm.allgather(comm.reduce_scatter(x)).reshape(-1)
+    np.testing.assert_array_equal(y, comm.allreduce(x))
+
+
+def test_module_function(world):
+    comm = world.comm
+    x = np.arange(comm.size)
+    assert cc.reduce_scatter(x) == [comm.rank * comm.size]
+    assert cc.ireduce_scatter(x, op=cc.MAX).wait() == [comm.rank]

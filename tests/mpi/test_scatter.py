@@ -1,0 +1,113 @@
+"""scatter: each rank gets its part of what the root has."""
+
+import numpy as np
+import pytest
+from cases import names
+from forms import Scatter
+from promises import Promises
+
+import collectives as cc
+from collectives import errors
+
+ALGORITHMS = names("scatter")
+
+
+class TestScatter(Promises):
+    form = Scatter
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_but_an_out_where_the_root_is_not(world, algorithm):
+    comm = world.comm
+    for root in range(comm.size):
+        x = np.arange(3.0 * comm.size) if comm.rank == root else None
+        out = np.zeros((3, 1))
+        assert comm.scatter(x, out, root=root, algorithm=algorithm) is out
+        np.testing.assert_array_equal(out.reshape(3), np.arange(3.0) + 3 * comm.rank)
+
+
+def test_contents_are_read_on_the_root_only(world):
+    comm = world.comm
+    x = np.arange(2.0 * comm.size) if comm.rank == 0 else np.full(2 * comm.size, np.nan)
+    y = comm.scatter(x)
+    np.testing.assert_array_equal(y, 2.0 * comm.rank + np.arange(2))
+    assert comm.rank == 0 or np.isnan(x).all()
+
+
+def test_no_x(world):
+    """Without an array there is nothing that says what comes."""
+    comm = world.comm
+    with pytest.raises(errors.BufferError, match="x is a NoneType, which has no buffer"):
+        comm.scatter(None)
+    text = "x is a NoneType, which has no buffer"
+    with pytest.raises(errors.BufferError if comm.rank == 0 else errors.MismatchError, match=text):
+        comm.scatter(None, np.zeros(2))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("rest", [(), (3, 4), (0,)])
+def test_parts_along_the_first_axis(world, rest):
+    comm = world.comm
+    p = comm.size
+    x = np.arange(2 * p * int(np.prod(rest))).reshape(2 * p, *rest)
+    y = comm.scatter(x, root=p - 1)
+    assert y.shape == (2, *rest)
+    np.testing.assert_array_equal(y, x[2 * comm.rank :][:2])
+
+
+def test_flat_where_the_first_axis_cannot_be_cut(world):
+    comm = world.comm
+    p = comm.size
+    if p == 1:
+        pytest.skip("one rank gets all")
+    x = np.arange(3 * p).reshape(3, p) if 3 % p else np.arange(2 * p).reshape(1, 2 * p)
+    y = comm.scatter(x)
+    assert y.shape == (x.size // p,)
+    np.testing.assert_array_equal(y, x.reshape(p, -1)[comm.rank])
+
+
+def test_what_cannot_be_shared_equally(world):
+    comm = world.comm
+    p = comm.size
+    if p == 1:
+        pytest.skip("one rank gets all")
+    text = f"x has {p + 1} elements, which {p} ranks cannot share equally; scatterv takes a count"
+    with pytest.raises(errors.ArgumentError, match=text):
+        comm.scatter(np.ones(p + 1))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_in_place_leaves_the_other_parts(world, algorithm):
+    comm = world.comm
+    for root in {0, comm.size - 1}:
+        x = np.arange(10 * comm.size) + comm.rank
+        before = x.copy()
+        comm.scatter(x, x[10 * comm.rank :][:10], root=root, algorithm=algorithm)
+        before[10 * comm.rank :][:10] += root - comm.rank
+        np.testing.assert_array_equal(x, before)
+
+
+def test_out_of_another_length_is_told(world):
+    """Where a rank has an `out` and no x, its length says what the root must have."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("nobody to tell")
+    x = np.ones(2 * comm.size) if comm.rank == 0 else None
+    with pytest.raises(errors.MismatchError, match=rf"scatter\(count={3 * comm.size},"):
+        comm.scatter(x, np.ones(2 + (comm.rank == 1)))
+    comm.barrier()
+
+
+def test_gather_undoes_it(world):
+    comm = world.comm
+    x = np.random.default_rng(5).integers(0, 99, (comm.size, 7))
+    y = comm.gather(comm.scatter(x, root=0), root=0)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(y.reshape(x.shape), x)
+
+
+def test_module_function(world):
+    comm = world.comm
+    assert cc.scatter(np.arange(comm.size)) == [comm.rank]
+    assert cc.iscatter(np.arange(comm.size), root=comm.size - 1).wait() == [comm.rank]

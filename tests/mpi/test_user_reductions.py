@@ -1,0 +1,321 @@
+"""Operations that a user writes: cc.reduction, in every collective that folds."""
+
+import functools
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from cases import DTYPES, FULL, LARGE, contribution, dtype_of
+from forms import REDUCING, Allreduce, Exscan, Reduce, ReduceScatter, Scan
+
+import collectives as cc
+from collectives import errors
+from collectives.errors import ArgumentError, CommunicatorError, StallError
+
+every_form = pytest.mark.parametrize("form", REDUCING)
+
+
+def further(incoming, accumulator):
+    """Keep whichever is further from zero; of equals, the positive one."""
+    a, b = (each.astype(complex) for each in (incoming, accumulator))
+    better = (np.abs(a) > np.abs(b)) | ((np.abs(a) == np.abs(b)) & (a.real > b.real))
+    accumulator[better] = incoming[better]
+
+
+def product(incoming, accumulator):
+    """Multiply 2x2 matrices of 16-bit numbers, one in each element: the order matters."""
+    left, right = (each.view(np.uint16).reshape(-1, 2, 2) for each in (incoming, accumulator))
+    right[:] = left @ right
+
+
+def joined(incoming, accumulator):
+    """Join numbers of hexadecimal digits as strings are joined."""
+    shift = np.zeros_like(accumulator)
+    for digits in range(1, 17):
+        shift[accumulator >> np.uint64(4 * digits - 4) > 0] = digits
+    accumulator |= incoming << (np.uint64(4) * shift)
+
+
+FURTHER = cc.reduction(further)
+PRODUCT = cc.reduction(product, commutative=False)
+JOINED = cc.reduction(joined, commutative=False, name="joined")
+
+
+def folded(function, inputs):
+    """Return what a function makes of arrays, in their order."""
+
+    def step(left, right):
+        right = right.copy()
+        function(left, right)
+        return right
+
+    return functools.reduce(step, inputs)
+
+
+def wanted(form, function, inputs, r):
+    """Return the result of a rank, or None where it gets none."""
+    name = form.collective
+    if (name == "reduce" and r != form.root) or (name == "exscan" and r == 0):
+        return None
+    many = {"scan": r + 1, "exscan": r}.get(name, form.p)
+    result = folded(function, inputs[:many])
+    return result[form.part(r)] if form.cut else result
+
+
+def matrices(n, rank):
+    return np.random.default_rng([n, rank]).integers(0, 2**64 - 1, n, np.uint64, endpoint=True)
+
+
+def ordered(form):
+    rows = [cc.algorithms.get(form.collective, name) for name in form.algorithms()]
+    return [row.name for row in rows if row.keeps_order]
+
+
+@every_form
+def test_every_dtype(world, form):
+    for dtype in DTYPES:
+        hold_dtype(world.comm, form, dtype)
+
+
+def hold_dtype(comm, form, dtype):
+    seen = set()
+
+    def watched(incoming, accumulator):
+        seen.add((incoming.dtype, accumulator.dtype, incoming.ndim, incoming.size))
+        assert incoming.size == accumulator.size
+        assert accumulator.flags.writeable
+        further(incoming, accumulator)
+
+    for n in (0, 1, 101) if dtype == "float32" else (33,):
+        case = form(comm.size, n, dtype=dtype, root=comm.size - 1)
+        inputs = [case.x(r) for r in range(comm.size)]
+        got = case.call(comm, op=cc.reduction(watched))
+        want = wanted(case, further, inputs, comm.rank)
+        assert (got is None) == (want is None)
+        if got is not None:
+            np.testing.assert_array_equal(got, want)
+    assert {(a, b, ndim) for a, b, ndim, _ in seen} <= {(dtype_of(dtype), dtype_of(dtype), 1)}
+    assert all(size for *_, size in seen)
+
+
+@pytest.mark.parametrize("op", [PRODUCT, JOINED], ids=["product", "joined"])
+@every_form
+def test_the_order_of_the_ranks_is_kept(world, segments, form, op):
+    comm = world.comm
+    p = comm.size
+    for name in ordered(form):
+        for n, nbytes in ((0, 0), (1, 0), (p + 1, 0), (1009, 1000)):
+            case = form(p, n, dtype="uint64", root=n % p)
+            length = case.total if case.cut else n
+            inputs = [
+                np.full(length, r + 1, np.uint64) if op is JOINED else matrices(length, r)
+                for r in range(p)
+            ]
+            x = inputs[comm.rank]
+            before = x.copy()
+            with segments(comm, nbytes):
+                got = case.call(comm, x, op=op, algorithm=name)
+                again = case.call(comm, x, case.empty(comm.rank), op=op, algorithm=name, start=True)
+                again = again.wait()
+            np.testing.assert_array_equal(x, before)
+            want = wanted(case, op.function, inputs, comm.rank)
+            assert (got is None) == (again is None) == (want is None)
+            if want is not None:
+                np.testing.assert_array_equal(got, want)
+                np.testing.assert_array_equal(again, want)
+
+
+def test_joined_reads_as_the_ranks_stand(world):
+    """Of eight ranks: 0x12345678 everywhere, and one digit more on each in a scan."""
+    comm = world.comm
+    x = np.array([comm.rank + 1], np.uint64)
+    digits = "".join(f"{r + 1:x}" for r in range(comm.size))
+    assert f"{int(comm.allreduce(x, op=JOINED, algorithm='tree')[0]):x}" == digits
+    assert f"{int(comm.scan(x, op=JOINED)[0]):x}" == digits[: comm.rank + 1]
+
+
+@pytest.mark.parametrize("form", [Allreduce, Reduce, ReduceScatter])
+def test_large_and_in_order(world, form):
+    comm = world.comm
+    n = 2**16 if not FULL else LARGE
+    case = form(comm.size, n // comm.size if form.cut else n, dtype="uint64")
+    length = case.total
+    inputs = [matrices(length, r) for r in range(comm.size)]
+    for name in ordered(form):
+        got = case.call(comm, inputs[comm.rank], op=PRODUCT, algorithm=name)
+        want = wanted(case, product, inputs, comm.rank)
+        assert (got is None) == (want is None)
+        assert got is None or (got == want).all()
+
+
+@every_form
+def test_algorithms_that_fold_in_another_order_are_refused(world, form):
+    """By name; and where none is named, one that keeps the order is chosen."""
+    comm = world.comm
+    case = form(comm.size, 50, dtype="uint64")
+    length = case.total
+    inputs = [matrices(length, r) for r in range(comm.size)]
+    able = ordered(form)
+    for name in form.algorithms():
+        if name in able:
+            continue
+        text = (
+            f"op is not commutative, and {form.collective} '{name}' does not fold in rank order; "
+            f"pass algorithm=None or one that does: {', '.join(able)}"
+        )
+        with pytest.raises(ArgumentError, match=text):
+            case.call(comm, inputs[comm.rank], op=PRODUCT, algorithm=name)
+        case.call(comm, op=FURTHER, algorithm=name)  # whose order does not matter
+    for n in (1, 50, 5000):
+        case = form(comm.size, n, dtype="uint64")
+        inputs = [matrices(case.total, r) for r in range(comm.size)]
+        got = case.call(comm, inputs[comm.rank], op=PRODUCT)
+        want = wanted(case, product, inputs, comm.rank)
+        assert got is None if want is None else (got == want).all()
+
+
+@pytest.mark.parametrize("algorithm", Allreduce.algorithms())
+def test_commutative_ones_run_everywhere(world, segments, algorithm):
+    comm = world.comm
+    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
+        pytest.skip("it cannot run on this number of ranks")
+    inputs = [contribution("SUM", "int32", 1009, r) for r in range(comm.size)]
+    want = folded(further, inputs)
+    for nbytes in (0, 256):
+        with segments(comm, nbytes):
+            got = comm.allreduce(inputs[comm.rank], op=FURTHER, algorithm=algorithm)
+            x = inputs[comm.rank].copy()
+            assert comm.allreduce(x, x, op=FURTHER, algorithm=algorithm) is x
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(x, want)
+
+
+def test_many_in_flight(plain):
+    comm = plain.comm
+    p = comm.size
+    inputs = [[contribution("SUM", "int64", 50 + k, r) for r in range(p)] for k in range(20)]
+    requests = [comm.iallreduce(each[comm.rank], op=FURTHER) for each in inputs]
+    blocking = comm.allreduce(inputs[0][comm.rank])
+    gc.collect()
+    for request, each in zip(reversed(requests), reversed(inputs), strict=True):
+        np.testing.assert_array_equal(request.wait(), folded(further, each))
+    np.testing.assert_array_equal(blocking, np.sum(inputs[0], axis=0))
+
+
+def test_scales(world):
+    comm = world.comm
+    x = np.arange(5.0) + comm.rank
+    got = comm.allreduce(x, op=FURTHER, prescale=2.0, postscale=0.25)
+    np.testing.assert_array_equal(got, (np.arange(5.0) + comm.size - 1) / 2)
+    with pytest.raises(errors.UnsupportedTypeError, match="need a floating dtype"):
+        comm.allreduce(np.ones(3, int), op=FURTHER, prescale=2.0)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "scan"])
+def test_a_function_that_raises(world, fresh, collective):
+    """Whoever folds gets its error; the others wait for what does not come."""
+    comm = fresh(validate=False, timeout=0.3)
+
+    def fails(incoming, accumulator):
+        raise KeyError("no such fold")
+
+    algorithm = "tree" if collective == "allreduce" else "chain"
+    call = getattr(comm, collective)
+    told = "nothing"
+    try:
+        call(np.ones(3), op=cc.reduction(fails), algorithm=algorithm)
+    except KeyError as error:
+        told = error.args[0]
+    except StallError:
+        told = "stall"
+    everything = world.mpi.allgather(told)
+    assert ("no such fold" in everything) == (comm.size > 1)
+    if told != "nothing":
+        with pytest.raises(CommunicatorError, match=r"is broken: rank \d+ (failed|stalled) in"):
+            comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_a_function_that_raises_in_a_request(world, fresh):
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("one rank folds nothing")
+
+    def fails(incoming, accumulator):
+        raise ZeroDivisionError
+
+    request = comm.iallreduce(np.ones(3), op=cc.reduction(fails), algorithm="all_to_all")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            request.wait()
+    with pytest.raises(CommunicatorError, match="failed in allreduce 'all_to_all'"):
+        comm.barrier()
+    world.mpi.Barrier()
+
+
+def test_an_operand_that_is_written(world, fresh):
+    """`incoming` may be the caller's own array: writing it is refused."""
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("one rank folds nothing")
+    x = np.ones(3)
+
+    def swapped(incoming, accumulator):
+        incoming += accumulator
+
+    with pytest.raises(ValueError, match="read-only"):
+        comm.allreduce(x, op=cc.reduction(swapped), algorithm="all_to_all")
+    assert (x == 1).all()
+    world.mpi.Barrier()
+
+
+def test_interrupts_come_through(world, fresh):
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("one rank folds nothing")
+
+    def interrupted(incoming, accumulator):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        comm.allreduce(np.ones(3), op=cc.reduction(interrupted), algorithm="all_to_all")
+    world.mpi.Barrier()
+
+
+@pytest.mark.parametrize("fn", [None, 3, "max", [np.add]])
+def test_no_function(fn):
+    with pytest.raises(ArgumentError, match=r"fn is .*, and must be a function of two arrays"):
+        cc.reduction(fn)
+
+
+def test_names():
+    assert repr(FURTHER) == "<Reduction further>"
+    assert (JOINED.name, JOINED.commutative) == ("joined", False)
+    assert cc.reduction(functools.partial(further)).name == "function"
+    assert FURTHER.dtypes() == list(DTYPES)
+    again = pickle.loads(pickle.dumps(JOINED))
+    assert (again.name, again.function, again.commutative) == ("joined", joined, False)
+
+
+def test_different_operations_are_told(world):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    x = np.ones(3, np.uint64)
+    with pytest.raises(errors.MismatchError, match=r"op=(joined|SUM).*op=(joined|SUM)"):
+        comm.scan(x, op=JOINED if comm.rank else cc.SUM)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("form", [Scan, Exscan])
+def test_ufuncs_with_an_output(world, form):
+    """What a user may come with: a NumPy function that writes into its last argument."""
+    comm = world.comm
+    case = form(comm.size, 100, dtype="int64")
+    op = cc.reduction(lambda a, b: np.gcd(a, b, out=b), name="gcd")
+    inputs = [case.x(r) for r in range(comm.size)]
+    got = case.call(comm, op=op)
+    want = wanted(case, op.function, inputs, comm.rank)
+    assert got is None if want is None else (got == want).all()

@@ -1,0 +1,384 @@
+"""The vector forms: each rank gives, or gets, a number of elements of its own."""
+
+import numpy as np
+import pytest
+from cases import COMPLEX, FLOATS, verify
+from forms import VECTOR, Allgatherv, Alltoallv, Gatherv, ReduceScatterv, Scatterv
+from promises import Promises
+
+import collectives as cc
+from collectives import errors
+from collectives.errors import ArgumentError, BufferError, MismatchError
+
+
+class TestAllgatherv(Promises):
+    form = Allgatherv
+
+
+class TestGatherv(Promises):
+    form = Gatherv
+
+
+class TestScatterv(Promises):
+    form = Scatterv
+
+
+class TestReduceScatterv(Promises):
+    form = ReduceScatterv
+
+
+class TestAlltoallv(Promises):
+    form = Alltoallv
+
+
+every_form = pytest.mark.parametrize("form", VECTOR)
+EXCHANGED = (Allgatherv, Gatherv, Alltoallv)
+
+
+def nearly_equal(n, p):
+    """Return how n elements are cut where no counts are said."""
+    return np.array([n * (r + 1) // p - n * r // p for r in range(p)])
+
+
+@pytest.mark.parametrize("form", EXCHANGED)
+def test_counts_that_are_not_told_are_exchanged(group, form):
+    comm = group.comm
+    for turn, n in enumerate((0, 1, 3, comm.size + 1, 300)):
+        case = form(comm.size, n, dtype="int32", root=turn % comm.size)
+        out = case.empty(comm.rank) if turn % 2 else None
+        case.verify(case.call(comm, None, out, exchange=True), comm.rank)
+        request = case.call(comm, None, out, exchange=True, start=True)
+        case.verify(request.wait(), comm.rank)
+
+
+@pytest.mark.parametrize("form", [Scatterv, ReduceScatterv])
+def test_nearly_equal_parts_by_default(world, form):
+    comm = world.comm
+    for n in (0, 1, 2, 7, 8, 9, 1009):
+        case = form(comm.size, 1, dtype="int64", root=comm.size - 1)
+        case.counts = nearly_equal(n, comm.size)
+        got = case.call(comm, exchange=True)
+        assert got.size == n * (comm.rank + 1) // comm.size - n * comm.rank // comm.size
+        case.verify(got, comm.rank)
+        case.verify(case.call(comm, exchange=True, start=True).wait(), comm.rank)
+
+
+def test_scatterv_to_the_sizes_of_the_outs(world):
+    comm = world.comm
+    for root in range(comm.size):
+        case = Scatterv(comm.size, 50, root=root, seed=root)
+        out = case.empty(comm.rank)
+        x = case.x(comm.rank) if comm.rank == root else None
+        assert comm.scatterv(x, out, root=root) is out
+        case.verify(out, comm.rank)
+        assert comm.scatterv(x, out, root=root, counts=case.counts) is out
+        case.verify(out, comm.rank)
+
+
+def test_scatterv_with_some_outs(world):
+    """Lengths on some ranks only say nothing."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("it takes two")
+    out = np.zeros(1) if comm.rank == 0 else None
+    text = r"out is given on some ranks and not on others \(1.*\); give it on all, or counts"
+    with pytest.raises(ArgumentError, match=text):
+        comm.scatterv(np.ones(comm.size), out)
+    comm.barrier()
+    y = comm.scatterv(np.ones(comm.size), out, counts=[1] * comm.size)
+    assert (y is out) == (comm.rank == 0)
+
+
+def test_scatterv_without_an_x(world):
+    comm = world.comm
+    text = "x is None, and must be an array on the root and where out is None"
+    for counts in (None, [1] * comm.size):
+        with pytest.raises(ArgumentError, match=text):
+            comm.scatterv(None, counts=counts)
+    with pytest.raises(ArgumentError if comm.rank == comm.size - 1 else MismatchError, match=text):
+        comm.scatterv(None, np.zeros(1), root=comm.size - 1)
+    comm.barrier()
+
+
+@pytest.mark.parametrize("root", [-1, 99, None, "0", 2**70])
+def test_scatterv_with_a_wrong_root_and_no_counts(world, root):
+    """The root is used before the engine sees it: it is refused all the same."""
+    with pytest.raises(ArgumentError, match=r"root is .*, and must be "):
+        world.comm.scatterv(np.ones(world.comm.size), root=root)
+    world.comm.barrier()
+
+
+@every_form
+def test_any_sequence_of_integers_is_good(world, form):
+    comm = world.comm
+    p = comm.size
+    case = form(p, 1, dtype="int32")
+    case.counts = np.ones_like(case.counts)
+    for make in (
+        lambda: [1] * p,
+        lambda: (1,) * p,
+        lambda: (1 for _ in range(p)),
+        lambda: np.ones(p, np.int8),
+        lambda: np.ones(2 * p, np.uint64)[::2],
+        lambda: [True] * p,
+    ):
+        changes = {"receive_counts": make()} if form is Alltoallv else {}
+        case.verify(case.call(comm, counts=make(), **changes), comm.rank)
+
+
+@every_form
+def test_wrong_counts(world, form):
+    comm = world.comm
+    p = comm.size
+    case = form(p, 1)
+    case.counts = np.ones_like(case.counts)
+    for counts in (
+        [1] * (p - 1),
+        [1] * (p + 1),
+        [1] * (p - 1) + [-1],
+        np.ones(p),
+        "1" * p,
+        3,
+        [None] * p,
+        [2**64] * p,
+        np.ones((p, 2), int),
+    ):
+        with pytest.raises(ArgumentError, match=r"(?s)^counts is .*, and must be .*\d") as caught:
+            case.call(comm, counts=counts)
+        assert f" {p} " in str(caught.value)
+        if form is Alltoallv:
+            with pytest.raises(ArgumentError, match=r"(?s)^receive_counts is .*, and must be .*\d"):
+                case.call(comm, receive_counts=counts)
+    case.verify(case.call(comm), comm.rank)
+
+
+@every_form
+def test_counts_that_do_not_fit_the_input(world, form):
+    comm = world.comm
+    case = form(comm.size, 3)
+    case.counts = np.full_like(case.counts, 3)
+    n = case.x(comm.rank).size
+    x = np.ones(n + 1, np.float32)
+    text = f"x has {n + 1} elements and its counts say {n}; they must be equal"
+    if form is Scatterv and comm.rank:
+        with pytest.raises(MismatchError, match=text):
+            case.call(comm, x)
+    else:
+        with pytest.raises(ArgumentError, match=text):
+            case.call(comm, x)
+    case.verify(case.call(comm), comm.rank)
+
+
+def test_more_elements_than_there_can_be(world):
+    comm = world.comm
+    counts = [2**62] * comm.size
+    counts[comm.rank] = 1
+    if comm.size < 3:
+        pytest.skip("two such counts have a sum that fits")
+    with pytest.raises(ArgumentError, match=f"counts is .*, no more than {2**63 - 1} in all"):
+        comm.allgatherv(np.ones(1), counts=counts)
+    comm.barrier()
+
+
+@every_form
+def test_a_wrong_count_on_one_rank_is_told(world, form):
+    """Also what is refused before the ranks would exchange their counts."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("nobody to tell")
+    case = form(comm.size, 3)
+    for odd in {0, comm.size - 1}:
+        for exchange in (False, True):
+            if comm.rank == odd:
+                with pytest.raises(ArgumentError, match="counts is 'abc', and must be"):
+                    case.call(comm, counts="abc")
+            else:
+                text = rf"rank {odd} refused {form.name}\(ArgumentError: counts is 'abc'"
+                with pytest.raises(MismatchError, match=text):
+                    case.call(comm, exchange=exchange)
+            comm.barrier()
+
+
+@pytest.mark.parametrize("form", [Allgatherv, Gatherv])
+def test_counts_on_some_ranks_only(world, form):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    case = form(comm.size, 3)
+    with pytest.raises(MismatchError, match=rf"called allgather\(.*called {form.name}\(counts="):
+        case.call(comm, exchange=comm.rank == 0)
+    case.verify(case.call(comm), comm.rank)
+
+
+def test_receive_counts_that_are_not_what_is_sent(world):
+    """Under validation the ranks look, before anything is sent that would not be received."""
+    comm = world.comm
+    p = comm.size
+    for wrong in (0, 3):
+        received = [2] * p
+        if comm.rank == p - 1:
+            received[0] = wrong
+        if comm.rank == p - 1:
+            error, text = ArgumentError, rf"receive_counts is .*, and rank 0 sends 2.* not {wrong}"
+        else:
+            error, text = MismatchError, rf"rank {p - 1} refused alltoallv\(ArgumentError: receive"
+        with pytest.raises(error, match=text):
+            comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
+        comm.barrier()
+
+
+def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fresh):
+    comm = fresh(validate=False, timeout=0.3)
+    p = comm.size
+    if p == 1:
+        pytest.skip("one rank sends itself nothing")
+    received = [2] * p
+    if comm.rank == p - 1:
+        received[0] = 3
+        text = (
+            rf"alltoall 'direct' on {p} ranks: rank {p - 1}, .* got 16 bytes from rank 0 where 24"
+        )
+        with pytest.raises(MismatchError, match=text):
+            comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
+    else:
+        comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
+    world.mpi.Barrier()
+
+
+def test_alltoallv_through_third_ranks(world):
+    """In Bruck's algorithm ranks pass on what others send; they would not know how much."""
+    comm = world.comm
+    if comm.size < 4:
+        pytest.skip("up to three ranks, every block takes one step")
+    case = Alltoallv(comm.size, 3)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="alltoallv takes 'direct' or 'pairwise'"):
+            case.call(comm, algorithm="bruck")
+    case.verify(case.call(comm), comm.rank)
+    x = np.arange(comm.size)
+    np.testing.assert_array_equal(comm.alltoall(x, algorithm="bruck"), [comm.rank] * comm.size)
+
+
+@every_form
+def test_nothing_at_all(world, form):
+    comm = world.comm
+    case = form(comm.size, 0)
+    for choice in [None, *form.algorithms()]:
+        got = case.call(comm, algorithm=choice)
+        assert got is None or got.shape == (0,)
+
+
+@every_form
+def test_one_rank_has_everything(world, form):
+    comm = world.comm
+    for owner in range(comm.size):
+        case = form(comm.size, 1, dtype="int32", root=owner)
+        case.counts = np.zeros_like(case.counts)
+        case.counts[..., owner] = 500
+        for choice in form.algorithms():
+            case.verify(case.call(comm, algorithm=choice), comm.rank)
+
+
+def test_joined_along_the_first_axis(world):
+    comm = world.comm
+    p, rank = comm.size, comm.rank
+    x = np.full((rank, 3, 2), rank)
+    y = comm.allgatherv(x)
+    assert y.shape == (p * (p - 1) // 2, 3, 2)
+    np.testing.assert_array_equal(y[:, 0, 0], np.repeat(np.arange(p), np.arange(p)))
+    y = comm.gatherv(x, root=p - 1)
+    assert y is None if rank < p - 1 else y.shape == (p * (p - 1) // 2, 3, 2)
+    rows = np.arange(2 * p * 3).reshape(2 * p, 3)
+    counts = [3] * p
+    counts[-1] += 3 * p
+    mine = rows[rank:][: counts[rank] // 3]
+    np.testing.assert_array_equal(comm.scatterv(rows, counts=counts), mine)
+    np.testing.assert_array_equal(comm.reduce_scatterv(rows, counts=counts), p * mine)
+    z = comm.alltoallv(rows, counts)
+    n = p * counts[rank]
+    assert z.shape == (n // 3, 3)
+    np.testing.assert_array_equal(z, np.tile(mine, (p, 1)))
+
+
+def test_flat_where_rows_are_cut(world):
+    comm = world.comm
+    p = comm.size
+    counts = [2] * (p - 1) + [3 * p - 2 * (p - 1)]
+    x = np.arange(3 * p).reshape(p, 3)
+    y = comm.scatterv(x, counts=counts)
+    np.testing.assert_array_equal(y.reshape(-1), x.reshape(-1)[2 * comm.rank :][: y.size])
+    assert y.shape == ((y.size // 3, 3) if y.size % 3 == 0 else (y.size,))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
+def test_scales(world, dtype):
+    comm = world.comm
+    case = ReduceScatterv(comm.size, 101, dtype=dtype)
+    x = case.x(comm.rank)
+    y = comm.reduce_scatterv(x, counts=case.counts, prescale=0.5, postscale=-3.0)
+    z = comm.reduce_scatterv(x, op=cc.AVG, prescale=2.0)
+    y, z = (np.concatenate(world.mpi.allgather(part)) for part in (y, z))
+    verify(y, "SUM", dtype, case.total, comm.size, -1.5)
+    verify(z, "AVG", dtype, case.total, comm.size, 2.0)
+    inside = x.copy()
+    mine = inside[case.part(comm.rank)]
+    comm.reduce_scatterv(inside, mine, counts=case.counts, prescale=0.5)
+    others = np.delete(inside, np.r_[case.part(comm.rank)])
+    np.testing.assert_array_equal(others, np.delete(x, np.r_[case.part(comm.rank)]))
+    verify(np.concatenate(world.mpi.allgather(mine)), "SUM", dtype, case.total, comm.size, 0.5)
+
+
+def test_partial_overlap(world):
+    comm = world.comm
+    p = comm.size
+    memory = np.zeros(5 * p + 1)
+    with pytest.raises(BufferError, match=r"out overlaps x in part; pass (x as the part|out=x)"):
+        comm.allgatherv(memory[5 * comm.rank + 1 :][:5], memory[:-1], counts=[5] * p)
+    with pytest.raises(BufferError, match=r"out overlaps x in part; pass out(=x| as this rank's)"):
+        comm.reduce_scatterv(memory[:-1], memory[5 * comm.rank + 1 :][:5], counts=[5] * p)
+    comm.barrier()
+
+
+def test_many_ranks_say_a_checksum(world):
+    """Eight counts are told as they are, more as a checksum; either way a difference shows."""
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    counts = [1] * comm.size
+    if comm.rank == 0:
+        counts[0], counts[1] = 0, 2
+    text = "checksum" if comm.size > 8 else r"counts=\[0, 2.*counts=\[1, 1"
+    with pytest.raises(MismatchError, match=text):
+        comm.reduce_scatterv(np.ones(comm.size), counts=counts)
+    comm.barrier()
+
+
+def test_module_functions(world):
+    comm = world.comm
+    p, rank = comm.size, comm.rank
+    numbers = np.repeat(np.arange(p), np.arange(p))
+    mine = np.full(rank, rank)
+    np.testing.assert_array_equal(cc.allgatherv(mine), numbers)
+    np.testing.assert_array_equal(cc.iallgatherv(mine, counts=range(p)).wait(), numbers)
+    for y in (cc.gatherv(mine), cc.igatherv(mine, counts=range(p)).wait()):
+        if rank == 0:
+            np.testing.assert_array_equal(y, numbers)
+        else:
+            assert y is None
+    np.testing.assert_array_equal(cc.scatterv(numbers, counts=range(p)), mine)
+    np.testing.assert_array_equal(cc.iscatterv(numbers, counts=range(p)).wait(), mine)
+    np.testing.assert_array_equal(cc.reduce_scatterv(numbers, counts=range(p)), p * mine)
+    request = cc.ireduce_scatterv(numbers, counts=range(p), op=cc.MAX)
+    np.testing.assert_array_equal(request.wait(), mine)
+    np.testing.assert_array_equal(cc.alltoallv(numbers, range(p)), [rank] * (p * rank))
+    np.testing.assert_array_equal(cc.ialltoallv(numbers, range(p)).wait(), [rank] * (p * rank))
+
+
+def test_errors_are_also_what_a_caller_would_guess(world):
+    with pytest.raises(ValueError, match="counts is 3"):
+        world.comm.allgatherv(np.ones(3), counts=3)
+    with pytest.raises(TypeError, match="x has dtype object"):
+        world.comm.allgatherv(np.array([None]))
+    with pytest.raises(errors.CollectivesError, match="x is a list"):
+        world.comm.gatherv([1])
+    world.comm.barrier()
