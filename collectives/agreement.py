@@ -110,6 +110,12 @@ class Agreement:
 def refusing(engine: Engine, collective: str) -> Iterator[None]:
     """Tell the other ranks of a refusal that the engine does not come to see.
     Collective, if there is one.
+
+    Parameters
+    ----------
+    engine : Engine
+    collective : str
+        What was called.
     """
     try:
         yield

@@ -116,7 +116,13 @@ def page(collective: str) -> str:
     """Return the page of one collective."""
     contract = spec.collective(collective)
     parts = [f"# {collective}\n"]
-    parts.append(f"How to call it: {{meth}}`collectives.Communicator.{contract.name}`.\n")
+    parts.append(
+        f"How to call it: {{meth}}`collectives.Communicator.{contract.name}`. "
+        f"{{doc}}`index` has what the letters and drawings mean."
+    )
+    if contract.parts(DRAWN) > DRAWN:
+        parts.append("In the drawings block 12 is what goes from rank 1 to rank 2.")
+    parts.append("")
     for row in _rows(collective):
         parts += section(row)
     return "\n".join(parts)
