@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from cases import DTYPES, LARGE, contribution, digest, dtype_of
+from mpi4py import MPI
 
 import collectives as cc
 from collectives import errors
@@ -282,6 +283,9 @@ def test_a_wrong_length_is_noticed(world, fresh, lengths):
     if comm.size == 1:
         pytest.skip("it takes two")
     sent, due = lengths
+    if sent == LARGE and "Open MPI" in MPI.Get_library_version():
+        # 5.0.11 does so with mpi4py alone: Isend of 4 MiB, Irecv of 24 bytes, Testsome.
+        pytest.skip("Open MPI crashes where a long message does not fit")
     if comm.rank == 0:
         request = comm.isend(np.ones(sent), 1)
     elif comm.rank == 1:
