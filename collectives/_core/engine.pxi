@@ -580,9 +580,12 @@ cdef class Engine:
         cdef Request request
         for each in list(live):
             request = each
-            if request.engine is self and request.op != NULL and request.op.tag < OPERATIONS * WINDOW:
-                if self.sequence - request.op.number > OPERATIONS - 2 * LAP:
-                    request.wait()
+            if request.engine is not self or request.op == NULL:
+                continue
+            if request.op.tag >= OPERATIONS * WINDOW:  # a message, with a tag of the caller's
+                continue
+            if self.sequence - request.op.number > OPERATIONS - 2 * LAP:
+                request.wait()
         return 0
 
     cdef Operation *idle_operation(self) except NULL:
