@@ -20,6 +20,7 @@ core = Extension(
         "collectives/_core/memory.pxi",
         "collectives/_core/origin.pxi",
         "collectives/_core/request.pxi",
+        "collectives/_core/call.pxi",
         "collectives/_core/engine.pxi",
         "collectives/_core/planned.pxi",
         "collectives/_core/grouped.pxi",

@@ -2,66 +2,6 @@
 
 from cpython.number cimport PyNumber_Index
 
-from collectives import spec
-
-# The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
-cdef enum:
-    ALLREDUCE = 0
-    REDUCE = 1
-    BROADCAST = 2
-    BARRIER = 3
-    ALLGATHER = 4
-    REDUCE_SCATTER = 5
-    ALLTOALL = 6
-    GATHER = 7
-    SCATTER = 8
-    SCAN = 9
-    EXSCAN = 10
-    KINDS = 11
-    EXCHANGE = 11  # send, recv and both: no collective
-    SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
-
-COLLECTIVES = tuple(spec.COLLECTIVES)
-
-
-@cython.final
-cdef class Choice:
-    """A plan, and the bytes of a segment to run it with (0: the whole block at once)."""
-
-    cdef readonly Plan plan
-    cdef readonly int64_t segment
-
-    def __init__(self, Plan plan, int64_t segment):
-        self.plan = plan
-        self.segment = segment
-
-
-# What a kind of collective has to do with one rank: how many parts, and the first one's number.
-cdef struct Role:
-    int inputs, first_input, outputs, first_output
-
-
-# The arguments of one call, checked.
-cdef struct Call:
-    int kind
-    int root
-    View x
-    View out
-    View scaled  # where `x` times `prescale` goes
-    Role role
-    int64_t part  # elements of a part; of vector forms, nothing
-    const int64_t *counts  # of vector forms: the elements of each part, or of those that are sent
-    const int64_t *receive_counts  # of an alltoall: the elements of those that are received
-    int64_t nbytes  # of the whole array, equal on all ranks: what algorithm and segments go by
-    cc_fold_fn fold
-    void *user
-    cc_scale_fn scale
-    double prescale
-    double postscale
-    double factor  # of the result: postscale, and the mean's division
-    bint ordered  # whether only algorithms that keep the order of the ranks will do
-    bint planned  # whether it will run more than once, so that a copy of `x` would grow old
-
 
 @cython.final
 cdef class Engine:
@@ -789,50 +729,6 @@ cdef class Engine:
             )
         peer = f", peer {op.peer}" if op.peer >= 0 else ""
         return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
-
-
-cdef void prescale(const Call *call) noexcept:
-    with nogil:
-        call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
-
-
-cdef object different_dtypes(const Call *call):
-    out, x = dtype_text(call.out.dtype), dtype_text(call.x.dtype)
-    return BufferError(f"out is {out} and x is {x}; they must be equal")
-
-
-cdef inline double factor_of(value, str name) except? -1.0:
-    return <double>value if type(value) is float else converted(value, name)
-
-
-cdef double converted(value, str name) except? -1.0:
-    try:
-        return value
-    except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
-
-
-cdef bint is_copy(kept, x):
-    """Say whether what was kept is not the memory of `x`, which may change."""
-    if type(kept) is Held:
-        return (<Held>kept).packed is not None
-    return kept is not x and kept.base is None and not isinstance(x, numpy.generic)
-
-
-cdef list cut_into(int64_t count, int64_t most):
-    """Return the elements of pieces that have `most` at most."""
-    whole, rest = divmod(count, most)
-    return [most] * whole + ([rest] if rest or not whole else [])
-
-
-cdef bint has_workspace(Choice choice):
-    return choice.plan.places[<int>WORK] > 0
-
-
-cdef bint overlap(const View *a, const View *b) noexcept:
-    return (
-        a.data < b.data + b.count * b.itemsize and b.data < a.data + a.count * a.itemsize
-    )
 
 
 cdef str title(Plan plan):
