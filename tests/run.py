@@ -39,6 +39,9 @@ LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
+# Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
+SIDE_BY_SIDE = ("-n", "2")
+LAUNCHED_SIDE_BY_SIDE = ("-n", "3")
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
 
 
@@ -114,7 +117,7 @@ class Run:
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
         ignored = [f"--ignore={name}" for name in LAUNCHING]
-        self.command(self.first, *PYTEST, ".", *ignored, deadline=400)
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *ignored, deadline=400)
         self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
@@ -122,7 +125,8 @@ class Run:
         present = [name for name in LAUNCHING if (TESTS / name).exists()]
         for family, python in self.python.items():
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            self.command(python, *PYTEST, *present, env=env, deadline=400)
+            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, *present)
+            self.command(python, *words, env=env, deadline=400)
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks."""

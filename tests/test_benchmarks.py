@@ -17,10 +17,12 @@ PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")
 
 
 def pytest_of_benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
+    # pytest-benchmark does not time where tests run side by side, as these may.
+    env = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *words],
         cwd=BENCHMARKS,
-        env={**os.environ, "PATH": PATH},
+        env={**env, "PATH": PATH},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ import faulthandler
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,14 @@ from typing import Any, NamedTuple
 os.environ.setdefault("COLLECTIVES_VALIDATE", "1")
 os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
 
+import cases
 import pytest
 from mpi4py import MPI
 
 import collectives as cc
+from collectives import binding
 
+SHARED_FROM = 4  # ranks
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
@@ -53,6 +57,24 @@ def pytest_configure(config: pytest.Config) -> None:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         if reporter:
             reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On more ranks than most machines have cores, each MPI has one half of the tests.
+
+    ``COLLECTIVES_TEST_FULL=1`` runs all of them.
+    """
+    if MPI.COMM_WORLD.Get_size() < SHARED_FROM or cases.FULL:
+        return
+    half = int(binding.family(MPI) == "openmpi")
+    halves: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
+        halves[zlib.crc32(name.encode()) % 2].append(item)
+    # A file that is run alone is run whole.
+    if len({item.path for item in items}) > 1:
+        items[:] = halves[half]
+        config.hook.pytest_deselected(items=halves[1 - half])
 
 
 def pytest_report_header(config: pytest.Config) -> str:

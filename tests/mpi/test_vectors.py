@@ -236,7 +236,7 @@ def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fres
     if comm.rank == p - 1:
         received[0] = 3
         text = (
-            rf"alltoall 'direct' on {p} ranks: rank {p - 1}, .* got 16 bytes from rank 0 where 24"
+            rf"alltoall '[a-z]+' on {p} ranks: rank {p - 1}, .* got 16 bytes from rank 0 where 24"
         )
         with pytest.raises(MismatchError, match=text):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
