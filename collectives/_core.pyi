@@ -71,6 +71,7 @@ class Engine:
     size: int
     timeout: float
     patience: int
+    longest: int
     agree: Any
     broken: str | None
     def __new__(

@@ -74,7 +74,8 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     *Threads.* Any thread may use any communicator. Threads on one communicator queue up, first come
     first served: a collective has it until it is complete, the start of an i-form while it starts;
-    ``test`` and ``wait`` of a request do not queue. Threads on communicators of their own run side
+    ``test`` and ``wait`` of a request do not queue, nor do messages (`send`, `recv`), as one thread
+    may send what another waits for. Threads on communicators of their own run side
     by side. Which thread comes first is up to the operating system and may differ between ranks, so
     a program whose threads call different things on one communicator breaks the rule of order:
     give each thread its own (`dup`, before the threads start), or let the threads take turns in a

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from collectives import _core
+from collectives.agreement import refusing
 from collectives.calls import ALLREDUCE
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.reductions import SUM, Reduction
@@ -155,15 +156,10 @@ class GroupedRequest:
         self._engine = engine
         self._arguments = arguments
         # Whatever is wrong is found before anything is sent.
-        try:
+        with refusing(engine, "allreduce_many"):
             self._group = _group(arrays, out)
             sizes = self._group.sizes()
             self._verify(sizes)
-        except Exception as error:
-            if engine.agree is not None:
-                with engine:
-                    engine.agree("allreduce_many", f"{type(error).__name__}: {error}", False)
-            raise
         self._text = _text(sizes)
         self._parts = [self._part(which) for which in _packed(sizes)]
         self._started: deque[tuple[Part, _core.Request]] = deque()

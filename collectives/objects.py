@@ -12,14 +12,14 @@ from __future__ import annotations
 import io
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from operator import index
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
+from collectives.agreement import refusing
 from collectives.calls import Calls
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.messages import OBJECTS, Messages
@@ -34,7 +34,6 @@ __all__ = ["ObjectCalls"]
 APART = 1 << 16
 
 IN_FLIGHT = 16  # buffers under way at a time: enough to keep all ranks busy
-LONGEST = 1 << 30  # bytes of one message: longer ones are cut, so that no two of them can mix
 TEXT = 1000  # bytes of an error that other ranks are told
 
 Bytes = NDArray[np.uint8]
@@ -153,8 +152,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         joined = self.gatherv(parcel.envelope, counts=sizes, root=root)
         in_flight = InFlight()
         if self.rank != root:
-            for piece in _pieces(*parcel.buffers):
-                in_flight.add(self._message(piece, root, None, None))
+            for buffer in parcel.buffers:
+                in_flight.add(self._message(buffer, root, None, None))
             in_flight.wait()
             return None
         parcels = []
@@ -163,8 +162,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
                 parcels.append(parcel.copied())
                 continue
             parcels.append(_unfilled(envelope))
-            for piece in _pieces(*parcels[-1].buffers):
-                in_flight.add(self._message(None, None, piece, source))
+            for buffer in parcels[-1].buffers:
+                in_flight.add(self._message(None, None, buffer, source))
         in_flight.wait()
         return [_unpack(each) for each in parcels]
 
@@ -255,17 +254,15 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             for dest, each in enumerate(parcels):
                 if dest == root:
                     continue
-                for piece in _pieces(each.envelope, *each.buffers):
-                    in_flight.add(self._message(piece, dest, None, None))
+                for buffer in (each.envelope, *each.buffers):
+                    in_flight.add(self._message(buffer, dest, None, None))
             in_flight.wait()
             return _unpack(parcels[root].copied())
         envelope = np.empty(size[0], np.uint8)
-        for piece in _pieces(envelope):
-            in_flight.add(self._message(None, None, piece, root))
-        in_flight.wait()
+        self._message(None, None, envelope, root).wait()
         parcel = _unfilled(envelope)
-        for piece in _pieces(*parcel.buffers):
-            in_flight.add(self._message(None, None, piece, root))
+        for buffer in parcel.buffers:
+            in_flight.add(self._message(None, None, buffer, root))
         in_flight.wait()
         return _unpack(parcel)
 
@@ -274,20 +271,12 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         engine = self._engine
         if engine.broken is not None:
             raise CommunicatorError(engine.broken)
-        try:
-            number = index(root)
-        except TypeError:
-            number = -1
-        if 0 <= number < self.size:
-            if engine.agree is not None:
-                with engine:
-                    engine.agree(name, f"root={number}", True)
-            return number
-        error = ArgumentError(f"root is {root!r}, and must be an integer in 0..{self.size - 1}")
+        with refusing(engine, name):
+            number = engine.check_root(root)
         if engine.agree is not None:
             with engine:
-                engine.agree(name, f"{type(error).__name__}: {error}", False)
-        raise error
+                engine.agree(name, f"root={number}", True)
+        return number
 
     def _announce(self, name: str, obj: Any) -> tuple[Parcel, Sizes]:
         """Pickle this rank's object; return it, and the lengths of all ranks' envelopes."""
@@ -398,13 +387,6 @@ def _length(parcel: Parcel | None, error: Exception | None) -> int:
     if error is not None:
         return -len(_text(error))
     return 0 if parcel is None else len(parcel.envelope)
-
-
-def _pieces(*buffers: Bytes) -> Iterator[Bytes]:
-    """Go through buffers in messages that are not too long."""
-    for buffer in buffers:
-        for first in range(0, len(buffer), LONGEST):
-            yield buffer[first : first + LONGEST]
 
 
 def _cut(joined: Bytes, lengths: Sizes) -> list[Bytes]:

@@ -230,6 +230,7 @@ def test_a_forked_child_is_told():
         from collectives.errors import CommunicatorError
         comm = cc.world()
         spare = comm.dup()
+        planned = comm.plan("allreduce", np.ones(3))
         pending = comm.iallreduce(np.ones(200000))
         complete = comm.iallreduce(np.ones(3))
         complete.wait()
@@ -249,6 +250,9 @@ def test_a_forked_child_is_told():
                 pending.test,
                 pending.wait,
                 complete.wait,
+                planned,
+                planned.start,
+                lambda: comm.send(np.ones(3), 0),
             ]
             for number, call in enumerate(calls):
                 try:
@@ -268,7 +272,7 @@ def test_a_forked_child_is_told():
     assert result.status == 0, result
     assert result.out.count("parent done") == 2
     told = set(re.findall(rf"told (\d+): {FORKED}", result.out))
-    assert told == {str(k) for k in range(13)}, result
+    assert told == {str(k) for k in range(16)}, result
     assert "ends the job" not in result.err
 
 

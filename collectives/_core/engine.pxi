@@ -8,6 +8,7 @@ cdef class Engine:
     cdef readonly int rank, size
     cdef public double timeout  # seconds
     cdef public int patience  # polls before a wait yields
+    cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
@@ -35,6 +36,7 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
+        self.longest = MAX_PIECE
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
@@ -203,7 +205,7 @@ cdef class Engine:
         counts[1] = call.out.count
         call.counts = counts
         call.receive_counts = NULL
-        most = MAX_PIECE // call.x.itemsize
+        most = self.longest // call.x.itemsize
         if call.x.count > most or call.out.count > most:
             sent = [] if x is None else cut_into(call.x.count, most)
             received = [] if out is None else cut_into(call.out.count, most)
@@ -211,6 +213,8 @@ cdef class Engine:
             pieces = array("q", sent + received)
             call.counts = &pieces[0]
         keep = out, kept_x, kept_out
+        if not blocking:
+            make_room()
         op = self.idle_operation()
         self.configure(op, &call, Choice(plan, 0))
         self.restart(op, tag)
@@ -231,6 +235,8 @@ cdef class Engine:
         try:
             if self.broken is not None:  # by the thread that was inside
                 raise CommunicatorError(self.broken)
+            if not blocking:
+                make_room()
             if text is not None:
                 self.agree(self.name(call), text, True)
             if call.prescale != 1.0:
@@ -546,7 +552,6 @@ cdef class Engine:
         cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
         # Where ranks do not know each other's counts, they could not agree on segments.
         cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
-        cdef int space
         op.comm = self.comm
         op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
         op.output = call.out.data

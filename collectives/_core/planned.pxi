@@ -74,15 +74,16 @@ cdef class PlannedCall:
         CommunicatorError
             If the run before is still in flight, or the communicator is broken.
         """
-        cdef bint inside = self.engine.enter_unless_inside()
+        check_caller()
+        enter(&self.engine.queue)
         try:
+            make_room()
             self.begin()
             self.request = Request(self.engine, self.choice.plan, self.keep)
             self.request.owner = self
             self.request.start(self.op)
         finally:
-            if not inside:
-                leave(&self.engine.queue)
+            leave(&self.engine.queue)
         return self
 
     def test(self):

@@ -22,12 +22,19 @@ def pending(Engine engine=None):
     return lines
 
 
-cdef int sweep() except -1:
-    """Let go of the operations that have ended; the next look is when there are twice as many."""
+cdef int make_room() except -1:
+    """See that one more request can start, before anything of it has begun.
+
+    Lets go of those that have ended, when there are twice as many as after the last look.
+    """
     global sweep_at
+    if len(live) < sweep_at:
+        return 0
     for request in list(live):
         (<Request>request).settle()
-    sweep_at = max(16, 2 * len(live))
+    sweep_at = min(max(16, 2 * len(live)), OPERATIONS // 2)
+    if len(live) >= OPERATIONS // 2:
+        raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
     return 0
 
 
@@ -82,12 +89,6 @@ cdef class Request:
             Py_DECREF(self.code)  # cc_caller's
         if developing or self.engine.agree is not None:
             self.origin = Origin()
-        if len(live) >= OPERATIONS // 2:
-            sweep()
-            if len(live) >= OPERATIONS // 2:
-                raise CommunicatorError(f"{len(live)} operations are in flight; wait for some")
-        elif len(live) >= sweep_at:
-            sweep()
         self.op = op
         live.add(self)
         with nogil:

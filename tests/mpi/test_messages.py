@@ -119,6 +119,23 @@ def test_of_one_tag_in_the_order_they_were_sent(world):
             pass
 
 
+def test_pieces_of_a_long_message_do_not_meet_the_next(fresh):
+    """Long messages are cut; the real limit would take all of a test's memory."""
+    comm = fresh(validate=False, timeout=20)
+    comm._engine.longest = 1000
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sent = [np.arange(n, dtype=np.float64) + comm.rank for n in (1003, 125, 2, 126)]
+    requests = [comm.isend(x, right) for x in sent]
+    for x in sent:
+        out = np.empty_like(x)
+        assert comm.recv(out, left) is out
+        assert (out == x - comm.rank + left).all()
+    for request in requests:
+        request.wait()
+    out = np.empty(1003)
+    assert (comm.sendrecv(sent[0], right, out, left) == sent[0] - comm.rank + left).all()
+
+
 def test_messages_and_collectives_in_between(world):
     """Neither sees the other, whatever is completed first."""
     comm = world.comm
