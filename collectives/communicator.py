@@ -15,7 +15,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from collectives import _core, abort, binding, check, child, registry, schedule, select
+from collectives import (
+    _core,
+    abort,
+    binding,
+    check,
+    child,
+    program,
+    registry,
+    schedule,
+    segment,
+    select,
+)
 from collectives.agreement import Agreement
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
 from collectives.grouped import GroupedCalls
@@ -36,6 +47,10 @@ PROVEN_SIZE = 128
 # 2026-11-20).
 PATIENCE = 4000
 PATIENCE_OVERSUBSCRIBED = 5
+
+# Looks at shared memory before a wait gives way to other processes.
+SPINS = 2000
+SPINS_OVERSUBSCRIBED = 20
 
 
 class Communicator(GroupedCalls, ObjectCalls):
@@ -113,12 +128,13 @@ class Communicator(GroupedCalls, ObjectCalls):
         self._mpi = mpi.Dup()
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         self._family = binding.family(MPI)
-        self._plans: dict[tuple[str, str, int], _core.Plan] = {}
+        self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
         self._locate()
         cores = max(1, self._cores)
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
         choose = _weakly(self._choose)
         self._engine = _core.Engine(MPI, self._mpi, choose, timeout, patience)
+        self._share()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self.rank, self.size = self._engine.rank, self._engine.size
@@ -143,6 +159,18 @@ class Communicator(GroupedCalls, ObjectCalls):
         for r in local:
             shared |= everybody[r][1]
         self._cores = shared.bit_count()
+        self._local = local
+
+    def _share(self) -> None:
+        """Make the memory that the ranks of a host share. Collective."""
+        self._segment = segment.bootstrap(self._mpi, self._local)
+        self._engine.warning = _environment_seconds("COLLECTIVES_STALL_WARNING", 60.0)
+        if self._segment is None:
+            return
+        crowded = self.local_size > max(1, self._cores)
+        self._engine.share(self._segment, SPINS_OVERSUBSCRIBED if crowded else SPINS)
+        if self.nodes == 1:
+            self._family = "shm"
 
     @property
     def mpi(self) -> Any:
@@ -243,6 +271,10 @@ class Communicator(GroupedCalls, ObjectCalls):
                     f"operations are in flight: {'; '.join(pending)}; wait for them"
                 )
             self._engine.broken = "the communicator was freed"
+            if self._segment is not None:
+                self._engine.share(None, SPINS)
+                segment.release(self._segment)
+                self._segment = None
             for mpi in (self._control, self._mpi):
                 if mpi is not None:
                     mpi.Free()
@@ -303,15 +335,25 @@ class Communicator(GroupedCalls, ObjectCalls):
             vector=vector,
         )
         algorithm = decision.algorithm
-        key = collective, algorithm.name, root
+        # In an alltoallv no rank knows how long the messages of the others are.
+        local = self._local if self._segment is not None else []
+        if vector and collective == "alltoall":
+            local = []
+        key = collective, algorithm.name, root, bool(local)
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self.size <= PROVEN_SIZE:
                 check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
-            whole, split = (schedule.pack(source, whole=whole) for whole in (True, False))
-            plan = self._plans[key] = _core.Plan(source, whole, split)
+            plan = self._plans[key] = self._packed(source, local)
         return _core.Choice(plan, decision.segment)
+
+    def _packed(self, source: schedule.Plan, local: list[int]) -> _core.Plan:
+        """Return a plan as programs that the core runs. Local."""
+        whole, split = (program.pack(source, whole=w, local=local) for w in (True, False))
+        if self._segment is not None and split.lines > self._segment.lines:
+            return self._packed(source, [])
+        return _core.Plan(source, whole, split)
 
 
 def _weakly(method: Callable[..., _core.Choice]) -> Callable[..., _core.Choice]:

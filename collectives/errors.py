@@ -9,6 +9,8 @@
     ├── ProofError (ValueError)            an algorithm was refused by its proof
     ├── MismatchError (RuntimeError)       ranks called different things
     ├── StallError (TimeoutError)          a wait reached its deadline
+    ├── PeerLostError (ConnectionError)    the process of another rank has ended
+    ├── PeerAbortedError (RuntimeError)    another rank gave up
     ├── MPIError (RuntimeError)            MPI reported a failure
     ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
     └── BindingError (ImportError)         no usable MPI in this process
@@ -29,8 +31,11 @@ __all__ = [
     "CommunicatorError",
     "MPIError",
     "MismatchError",
+    "PeerAbortedError",
+    "PeerLostError",
     "ProofError",
     "StallError",
+    "StallWarning",
     "UnsupportedTypeError",
 ]
 
@@ -78,6 +83,27 @@ class StallError(CollectivesError, TimeoutError):
     """A collective waited longer than its deadline; the text says who waits for whom.
 
     The communicator is broken afterwards: messages may still be under way.
+    """
+
+
+class PeerLostError(CollectivesError, ConnectionError):
+    """The process of another rank of this host has ended; the text has its rank and number.
+
+    Whoever waits learns of it within a second. The communicator is broken afterwards.
+    """
+
+
+class PeerAbortedError(CollectivesError, RuntimeError):
+    """Another rank of this host gave up in a collective, and said why; the text has its words.
+
+    The communicator is broken afterwards, on all ranks.
+    """
+
+
+class StallWarning(UserWarning):
+    """A collective has waited for long, and goes on waiting; the text says who waits for whom.
+
+    ``COLLECTIVES_STALL_WARNING`` sets the seconds, 60 by default.
     """
 
 

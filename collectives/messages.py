@@ -6,7 +6,7 @@ from functools import cache, partial
 from operator import index
 from typing import Any
 
-from collectives import _core, schedule
+from collectives import _core, program
 from collectives.errors import ArgumentError
 from collectives.registry import Algorithm
 from collectives.schedule import IN, OUT, Message, Plan, Round, Run
@@ -171,7 +171,7 @@ class Messages:
             tmp=0,
             parcels=(),
         )
-        whole, split = (schedule.pack(plan, whole=whole) for whole in (True, False))
+        whole, split = (program.pack(plan, whole=whole) for whole in (True, False))
         return _core.Plan(plan, whole, split)
 
 

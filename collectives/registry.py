@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, log2
 from typing import Any
+from zlib import crc32
 
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES, Collective, collective
@@ -293,6 +294,15 @@ def names(collective_name: str) -> list[str]:
     ['flat', 'tree', 'chain', 'reduce_scatter_gather']
     """
     return list(_TABLE[collective(collective_name).name])
+
+
+def numbered(collective_name: str, number: int) -> str:
+    """Return the name of the algorithm whose name has a checksum, for messages. Local."""
+    for name, row in _TABLE[collective_name].items():
+        for each in (name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)):
+            if crc32(each.encode()) == number:
+                return each
+    return "of another name"
 
 
 def get(collective_name: str, name: str) -> Algorithm:

@@ -23,13 +23,11 @@ Local steps name the messages that they need; the executor runs them as soon as 
 arrived. A step that overwrites a block which the same round sends waits for the sends.
 
 `merge` then joins neighbouring rounds that do not depend on each other, so that their messages
-are under way together. `pack` writes a plan as flat arrays of integers for the executor; there,
-a block is named by its place in its space.
+are under way together. `program.pack` writes a plan as flat arrays for the executor.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -234,29 +232,19 @@ class _Builder:
     def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
         """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]."""
         link = "to" if verb == "send" else "from"
-        parsed: list[tuple[int, Sequence[int]]] = []
-        for item in _listed(messages):
-            try:
-                peer, blocks = item
-                peer = index(peer)
-                run: Sequence[int]
-                if isinstance(blocks, range):
-                    run = blocks
-                elif isinstance(blocks, list | tuple):
-                    run = [index(b) for b in blocks]
-                else:
-                    run = range(index(blocks), index(blocks) + 1)
-            except (TypeError, ValueError):
-                raise self.fail(f"{verb}s {item!r}, which is not a pair (peer, block)") from None
+        try:
+            parsed = listed(messages)
+        except TypeError as error:
+            raise self.fail(f"{verb}s {error}") from None
+        for peer, run in parsed:
             if not 0 <= peer < self.p:
                 raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
             if peer == self.r:
                 raise self.fail(f"{verb}s {link} itself")
             if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
-                raise self.fail(f"{verb}s block {blocks}, and blocks are 0..{self.nblocks - 1}")
+                raise self.fail(f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}")
             if len(set(run)) < len(run):
-                raise self.fail(f"{verb}s a block twice in {blocks}")
-            parsed.append((peer, run))
+                raise self.fail(f"{verb}s a block twice in {run}")
         return parsed
 
     def home(self, block: int) -> tuple[int, int]:
@@ -442,13 +430,37 @@ def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterato
         start = end
 
 
-def _listed(messages: Any) -> list[Any]:
-    """Return a single message, or several, as a list."""
-    if not isinstance(messages, list | tuple):
-        return [messages]
-    if messages and not isinstance(messages[0], list | tuple):
-        return [messages]
-    return list(messages)
+def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
+    """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]. Local.
+
+    Raises
+    ------
+    TypeError
+        If an item is not a pair of a peer and blocks; the text is for a sentence about it.
+    """
+    if not isinstance(messages, list | tuple) or (
+        messages and not isinstance(messages[0], list | tuple)
+    ):
+        messages = [messages]
+    parsed: list[tuple[int, Sequence[int]]] = []
+    for item in messages:
+        try:
+            peer, blocks = item
+            run: Sequence[int]
+            if isinstance(blocks, range):
+                run = blocks
+            elif isinstance(blocks, list | tuple):
+                run = [index(b) for b in blocks]
+            else:
+                run = range(index(blocks), index(blocks) + 1)
+            parsed.append((index(peer), run))
+        except (TypeError, ValueError):
+            raise TypeError(f"{item!r}, which is not a pair (peer, block)") from None
+    return parsed
+
+
+def _short(run: Sequence[int]) -> str:
+    return str(run[0]) if len(run) == 1 else str(run)
 
 
 def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: bool = True) -> Plan:
@@ -570,79 +582,3 @@ def _join(a: Round, b: Round) -> Round | None:
             )
         )
     return Round(messages, steps)
-
-
-ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
-MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
-STEP_FIELDS = 13  # (space, first) of dst, left, right, count, home; two needs, after_sends, is_copy
-
-
-def pack(plan: Plan, *, whole: bool) -> tuple[array[int], array[int], array[int]]:
-    """Write a plan as three arrays of C ints: rounds, messages, steps.
-
-    A block is named by its space and its place there, counted in blocks; in the workspace those
-    that no step touches take no place. The home of a run is in the input, the output or the
-    workspace, never in a temporary slot, so that places say how long it is.
-
-    With ``whole=True`` a run of blocks is one message, as when a buffer travels in one segment;
-    otherwise each of its blocks is a message of its own, because the segments of different
-    blocks are not adjacent.
-    """
-    places = _places(plan)
-    rounds, messages, steps = array("i"), array("i"), array("i")
-    for each in plan.rounds:
-        start = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
-        slots: list[range] = []
-        for message in each.messages:
-            runs, homes = (_pieces(run, whole) for run in (message.run, message.home))
-            number = len(messages) // MESSAGE_FIELDS - start[0]
-            slots.append(range(number, number + len(runs)))
-            for run, home in zip(runs, homes, strict=True):
-                words = (*places(run), run.length, *places(home))
-                messages.extend((int(message.send), message.peer, *words))
-        for step in each.steps:
-            right = step.right if step.right is not None else step.left
-            pieces = (_pieces(run, whole) for run in (step.dst, step.left, right, step.home))
-            offsets = [0 if whole else _offset(each.messages[i], step) for i in step.needs]
-            for k, (d, a, b, home) in enumerate(zip(*pieces, strict=True)):
-                waits = zip(step.needs, offsets, strict=True)
-                needs = [slots[i][0 if whole else k + offset] for i, offset in waits] + [-1, -1]
-                flags = (*needs[:2], int(step.after_sends), int(step.right is None))
-                steps.extend((*places(d), *places(a), *places(b), d.length, *places(home), *flags))
-        stop = len(messages) // MESSAGE_FIELDS, len(steps) // STEP_FIELDS
-        rounds.extend((start[0], stop[0], start[1], stop[1]))
-    return rounds, messages, steps
-
-
-def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
-    """Return the function from a run to its space and the place of its first block there."""
-    spaces: list[dict[int, int]] = [
-        {b: place for place, b in enumerate(blocks)}
-        for blocks in (plan.held(), plan.wanted(), plan.workspace()[: -len(plan.parcels) or None])
-    ]
-    base = len(spaces[WORK])
-
-    def place(run: Run) -> tuple[int, int]:
-        if run.space == TMP:
-            return TMP, run.first
-        if run.space == WORK and run.first >= plan.nblocks:
-            return WORK, base + run.first - plan.nblocks
-        return run.space, spaces[run.space][run.first]
-
-    return place
-
-
-def _offset(message: Message, step: Step) -> int:
-    """Return which piece of a message a step needs first."""
-    for run in (step.left, step.right):
-        if run is not None and run.space == message.run.space:
-            offset = run.first - message.run.first
-            if 0 <= offset < message.run.length:
-                return offset
-    raise AssertionError("a step needs a message that it does not read")
-
-
-def _pieces(run: Run, whole: bool) -> list[Run]:
-    if whole:
-        return [run]
-    return [Run(run.space, b, 1) for b in range(run.first, run.first + run.length)]

@@ -9,6 +9,8 @@ from numpy cimport (
     PyArray_SimpleNewFromData, PyArray_TYPE, import_array, ndarray, npy_intp,
 )
 
+from zlib import crc32
+
 from collectives import buffers, frameworks
 from collectives.errors import (
     ArgumentError, BufferError, MismatchError, MPIError, StallError, UnsupportedTypeError,
@@ -115,6 +117,8 @@ cdef class Reduction:
     name : str
     code : int
         The number of its kernels.
+    number : int
+        A number of its own, for ranks to compare; those of functions may be equal.
     average : bool
         Whether the result is divided by the number of ranks.
     function : callable or None
@@ -125,6 +129,7 @@ cdef class Reduction:
 
     cdef readonly str name
     cdef readonly int code
+    cdef readonly int number
     cdef readonly bint average
     cdef readonly object function
     cdef readonly bint commutative
@@ -137,6 +142,9 @@ cdef class Reduction:
         self.average = average
         self.function = function
         self.commutative = commutative
+        self.number = code | average << 6
+        if function is not None:
+            self.number = 0x80 | crc32(name.encode()) & 0x3F
 
     def __repr__(self):
         return f"collectives.{self.name}" if self.function is None else f"<Reduction {self.name}>"

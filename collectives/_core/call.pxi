@@ -16,7 +16,11 @@ cdef enum:
     SCAN = 9
     EXSCAN = 10
     KINDS = 11
+    NO_OPERATION = 0xFF
     EXCHANGE = 11  # send, recv and both: no collective
+    SPINS = 2000  # about 20 us
+    BRIEF = 64  # spins with the GIL held
+    STREAMED = 24 << 20  # bytes from which on a result does not stay in the cache
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
@@ -28,10 +32,12 @@ cdef class Choice:
 
     cdef readonly Plan plan
     cdef readonly int64_t segment
+    cdef uint32_t number  # of the algorithm's name, for the ranks to compare
 
     def __init__(self, Plan plan, int64_t segment):
         self.plan = plan
         self.segment = segment
+        self.number = crc32(plan.source.algorithm.name.encode())
 
 
 # What a kind of collective has to do with one rank: how many parts, and the first one's number.
@@ -57,6 +63,8 @@ cdef struct Call:
     double prescale
     double postscale
     double factor  # of the result: postscale, and the mean's division
+    int operation  # a number of the reduction, for the ranks to compare
+    uint64_t checksum  # of the counts of a vector form
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
 

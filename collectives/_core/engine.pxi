@@ -1,13 +1,22 @@
 # The engine of a communicator: arguments into a C struct, one run without the GIL, return.
 
+import warnings
+
 from cpython.number cimport PyNumber_Index
+
+from collectives.errors import CollectivesError, PeerLostError, StallWarning
+
+cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
 
 
 @cython.final
 cdef class Engine:
     cdef readonly int rank, size
     cdef public double timeout  # seconds
-    cdef public int patience  # polls before a wait yields
+    cdef public int patience  # polls of MPI before a wait yields
+    cdef public int spins  # looks at shared memory before a wait yields
+    cdef public double warning  # seconds after which a wait says so
+    cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None
@@ -36,6 +45,8 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
+        self.spins = SPINS
+        self.warning = 60
         self.longest = MAX_PIECE
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)
@@ -59,6 +70,11 @@ cdef class Engine:
             after = op.next
             release(op)
             op = after
+
+    def share(self, Segment segment, int spins):
+        """Use a segment from now on, or with None none. Local, but all ranks must do it at once."""
+        self.segment = segment
+        self.spins = spins
 
     def __enter__(self):
         """Keep other threads out of the communicator; this one may make calls inside."""
@@ -197,6 +213,8 @@ cdef class Engine:
                 raise BufferError("out overlaps x; pass arrays that share no memory")
         call.kind = EXCHANGE
         call.part = 0
+        call.operation = NO_OPERATION
+        call.checksum = 0
         call.fold = NULL
         call.user = NULL
         call.scale = NULL
@@ -270,6 +288,7 @@ cdef class Engine:
         cdef bint moves = not self.reduces[kind]
         cdef int divisor
         call.counts = NULL
+        call.checksum = 0
         call.prescale = factor_of(prescale, "prescale")
         call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0
@@ -282,6 +301,7 @@ cdef class Engine:
             call.user = NULL
             call.scale = NULL
             call.ordered = False
+            call.operation = NO_OPERATION
             return None, None
         if x is None and call.role.inputs == 0 and out is not None:
             kept_x = None
@@ -346,8 +366,11 @@ cdef class Engine:
         call.root = self.check_root(root) if self.rooted[kind] else 0
         call.role = self.roles[kind][call.root == self.rank]
         call.part = 0
+        call.checksum = 0
         for r in range(self.size):
             total += call.counts[r]
+            if kind != ALLTOALL:
+                call.checksum = cc_mixed(call.checksum, call.counts[r])
         if x is None and call.role.inputs == 0 and out is not None:
             kept_x = None
             kept_out = view_of(out, &call.out, "out", True, moves)
@@ -396,6 +419,7 @@ cdef class Engine:
         call.user = NULL
         call.scale = NULL
         call.ordered = False
+        call.operation = NO_OPERATION
         if not self.reduces[call.kind]:
             return None
         if type(op) is not Reduction:
@@ -404,6 +428,7 @@ cdef class Engine:
                 f"LOR, LXOR, BAND, BOR, BXOR, or made by collectives.reduction"
             )
         reduction = op
+        call.operation = reduction.number
         if reduction.function is not None:
             user = UserFold.__new__(UserFold)
             user.function = reduction.function
@@ -552,6 +577,9 @@ cdef class Engine:
         cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
         # Where ranks do not know each other's counts, they could not agree on segments.
         cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
+        cdef bint fits = True
+        op.segment = &self.segment.c if plan.lines else NULL
+        op.call = NO_CALL
         op.comm = self.comm
         op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
         op.output = call.out.data
@@ -564,21 +592,33 @@ cdef class Engine:
             block = self.tabulate(op, call, plan)
         else:
             block = ceiling(call.part, plan.cut)
+        if op.segment != NULL:
+            fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+            # A lane has room for all publications of a segment.
+            largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
+            fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
+        elif self.segment is not None and call.kind != EXCHANGE:
+            fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
         op.segments = 1
         if block * op.itemsize > largest and not ragged:
             op.segments = ceiling(block, max(1, largest // op.itemsize))
-        op.whole = op.segments == 1 and (ragged or call.nbytes <= MAX_PIECE)
+        op.whole = op.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
         op.plan = &plan.whole if op.whole else &plan.split
         # A message that is sent and not received, as the lengths differ, would meet the next.
         op.sends_nothing = call.kind == EXCHANGE
         op.window = <int>min(op.segments, <int64_t>WINDOW)
         op.fold = call.fold
+        op.nbytes = call.nbytes
+        op.has_warned = 0
         op.user = call.user
         op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
         op.factor = call.factor
+        op.scaled = op.plan.scaled
+        op.stream = call.nbytes >= STREAMED
         # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
         op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
-        op.work_offset = plan.tmp * op.stride
+        op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
+        op.span = plan.span
         op.slots = op.window * op.plan.slots
         if reserve(op, plan):
             release(op)
@@ -632,6 +672,8 @@ cdef class Engine:
             op.number = self.sequence
             op.tag = <int>(self.sequence % OPERATIONS) * WINDOW
             self.sequence += 1
+            if self.segment is not None:
+                self.enter_segment(op)
         else:
             op.tag = OPERATIONS * WINDOW + tag
         op.status = RUNNING
@@ -643,48 +685,129 @@ cdef class Engine:
             op.cursors[k].round = 0
             op.cursors[k].step = 0
             op.cursors[k].posted = 0
+            op.cursors[k].started = 0
             op.cursors[k].pending = 0
             op.cursors[k].pending_sends = 0
 
+    cdef int enter_segment(self, Operation *op) except -1:
+        """Put a call on record, and give an operation its pages."""
+        cdef cc_segment *segment = &self.segment.c
+        if segment.shared.given_up:
+            self.broken = "the communicator is broken: a rank of this host gave up"
+            self.segment.check_end()
+        op.call = segment.calls
+        cc_begin_call(segment, op.what)
+        if op.segment == NULL:
+            return 0
+        op.page = segment.next
+        segment.next += op.segments
+        # An operation of many segments shares its few buffers with no other.
+        op.needed = op.page if op.segments > 1 else segment.blocked
+        if op.segments > 1:
+            segment.blocked = segment.next
+        return 0
+
     cdef int run(self, Operation *op, Plan plan, keep) except -1:
-        """Wait for an operation without the GIL; look up for signals and the deadline at times."""
-        cdef double start, limit
-        cdef Status status
-        cdef int patience = self.patience
-        if op.plan.slots == 0 and op.part * op.itemsize < SMALL and op.user == NULL:
-            status = advance(op)  # nothing to wait for: not worth giving up the GIL
-        else:
-            with nogil:
-                status = wait(op, False, patience, 0)
+        """Wait for an operation, most of the time without the GIL; look around at times."""
+        cdef Status status = RUNNING
+        cdef double start
+        cdef int i
+        if op.plan.slots == 0 and op.nbytes < SMALL and op.user == NULL and in_flight == NULL:
+            # Not worth giving up the GIL.
+            for i in range(BRIEF):
+                status = advance(op)
+                if status != RUNNING or self.spins < BRIEF:
+                    break
+                cc_pause()
         if status == RUNNING:
             start = now()
+            with nogil:
+                status = wait(op, False, self.polls(op), start + SLICE, False)
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
                 except BaseException:
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
-                limit = now()
-                if limit - start > self.timeout:
-                    error = self.stall(op, plan)
-                    self.abandon(op, plan, keep, "stalled in")
+                error = self.trouble(op, plan, now() - start)
+                if error is not None:
+                    self.abandon(op, plan, keep, "failed in", error)
                     raise error
-                limit += 0.05
                 with nogil:
-                    status = wait(op, False, patience, limit)
+                    status = wait(op, False, self.polls(op), now() + SLICE, op.plan.slots == 0)
         if status == FAILED:
             raise self.failure(op, plan, keep)
+        if op.call != NO_CALL:
+            cc_end_call(&self.segment.c, op.call)
         return 0
 
-    cdef int abandon(self, Operation *op, Plan plan, keep, str how) except -1:
+    cdef int polls(self, const Operation *op) noexcept nogil:
+        """Return how often a wait polls before it gives way to other processes."""
+        return self.spins if op.plan.slots == 0 else self.patience
+
+    cdef object trouble(self, Operation *op, Plan plan, double waited):
+        """Return the error of an operation for which what it waits for will not come, or not in
+        time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
+        """
+        if self.segment is not None and op.call != NO_CALL:
+            try:
+                self.segment.check_end()
+                self.segment.check_calls(op.call, op.what)
+                self.check_peers(op, plan)
+            except CollectivesError as error:
+                return error
+        if waited > self.timeout:
+            return self.stall(op, plan)
+        if waited > self.warning and not op.has_warned:
+            op.has_warned = 1
+            warnings.warn(
+                f"{title(plan)}: rank {self.rank} has waited {waited:.0f} s: {self.situation(op)}",
+                StallWarning, stacklevel=2,
+            )
+        return None
+
+    cdef int check_peers(self, Operation *op, Plan plan) except -1:
+        """Raise PeerLostError if a rank of this host has died, or has left and is waited for."""
+        gone = self.segment.lost()
+        if not gone:
+            return 0
+        with nogil:
+            lock_in_flight()
+            op.moved = 1
+            while op.status == RUNNING and op.moved:  # what they have left behind may be enough
+                advance(op)
+            unlock_in_flight()
+        if op.status != RUNNING:
+            return 0
+        awaited = waited_for(op, self.segment)
+        for rank, pid, in_order in gone:
+            if not in_order or rank in awaited:
+                how = "has left" if in_order else "has died"
+                raise PeerLostError(
+                    f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {self.rank} "
+                    f"waits: {waiting(op, self.segment)}"
+                )
+        return 0
+
+    cdef str situation(self, Operation *op):
+        """Say what an operation waits for, and what the ranks of this host are doing."""
+        text = waiting(op, self.segment)
+        if self.segment is not None and op.call != NO_CALL:
+            text = f"call {op.call + 1}, {text}; {'; '.join(self.segment.doing())}"
+        return text
+
+    cdef int abandon(self, Operation *op, Plan plan, keep, str how, error=None) except -1:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
         with nogil:
             lock_in_flight()
             if op.status == RUNNING:
                 fail(op, STALLED, 0, -1, 0)
             unlock_in_flight()
-        lost.append(keep)
+        lost.append((keep, self.segment))
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
+        if self.segment is not None:
+            why = f"it {how} {title(plan)}"
+            self.segment.give_up(why if error is None else f"{type(error).__name__}: {error}")
         return 0
 
     cdef str describe(self, Call *call, op, Choice choice):
@@ -716,14 +839,22 @@ cdef class Engine:
     cdef object stall(self, Operation *op, Plan plan):
         """Return the exception for an operation whose time is up; abandon it afterwards."""
         return StallError(
-            f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {waiting(op)}"
+            f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {self.situation(op)}"
         )
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
-        self.abandon(op, plan, keep, "failed in")
+        if op.failure == MISMATCHED:
+            try:
+                self.segment.disagree(op.call)
+            except CollectivesError as error:
+                self.abandon(op, plan, keep, "failed in")
+                return error
         if op.failure == FOLD_RAISED:
-            return (<UserFold>op.user).error
+            error = (<UserFold>op.user).error
+            self.abandon(op, plan, keep, "failed in", error)
+            return error
+        self.abandon(op, plan, keep, "failed in")
         where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
         if op.failure == WRONG_LENGTH:
             got = "more" if op.got < 0 else f"{op.got}"
@@ -740,20 +871,58 @@ cdef str title(Plan plan):
     return plan.source.algorithm.title(plan.source.p, plan.source.root)
 
 
-cdef str waiting(Operation *op):
+cdef str waiting(Operation *op, Segment segment):
     """Say what an operation waits for: the round, and whom."""
-    cdef Cursor *cursor
+    cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
     for k in range(op.window):
         cursor = &op.cursors[k]
-        if cursor.segment < 0 or not cursor.pending:
+        if cursor.segment < 0:
             continue
+        where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.segments}"
         parts = []
         for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
-            if transport.is_pending(op.requests, slot):
+            if cursor.pending and transport.is_pending(op.requests, slot):
                 message = message_of(op, slot)
                 parts.append(f"for rank {message.peer} to {'receive' if message.send else 'send'}")
-        where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.segments}"
+        silent, behind = missing(op, cursor, segment)
+        parts += [f"for rank {rank} to send" for rank in silent]
+        parts += [f"for rank {rank} to finish what came before" for rank in behind]
         return f"{where} waits {', '.join(parts)}"
     return "nothing was posted"
+
+
+cdef set waited_for(Operation *op, Segment segment):
+    """Return the ranks of this host that an operation waits for."""
+    cdef int k
+    ranks = set()
+    for k in range(op.window):
+        if op.cursors[k].segment >= 0:
+            for some in missing(op, &op.cursors[k], segment):
+                ranks.update(some)
+    return ranks
+
+
+cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
+    """Return the ranks that have not published what is next, and those that need the lane yet."""
+    cdef uint64_t page = op.page + cursor.segment
+    cdef const Step *step
+    cdef const Operand *operand
+    cdef int i
+    silent, behind = [], []
+    if op.segment == NULL:
+        return silent, behind
+    if not cursor.started:
+        for i in range(op.segment.p):
+            if cc_read(&op.segment.ranks[i].progress) < needed_before(op, cursor.segment):
+                behind.append(segment.ranks[i])
+    elif cursor.round < op.plan.nrounds:
+        if cursor.step < op.plan.rounds[cursor.round].steps_end:
+            step = &op.plan.steps[cursor.step]
+            for i in range(step.operand, step.operands_end):
+                operand = &op.plan.operands[i]
+                if operand.space == SLOT:
+                    if cc_published(op.segment, operand.peer, page, operand.first) == NULL:
+                        silent.append(segment.ranks[operand.peer])
+    return silent, behind

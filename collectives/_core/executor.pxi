@@ -1,10 +1,13 @@
 # The executor: runs plans over the transport. No GIL, no Python objects, no algorithm.
 #
 # An operation has up to WINDOW cursors; cursor k runs segments k, k + WINDOW, ... one after the
-# other, each through the whole plan. advance() moves every cursor as far as it goes and returns,
+# other, each through the whole program. advance() moves every cursor as far as it goes and returns,
 # so that the caller decides how to wait. Messages of cursor k carry the tag of (operation, k):
 # MPI keeps the order of messages with one tag between two ranks, and the proof says that the order
 # of sends and receives between two ranks agrees, so no more is needed to match them.
+#
+# What goes through shared memory needs no matching: a segment is a page (segment.h), and a program
+# names publications by page, rank and number.
 
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
@@ -16,10 +19,16 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int CLOCK_MONOTONIC
     int clock_gettime(int, timespec *)
+    int nanosleep(const timespec *, timespec *)
 
 # Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
 # complete them in different orders; the lock is for whoever advances or changes the list.
 cdef Operation *in_flight = NULL
+
+
+cdef timespec NAP_TIME
+NAP_TIME.tv_sec = 0
+NAP_TIME.tv_nsec = 50000
 
 
 cdef double now() noexcept nogil:
@@ -62,27 +71,127 @@ cdef inline char *address(
     return cursor.memory + op.work_offset + first * op.stride
 
 
+cdef inline int is_ready(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+    """Say whether all operands of a step are there: 1 or 0, or -1 if one is of another call."""
+    cdef const Operand *operand
+    cdef const cc_publication *line
+    cdef int base = <int>(cursor - op.cursors) * op.plan.slots
+    cdef int i
+    if step.after_sends and cursor.pending_sends:
+        return 0
+    for i in range(step.operand, step.operands_end):
+        operand = &op.plan.operands[i]
+        if operand.space == SLOT:
+            line = cc_published(
+                op.segment, operand.peer, op.page + cursor.segment, operand.first
+            )
+            if line == NULL:
+                return 0
+            if not cc_same(line.what, op.what):
+                fail(op, MISMATCHED, 0, operand.peer, cursor.round)
+                return -1
+            op.sources[i - step.operand] = cc_payload(op.segment, line)
+        elif operand.need >= 0 and not op.arrived[base + operand.need]:
+            return 0
+    return 1
+
+
 cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
-    """Run a local step. Returns 0, or -1 if a fold written in Python raised."""
+    """Run a step that is ready. Returns 0, or -1 if a fold written in Python raised."""
     cdef int64_t skip = 0
     cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
-    if n == 0:
-        return 0
-    cdef char *dst = address(op, cursor, step.dst_space, step.dst, skip)
-    cdef char *left = address(op, cursor, step.left_space, step.left, skip)
-    cdef char *right
-    if step.is_copy:
-        if dst != left:
-            memcpy(dst, left, n * op.itemsize)
-        return 0
-    right = address(op, cursor, step.right_space, step.right, skip)
-    if op.fold != NULL:
-        op.fold(dst, left, right, n)
-        return 0
-    if user_fold(op.user, dst, left, right, n):
-        fail(op, FOLD_RAISED, 0, -1, cursor.round)
-        return -1
+    cdef uint64_t page = op.page + cursor.segment
+    cdef const Operand *operand
+    cdef cc_publication *line = NULL
+    cdef cc_pass a_pass
+    cdef int i
+    a_pass.n = step.operands_end - step.operand
+    for i in range(a_pass.n):
+        operand = &op.plan.operands[step.operand + i]
+        if operand.space != SLOT:
+            op.sources[i] = address(op, cursor, operand.space, operand.first, skip)
+        op.sides[i] = operand.is_left
+    a_pass.sources = op.sources
+    a_pass.is_left = op.sides
+    a_pass.dst = NULL
+    a_pass.publication = NULL
+    a_pass.scale = NULL
+    a_pass.stream_dst = a_pass.stream_publication = 0
+    if step.dst_space != NOWHERE:
+        a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
+        if step.is_final:
+            a_pass.stream_dst = op.stream
+            if op.scaled:
+                a_pass.scale = op.scale
+                a_pass.factor = op.factor
+    if step.publication >= 0:
+        line = cc_line_of(op.segment, op.segment.me, page, step.publication)
+        a_pass.publication = line.payload
+        if n * op.itemsize > CC_INLINE:
+            a_pass.publication = (
+                cc_buffer_of(op.segment, buffer_number(op, cursor.segment))
+                + step.publication * op.stride
+            )
+            a_pass.stream_publication = op.segment.streaming
+    if n:
+        if op.fold != NULL or a_pass.n == 1:
+            cc_combine(&a_pass, op.fold, n, op.itemsize)
+        elif combine_by_user(op, cursor, &a_pass, n):
+            fail(op, FOLD_RAISED, 0, -1, cursor.round)
+            return -1
+    if line != NULL:
+        if a_pass.stream_publication:
+            cc_fence_streams()
+        cc_publish(op.segment, line, page, op.what, a_pass.publication, n * op.itemsize)
     return 0
+
+
+cdef int combine_by_user(
+    Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
+) noexcept nogil:
+    """Fold with a function of Python, in memory beside the temporary slots until the last fold."""
+    cdef char *made = <char *>a_pass.sources[0]
+    cdef char *other
+    cdef char *to
+    cdef int k
+    for k in range(1, a_pass.n):
+        other = <char *>a_pass.sources[k]
+        to = cursor.memory + op.work_offset - op.span * op.stride
+        if k == a_pass.n - 1:
+            to = a_pass.dst if a_pass.dst != NULL else a_pass.publication
+        if a_pass.is_left[k]:
+            if user_fold(op.user, to, other, made, n):
+                return -1
+        elif user_fold(op.user, to, made, other, n):
+            return -1
+        made = to
+    if a_pass.publication != NULL and a_pass.publication != made:
+        memcpy(a_pass.publication, made, n * op.itemsize)
+    if a_pass.scale != NULL:
+        a_pass.scale(made, made, a_pass.factor, n)
+    return 0
+
+
+cdef inline int buffer_number(const Operation *op, int64_t segment) noexcept nogil:
+    """Return which of this rank's buffers a segment publishes in.
+
+    Operations of many segments use as few buffers as they have cursors: what is used again soon is
+    still in the cache.
+    """
+    if op.segments > 1:
+        return <int>(segment % WINDOW)
+    return <int>(op.page % CC_LANES)
+
+
+cdef inline uint64_t needed_before(const Operation *op, int64_t segment) noexcept nogil:
+    """Return how many pages all ranks must have finished before a segment may publish."""
+    cdef uint64_t page = op.page + segment
+    cdef uint64_t needed = op.needed
+    if page >= CC_LANES and page - CC_LANES + 1 > needed:
+        needed = page - CC_LANES + 1
+    if segment >= WINDOW and page - WINDOW + 1 > needed:
+        needed = page - WINDOW + 1
+    return needed
 
 
 cdef void fail(Operation *op, Failure why, int error, int peer, int round) noexcept nogil:
@@ -165,12 +274,14 @@ cdef int post_rest(Operation *op, int slot) noexcept nogil:
 
 
 cdef void finish_segment(const Operation *op, const Cursor *cursor) noexcept nogil:
-    """Scale the result, while it is in the cache."""
+    """Scale the result, if steps have not, while it is in the cache; leave the page."""
     cdef int64_t skip = 0
     cdef int64_t n
     cdef int place
     cdef char *data
-    if op.scale == NULL:
+    if op.segment != NULL:
+        cc_finish(op.segment, op.page + cursor.segment)
+    if op.scale == NULL or op.scaled:
         return
     for place in range(1 if op.whole else op.out_places):
         n = elements(op, cursor.segment, OUT, place, op.out_places if op.whole else 1, &skip)
@@ -184,14 +295,21 @@ cdef int move(Operation *op, int k) noexcept nogil:
     cdef Cursor *cursor = &op.cursors[k]
     cdef const Round *round
     cdef const Step *step
-    cdef int base = k * op.plan.slots
+    cdef int ready
     while cursor.segment >= 0:
+        if not cursor.started:
+            if op.segment != NULL and not cc_all_finished(
+                op.segment, needed_before(op, cursor.segment)
+            ):
+                return 0
+            cursor.started = 1
         if cursor.round == op.plan.nrounds:
             finish_segment(op, cursor)
             op.moved = 1
             cursor.segment += op.window
             cursor.round = 0
             cursor.step = 0
+            cursor.started = 0
             if cursor.segment >= op.segments:
                 cursor.segment = -1
                 op.live -= 1
@@ -204,12 +322,9 @@ cdef int move(Operation *op, int k) noexcept nogil:
                 return -1
         while cursor.step < round.steps_end:
             step = &op.plan.steps[cursor.step]
-            if step.need >= 0 and not op.arrived[base + step.need]:
-                return 0
-            if step.other_need >= 0 and not op.arrived[base + step.other_need]:
-                return 0
-            if step.after_sends and cursor.pending_sends:
-                return 0
+            ready = is_ready(op, cursor, step)
+            if ready <= 0:
+                return ready
             if run_step(op, cursor, step):
                 return -1
             op.moved = 1
@@ -291,6 +406,8 @@ cdef Status advance(Operation *op) noexcept nogil:
             if op.cursors[k].segment >= 0 and move(op, k):
                 return op.status
         if op.live == 0:
+            if op.stream:
+                cc_fence_streams()
             op.status = DONE
             return DONE
         if again or not op.pending or poll(op) <= 0:
@@ -307,10 +424,14 @@ cdef void advance_in_flight() noexcept nogil:
         op = op.next
 
 
-cdef Status wait(Operation *op, int listed, int patience, double limit) noexcept nogil:
+cdef Status wait(
+    Operation *op, int listed, int patience, double limit, int drowsy
+) noexcept nogil:
     """Advance until the operation ends, or `limit` on the clock has passed.
 
-    A ladder: poll `patience` times, then give way to other processes between polls. An operation
+    A ladder: poll `patience` times, then give way to other processes between polls; if `drowsy`,
+    as who has waited for long, sleep for a moment instead. (A futex would need a look at who sleeps
+    with every publication.) An operation
     that is `listed` may be advanced by any thread, and only under the lock; where MPI takes one
     thread at a time, any other, too.
     """
@@ -337,9 +458,13 @@ cdef Status wait(Operation *op, int listed, int patience, double limit) noexcept
             advance_in_flight()
             unlock_in_flight()
         idle += 1
-        if idle > patience:
+        if drowsy and idle > patience:
+            nanosleep(&NAP_TIME, NULL)
+        elif idle > patience:
             sched_yield()
-        if idle & 63 == 0 and now() > limit:
+        else:
+            cc_pause()
+        if (idle & 63 == 0 or drowsy) and now() > limit:
             return RUNNING
 
 

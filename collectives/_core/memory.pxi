@@ -23,6 +23,15 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
         op.arena_bytes = wanted
     for k in range(op.window):
         op.cursors[k].memory = op.arena + k * each
+    if plan.width > op.width_reserved:
+        free(op.sources)
+        free(op.sides)
+        op.sources = <const char **>calloc(plan.width, sizeof(char *))
+        op.sides = <signed char *>calloc(plan.width, 1)
+        op.width_reserved = plan.width
+        if op.sources == NULL or op.sides == NULL:
+            op.width_reserved = 0
+            return -1
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 
@@ -69,5 +78,7 @@ cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
 cdef void release(Operation *op) noexcept:
     free(op.arena)
     free(op.tables)
+    free(op.sources)
+    free(op.sides)
     free_slots(op)
     free(op)

@@ -120,10 +120,11 @@ cdef class Request:
             self.engine.idle = op
         return 0
 
-    cdef int give_up(self) except -1:
-        """End the operation with a StallError, unless another thread has seen it complete."""
+    cdef int look_around(self, double waited) except -1:
+        """End the operation if what it waits for will not come, or not in time."""
         cdef Operation *op = self.op
-        if op == NULL:
+        error = None if op == NULL else self.engine.trouble(op, self.plan, waited)
+        if error is None or self.op == NULL:
             return 0
         self.waiters += 1
         with nogil:
@@ -131,8 +132,8 @@ cdef class Request:
         self.waiters -= 1
         if op.status == RUNNING and self.error is None:
             # First the error: other threads that wait look for it as soon as the operation ends.
-            self.error = self.engine.stall(op, self.plan)
-            self.engine.abandon(op, self.plan, self.keep, "stalled in")
+            self.error = error
+            self.engine.abandon(op, self.plan, self.keep, "failed in", error)
         return 0
 
     def test(self):
@@ -176,19 +177,22 @@ cdef class Request:
             If the operation failed, each time again; the communicator is broken then.
         """
         cdef double start, limit
-        cdef int patience = self.engine.patience
+        cdef int patience = 0
+        cdef int looks = 0
         check_caller()
         start = now() if self.op != NULL else 0
+        if self.op != NULL:
+            patience = self.engine.polls(self.op)
         while self.op != NULL and self.op.status == RUNNING:
             limit = now() + 0.05
             self.waiters += 1
             with nogil:
-                wait(self.op, True, patience, limit)
+                wait(self.op, True, patience, limit, looks > 0 and self.op.plan.slots == 0)
             self.waiters -= 1
             if self.op.status == RUNNING:
                 PyErr_CheckSignals()
-                if limit - start > self.engine.timeout:
-                    self.give_up()
+                self.look_around(limit - start)
+                looks += 1
         self.settle()
         if self.error is not None:
             raise self.error
@@ -208,7 +212,7 @@ cdef class Request:
         """Return what the request waits for, or None if it has completed. Local."""
         if self.op == NULL or self.op.status != RUNNING:
             return None
-        return f"{title(self.plan)}: {waiting(self.op)}"
+        return f"{title(self.plan)}: {waiting(self.op, self.engine.segment)}"
 
     def __repr__(self):
         return f"<Request of {self.state() or title(self.plan) + ': complete'}>"

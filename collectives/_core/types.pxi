@@ -4,7 +4,7 @@ from array import array
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int32_t, int64_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -24,12 +24,83 @@ cdef extern from "_core/kernels.h" nogil:
     int cc_kernels_init(const char *isa)
     const char *cc_kernels_isa()
 
-# Memory spaces of a plan; the numbers are schedule.IN, OUT, WORK, TMP.
+cdef extern from "_core/combine.h" nogil:
+    ctypedef struct cc_pass:
+        const char **sources
+        const signed char *is_left
+        int n
+        char *dst
+        char *publication
+        int stream_dst
+        int stream_publication
+        cc_scale_fn scale
+        double factor
+    void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
+
+cdef extern from "_core/segment.h" nogil:
+    enum:
+        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT
+    ctypedef struct cc_publication:
+        uint64_t[3] what
+        uint64_t nbytes
+        char *payload
+    ctypedef struct cc_rank_area:
+        uint64_t progress
+        uint64_t started
+        uint64_t ended
+        int64_t pid
+        int64_t gone
+    ctypedef struct cc_shared:
+        unsigned char *token
+        uint64_t nbytes
+        uint64_t why
+        uint64_t given_up
+        uint64_t call
+        char *text
+    ctypedef struct cc_segment:
+        cc_shared *shared
+        cc_rank_area *ranks
+        size_t nbytes
+        int p
+        int me
+        int nlines
+        int64_t lane_bytes
+        uint64_t next
+        uint64_t blocked
+        uint64_t calls
+        uint64_t floor
+        int streaming
+    uint64_t cc_read(const uint64_t *)
+    void cc_write(uint64_t *, uint64_t)
+    void cc_pause()
+    void cc_fence_streams()
+    size_t cc_segment_bytes(int, int, int64_t)
+    void cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    cc_publication *cc_line_of(const cc_segment *, int, uint64_t, int)
+    char *cc_buffer_of(const cc_segment *, int)
+    int cc_all_finished(cc_segment *, uint64_t)
+    void cc_finish(cc_segment *, uint64_t)
+    const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
+    const char *cc_payload(const cc_segment *, const cc_publication *)
+    void cc_publish(
+        const cc_segment *, cc_publication *, uint64_t, const uint64_t *, const char *, uint64_t
+    )
+    int cc_same(const uint64_t *, const uint64_t *)
+    uint64_t cc_mixed(uint64_t, uint64_t)
+    uint64_t cc_bits(double)
+    void cc_begin_call(cc_segment *, const uint64_t *)
+    void cc_end_call(cc_segment *, uint64_t)
+    int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
+    void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
+
+# Memory spaces of a program; the numbers are schedule.IN, OUT, WORK, TMP, and program.SLOT.
 cdef enum:
+    NOWHERE = -1
     IN = 0
     OUT = 1
     WORK = 2
     TMP = 3
+    SLOT = 4
 
 # The tree on 64 MiB takes 14.7 ms on 2 ranks and 38.1 on 4 with a window of 1, 9.3 and 28.7 with
 # 4, 9.7 and 33.1 with 8 (MPICH 5.0.2, built with each; collectives bench allreduce -n 2,4 -b 64M
@@ -37,10 +108,11 @@ cdef enum:
 cdef enum:
     WINDOW = 4  # segments in flight, each with a cursor of its own
     OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
+    NO_CALL = -1
     LAP = 512  # starts between two looks for operations that are about to meet their tag again
     MAX_PIECE = 1 << 30  # bytes of one message: MPI counts in int
 
-# One row each of the arrays that schedule.pack writes.
+# One row each of the arrays that program.pack writes.
 cdef struct Round:
     int32_t message, messages_end, step, steps_end
 
@@ -48,24 +120,32 @@ cdef struct Message:
     int32_t send, peer, space, first, count, home_space, home
 
 cdef struct Step:
-    int32_t dst_space, dst, left_space, left, right_space, right, count, home_space, home
-    int32_t need, other_need, after_sends, is_copy
+    int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
+    int32_t operand, operands_end
+
+cdef struct Operand:
+    int32_t space, first, peer, need, is_left
 
 cdef struct Packed:
     Round *rounds
     Message *messages
     Step *steps
+    Operand *operands
     int nrounds
     int slots  # most messages in one round
+    int scaled  # whether final steps write the whole output
 
 
 @cython.final
 cdef class Plan:
-    """A plan in C: one packed form for whole buffers and one for segmented ones."""
+    """A plan in C: one program for whole buffers and one for segmented ones."""
 
     cdef Packed whole
     cdef Packed split
     cdef int cut, tmp
+    cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
+    cdef int width  # most operands of a step
+    cdef int span  # most blocks that one step folds
     # The number of the block for each place in a space: IN, OUT, WORK.
     cdef int32_t *blocks[3]
     cdef int places[3]
@@ -77,6 +157,9 @@ cdef class Plan:
         self.source = source
         self.cut = source.cut
         self.tmp = source.tmp
+        self.lines = split.lines
+        self.width = max(whole.width, split.width)
+        self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
         for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
             self.places[space] = len(blocks)
@@ -104,13 +187,14 @@ cdef void *copied(object rows) except NULL:
     return memory
 
 
-cdef int pack(Packed *packed, object arrays) except -1:
+cdef int pack(Packed *packed, object program) except -1:
     cdef int i
-    rounds, messages, steps = arrays
-    packed.rounds = <Round *>copied(rounds)
-    packed.messages = <Message *>copied(messages)
-    packed.steps = <Step *>copied(steps)
-    packed.nrounds = len(rounds) * sizeof(int) // sizeof(Round)
+    packed.rounds = <Round *>copied(program.rounds)
+    packed.messages = <Message *>copied(program.messages)
+    packed.steps = <Step *>copied(program.steps)
+    packed.operands = <Operand *>copied(program.operands)
+    packed.nrounds = len(program.rounds) * sizeof(int) // sizeof(Round)
+    packed.scaled = program.scaled
     packed.slots = 0
     for i in range(packed.nrounds):
         packed.slots = max(packed.slots, packed.rounds[i].messages_end - packed.rounds[i].message)
@@ -121,6 +205,7 @@ cdef void unpack(Packed *packed) noexcept:
     PyMem_Free(packed.rounds)
     PyMem_Free(packed.messages)
     PyMem_Free(packed.steps)
+    PyMem_Free(packed.operands)
 
 
 # Where one segment stands in its plan.
@@ -129,6 +214,7 @@ cdef struct Cursor:
     int round
     int step
     int posted  # whether the round's messages are
+    int started  # whether the segment has its page
     int pending  # of them, those that have not completed
     int pending_sends
     char *memory  # its temporary slots, then its workspace
@@ -137,7 +223,7 @@ cdef enum Status:
     RUNNING, DONE, FAILED
 
 cdef enum Failure:
-    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED
+    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, MISMATCHED
 
 # One collective in flight.
 cdef struct Operation:
@@ -161,7 +247,17 @@ cdef struct Operation:
     void *user  # a UserFold, kept alive by whoever keeps the buffers
     cc_scale_fn scale  # NULL: the result is not scaled
     double factor
-    int64_t stride  # bytes of a temporary slot
+    int64_t stride  # bytes of a temporary slot, or of a publication
+    cc_segment *segment  # NULL: nothing goes through shared memory
+    uint64_t page  # of its first segment
+    uint64_t needed  # pages that all ranks must have finished before it starts
+    int64_t call  # its number among the calls on record, or NO_CALL
+    int64_t nbytes  # of the whole array
+    int span  # blocks of the memory in which a fold of Python works
+    int has_warned
+    uint64_t[3] what  # its fingerprint
+    int stream  # whether the output is written past the cache
+    int scaled  # whether steps scale the result
     int64_t work_offset  # of the workspace in a cursor's memory
     # where it stands
     Status status
@@ -187,6 +283,9 @@ cdef struct Operation:
     char *statuses
     int slots  # in use by this operation
     int slots_reserved
+    const char **sources  # of the step that is run
+    signed char *sides
+    int width_reserved
     int64_t *tables  # what `starts` points to
     size_t tables_reserved
     Operation *next  # in the list of those that every wait advances

@@ -1,0 +1,99 @@
+/* One pass over memory: fold or copy what lies in several places, into one or two.
+ *
+ * It goes by tiles that stay in the first-level cache, so that every byte is read from and written to
+ * farther memory once, however many operands there are, and whatever the dtype: a tile is folded by
+ * the kernels for two operands. Destinations can be written past the cache ("streamed").
+ */
+#ifndef COLLECTIVES_COMBINE_H
+#define COLLECTIVES_COMBINE_H
+
+#include "kernels.h"
+
+enum { CC_TILE = 8192 };
+
+#if defined(__x86_64__)
+static void cc_stream(void *dst, const void *src, size_t n)
+{
+    char *d = (char *)dst;
+    const char *s = (const char *)src;
+    const size_t head = -(uintptr_t)d % 64 < n ? -(uintptr_t)d % 64 : n;
+    memcpy(d, s, head);
+    d += head, s += head, n -= head;
+    for (; n >= 64; d += 64, s += 64, n -= 64) {
+        const __m128i a = _mm_loadu_si128((const __m128i *)s), b = _mm_loadu_si128((const __m128i *)s + 1);
+        const __m128i e = _mm_loadu_si128((const __m128i *)s + 2), f = _mm_loadu_si128((const __m128i *)s + 3);
+        _mm_stream_si128((__m128i *)d, a);
+        _mm_stream_si128((__m128i *)d + 1, b);
+        _mm_stream_si128((__m128i *)d + 2, e);
+        _mm_stream_si128((__m128i *)d + 3, f);
+    }
+    memcpy(d, s, n);
+}
+#else
+static void cc_stream(void *dst, const void *src, size_t n) { memcpy(dst, src, n); }
+#endif
+
+/* What one pass does. */
+typedef struct {
+    const char **sources;
+    const signed char *is_left; /* for each source, whether it comes to the left of those before it */
+    int n;
+    char *dst;            /* or NULL */
+    char *publication;    /* or NULL; it has what `dst` has, before it is scaled */
+    int stream_dst, stream_publication;
+    cc_scale_fn scale;    /* of dst, or NULL */
+    double factor;
+} cc_pass;
+
+static inline void cc_put(char *dst, const char *src, size_t n, int stream)
+{
+    if (dst == src)
+        return;
+    if (stream)
+        cc_stream(dst, src, n);
+    else
+        memcpy(dst, src, n);
+}
+
+static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_t itemsize)
+{
+    _Alignas(64) char scratch[CC_TILE];
+    const char **s = pass->sources;
+    const int last = pass->n - 1;
+    const size_t nbytes = count * itemsize;
+    char *const dst = pass->dst, *const pub = pass->publication;
+    /* Where the last fold writes: what is not streamed, or else the tile. */
+    char *const direct = dst && !pass->stream_dst ? dst : pub && !pass->stream_publication ? pub : NULL;
+    const int both = dst && pub;
+
+    if (last == 0 && !both && !pass->scale) {
+        cc_put(dst ? dst : pub, s[0], nbytes, dst ? pass->stream_dst : pass->stream_publication);
+        return;
+    }
+    if (last == 1 && direct && !both && !pass->scale) {
+        fold(direct, s[pass->is_left[1]], s[!pass->is_left[1]], count);
+        return;
+    }
+    for (size_t at = 0; at < nbytes; at += CC_TILE) {
+        const size_t left = nbytes - at < CC_TILE ? nbytes - at : CC_TILE, n = left / itemsize;
+        const char *made = s[0] + at;
+        for (int k = 1; k <= last; ++k) {
+            char *const to = k == last && direct ? direct + at : scratch;
+            const char *const other = s[k] + at;
+            fold(to, pass->is_left[k] ? other : made, pass->is_left[k] ? made : other, n);
+            made = to;
+        }
+        if (pub)
+            cc_put(pub + at, made, left, pass->stream_publication);
+        if (!dst)
+            continue;
+        if (pass->scale) {
+            char *const to = pass->stream_dst ? scratch : dst + at;
+            pass->scale(to, made, pass->factor, n);
+            made = to;
+        }
+        cc_put(dst + at, made, left, pass->stream_dst);
+    }
+}
+
+#endif

@@ -1,0 +1,302 @@
+/* Shared memory of the ranks of one host: who writes what, and who may read it when.
+ *
+ * The segment has, for each rank, a row of *lanes*. A lane holds what the rank publishes in one
+ * *page*: the run of one segment of an operation through its program. Pages are numbered from 0 as
+ * operations start, alike on all ranks; page g has the lane g % lanes. A lane is lines, one for each
+ * publication, and a buffer. A line says which page it is of, what the rank believes to be running,
+ * and where the payload is: in the line itself if it is short, else in the buffer.
+ *
+ * Every word has one writer. A rank writes payload and line, then the line's `seq` (a release); who
+ * has seen it (an acquire) may read the payload. When a rank has run a page to its end it needs
+ * nothing of it any more, and says so by its `progress`: the number of pages that it has finished,
+ * the lowest first. Nobody writes to a lane before all ranks have finished the page that it held.
+ * So `seq` and `progress` are the only words on which ranks wait, and they only grow.
+ */
+#ifndef COLLECTIVES_SEGMENT_H
+#define COLLECTIVES_SEGMENT_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    CC_LANES = 8,    /* pages that a rank may be ahead of the slowest; a power of two up to 64 */
+    CC_INLINE = 80,  /* bytes of payload in a line */
+    CC_CALLS = 16,   /* calls that a rank is on record with; a power of two */
+    CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
+    CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
+    CC_PAGE = 4096
+};
+
+/* One publication. */
+typedef struct {
+    uint64_t seq;      /* its page + 1 */
+    uint64_t what[3];  /* what is called: the fingerprint */
+    uint64_t offset;   /* of the payload from the start of the segment */
+    uint64_t nbytes;
+    char payload[CC_INLINE];
+} cc_publication;
+
+/* What a rank has called: the number of the call + 1, and its fingerprint. */
+typedef struct {
+    uint64_t number;
+    uint64_t what[3];
+} cc_called;
+
+typedef struct {
+    _Alignas(CC_LINE) uint64_t progress;
+    _Alignas(CC_LINE) uint64_t started; /* calls that have begun */
+    uint64_t ended;                     /* and of the blocking ones, those that have come to an end */
+    int64_t pid;
+    int64_t gone;                       /* whether the rank has left in good order */
+    _Alignas(CC_LINE) cc_called calls[CC_CALLS];
+} cc_rank_area;
+
+typedef struct {
+    unsigned char token[16];  /* tells this segment from any other */
+    uint64_t nbytes;
+    _Alignas(CC_LINE) uint64_t given_up; /* 0, or 1 + the rank that was first to give up */
+    _Alignas(CC_LINE) uint64_t why;      /* a kind of end, for which the text below is complete */
+    uint64_t call;                       /* the number of the call */
+    char text[CC_TEXT];
+} cc_shared;
+
+/* What one process knows of a segment. */
+typedef struct {
+    cc_shared *shared;
+    cc_rank_area *ranks;
+    char *lines;
+    char *buffers;
+    size_t nbytes;
+    int p, me;
+    int nlines;          /* of a lane */
+    int64_t lane_bytes;  /* of a lane's buffer */
+    uint64_t next;       /* the page that the next operation starts with */
+    uint64_t blocked;    /* pages that must be finished before a buffer is used again */
+    uint64_t calls;      /* calls so far */
+    uint64_t floor;      /* all ranks are known to have finished the pages below */
+    uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
+    int lock;
+    int streaming;       /* whether payloads are written past the cache */
+} cc_segment;
+
+/* ---- words that others read or write -------------------------------------------------------- */
+
+#ifdef CC_STRESS
+/* A build for tests: ranks dawdle at random wherever another could come in between. */
+#include <sched.h>
+static __thread uint64_t cc_dice;
+static void cc_dawdle(void)
+{
+    if (!cc_dice) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        cc_dice = (uint64_t)t.tv_nsec * 2654435761u + (uintptr_t)&cc_dice + 1;
+    }
+    cc_dice ^= cc_dice << 13, cc_dice ^= cc_dice >> 7, cc_dice ^= cc_dice << 17;
+    if (cc_dice % 64 == 0) {
+        struct timespec nap = {0, (long)(cc_dice >> 32) % 40000};
+        nanosleep(&nap, NULL);
+    } else if (cc_dice % 8 == 0) {
+        sched_yield();
+    }
+}
+#else
+static inline void cc_dawdle(void) {}
+#endif
+
+static inline uint64_t cc_read(const uint64_t *word)
+{
+    cc_dawdle();
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline void cc_write(uint64_t *word, uint64_t value)
+{
+    cc_dawdle();
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    cc_dawdle();
+}
+
+static inline void cc_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+static inline void cc_fence_streams(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
+}
+
+/* ---- layout ---------------------------------------------------------------------------------- */
+
+static size_t cc_rounded(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+static size_t cc_lines_at(int p)
+{
+    return cc_rounded(sizeof(cc_shared), CC_LINE) + p * cc_rounded(sizeof(cc_rank_area), CC_LINE);
+}
+
+static size_t cc_buffers_at(int p, int nlines)
+{
+    return cc_rounded(cc_lines_at(p) + (size_t)p * CC_LANES * nlines * CC_LINE, CC_PAGE);
+}
+
+static size_t cc_segment_bytes(int p, int nlines, int64_t lane_bytes)
+{
+    return cc_buffers_at(p, nlines) + (size_t)p * CC_LANES * lane_bytes;
+}
+
+static void cc_segment_open(cc_segment *s, void *memory, int p, int me, int nlines, int64_t lane_bytes)
+{
+    char *base = (char *)memory;
+    memset(s, 0, sizeof *s);
+    s->shared = (cc_shared *)base;
+    s->ranks = (cc_rank_area *)(base + cc_rounded(sizeof(cc_shared), CC_LINE));
+    s->lines = base + cc_lines_at(p);
+    s->buffers = base + cc_buffers_at(p, nlines);
+    s->nbytes = cc_segment_bytes(p, nlines, lane_bytes);
+    s->p = p;
+    s->me = me;
+    s->nlines = nlines;
+    s->lane_bytes = lane_bytes;
+}
+
+static inline cc_publication *cc_line_of(const cc_segment *s, int rank, uint64_t page, int publication)
+{
+    const size_t lane = (size_t)rank * CC_LANES + page % CC_LANES;
+    return (cc_publication *)(s->lines + (lane * s->nlines + publication) * CC_LINE);
+}
+
+static inline char *cc_buffer_of(const cc_segment *s, int lane)
+{
+    return s->buffers + ((size_t)s->me * CC_LANES + lane) * s->lane_bytes;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+/* Whether all ranks have finished the pages below `page`. */
+static inline int cc_all_finished(cc_segment *s, uint64_t page)
+{
+    uint64_t floor = UINT64_MAX;
+    if (page <= __atomic_load_n(&s->floor, __ATOMIC_ACQUIRE))
+        return 1;
+    for (int r = 0; r < s->p; ++r) {
+        const uint64_t progress = cc_read(&s->ranks[r].progress);
+        floor = progress < floor ? progress : floor;
+    }
+    __atomic_store_n(&s->floor, floor, __ATOMIC_RELEASE);
+    return page <= floor;
+}
+
+/* Say that this rank has finished a page. The lock is for its own threads. */
+static inline void cc_finish(cc_segment *s, uint64_t page)
+{
+    uint64_t *progress = &s->ranks[s->me].progress;
+    uint64_t next;
+    while (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQUIRE))
+        cc_pause();
+    next = *progress;
+    s->finished |= (uint64_t)1 << (page - next);
+    while (s->finished & 1) {
+        s->finished >>= 1;
+        ++next;
+    }
+    cc_write(progress, next);
+    __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* The line of a publication, if it is there. */
+static inline const cc_publication *cc_published(const cc_segment *s, int rank, uint64_t page, int publication)
+{
+    const cc_publication *line = cc_line_of(s, rank, page, publication);
+    return cc_read(&line->seq) == page + 1 ? line : NULL;
+}
+
+static inline const char *cc_payload(const cc_segment *s, const cc_publication *line)
+{
+    return line->nbytes <= CC_INLINE ? line->payload : (const char *)s->shared + line->offset;
+}
+
+/* Show a publication of `nbytes`, whose payload is in its place. */
+static inline void cc_publish(const cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
+                              const char *payload, uint64_t nbytes)
+{
+    line->what[0] = what[0];
+    line->what[1] = what[1];
+    line->what[2] = what[2];
+    line->offset = (uint64_t)(payload - (const char *)s->shared);
+    line->nbytes = nbytes;
+    cc_write(&line->seq, page + 1);
+}
+
+static inline int cc_same(const uint64_t *a, const uint64_t *b)
+{
+    return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2])) == 0;
+}
+
+static inline uint64_t cc_mixed(uint64_t sum, uint64_t value)
+{
+    return (sum ^ value) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static inline uint64_t cc_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* ---- calls, on record ------------------------------------------------------------------------ */
+
+static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
+{
+    cc_rank_area *mine = &s->ranks[s->me];
+    cc_called *call = &mine->calls[s->calls % CC_CALLS];
+    call->what[0] = what[0];
+    call->what[1] = what[1];
+    call->what[2] = what[2];
+    cc_write(&call->number, s->calls + 1);
+    cc_write(&mine->started, ++s->calls);
+}
+
+static inline void cc_end_call(cc_segment *s, uint64_t number)
+{
+    cc_write(&s->ranks[s->me].ended, number + 1);
+}
+
+/* What a rank called as its call `number`. 1 if it is known, 0 if the rank has not come so far, -1 if
+ * it is so far ahead that the record is gone. */
+static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uint64_t *what)
+{
+    const cc_rank_area *area = &s->ranks[rank];
+    const cc_called *call = &area->calls[number % CC_CALLS];
+    if (cc_read(&area->started) <= number)
+        return 0;
+    memcpy(what, call->what, sizeof call->what);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
+}
+
+/* ---- giving up ------------------------------------------------------------------------------- */
+
+/* Tell the other ranks why this one gives up; the first one's word counts. */
+static void cc_give_up(cc_segment *s, uint64_t why, uint64_t call, const char *text)
+{
+    uint64_t nobody = 0;
+    if (!__atomic_compare_exchange_n(&s->shared->given_up, &nobody, s->me + 1, 0, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE))
+        return;
+    strncpy(s->shared->text, text, CC_TEXT - 1);
+    s->shared->call = call;
+    cc_write(&s->shared->why, why);
+}
+
+#endif

@@ -1,0 +1,264 @@
+# Shared memory, as Python sees it: a mapped segment, what ranks call on record, and who is there.
+
+import os
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+
+from zlib import crc32
+
+from collectives import registry
+from collectives.check import ranks as rank_names
+from collectives.errors import PeerAbortedError
+
+cdef extern from "<fcntl.h>" nogil:
+    ctypedef long off_t
+    struct flock:
+        short l_type
+        short l_whence
+        off_t l_start
+        off_t l_len
+        int l_pid
+    int F_GETLK
+    int F_SETLK
+    short F_WRLCK
+    short F_UNLCK
+    int fcntl(int, int, ...)
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int)
+
+# Why a rank gives up; what cc_shared.why says.
+cdef enum:
+    GAVE_UP = 1
+    DISAGREED = 2
+
+LINE_BYTES = CC_INLINE
+
+
+def segment_bytes(int p, int nlines, int64_t lane_bytes):
+    """Return the size of a segment of `p` ranks. Local."""
+    return cc_segment_bytes(p, nlines, lane_bytes)
+
+
+@cython.final
+cdef class Segment:
+    """Memory that the ranks of one host share; `collectives.segment` makes it.
+
+    Each rank holds a lock on the byte of the file with its number. The kernel lets go of it when
+    the process ends, in whatever way and in whichever namespace: so others see who is there.
+    """
+
+    cdef cc_segment c
+    cdef Py_buffer memory
+    cdef readonly object ranks  # their numbers in the communicator
+    cdef int file
+
+    def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
+        cdef flock lock
+        self.file = -1
+        PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
+        if <size_t>self.memory.len < cc_segment_bytes(len(ranks), nlines, lane_bytes):
+            raise ValueError("the segment is too small")
+        cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes)
+        self.ranks = list(ranks)
+        self.c.ranks[me].pid = os.getpid()
+        self.file = file
+        lock.l_type = F_WRLCK
+        lock.l_whence = 0
+        lock.l_start = me
+        lock.l_len = 1
+        lock.l_pid = 0
+        if fcntl(file, F_SETLK, &lock):
+            raise OSError("the file of the segment cannot be locked")
+
+    def __dealloc__(self):
+        self.let_go()
+        PyBuffer_Release(&self.memory)
+
+    cdef void let_go(self) noexcept:
+        if self.file >= 0:
+            if not forked:
+                cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+            close(self.file)
+            self.file = -1
+
+    def leave(self):
+        """Tell the other ranks that this one will not come back. Local."""
+        self.let_go()
+
+    def token(self, value=None):
+        """Return the name of the segment, 16 bytes, after giving it one. Local."""
+        if value is not None:
+            memcpy(self.c.shared.token, <const char *>value, 16)
+        return (<const char *>self.c.shared.token)[:16]
+
+    @property
+    def nbytes(self):
+        return self.c.nbytes
+
+    @property
+    def lane_bytes(self):
+        return self.c.lane_bytes
+
+    @property
+    def lines(self):
+        return self.c.nlines
+
+    @property
+    def streaming(self):
+        return bool(self.c.streaming)
+
+    @streaming.setter
+    def streaming(self, value):
+        self.c.streaming = bool(value)
+
+    cdef bint is_there(self, int number):
+        """Say whether the process of a rank still runs."""
+        cdef flock lock
+        if number == self.c.me:
+            return True
+        lock.l_type = F_WRLCK
+        lock.l_whence = 0
+        lock.l_start = number
+        lock.l_len = 1
+        lock.l_pid = 0
+        return fcntl(self.file, F_GETLK, &lock) != 0 or lock.l_type != F_UNLCK
+
+    def lost(self):
+        """Return (rank, process, whether it left in good order) of the ranks that are gone.
+        Local.
+        """
+        return [
+            (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
+            for i in range(self.c.p)
+            if not self.is_there(i)
+        ]
+
+    def give_up(self, str text):
+        """Have the other ranks raise PeerAbortedError with a text. Local."""
+        cc_give_up(&self.c, GAVE_UP, self.c.calls, text.encode()[: CC_TEXT - 1])
+
+    cdef int check_end(self) except -1:
+        """Raise if a rank of the host has given up."""
+        cdef cc_shared *shared = self.c.shared
+        cdef uint64_t why
+        if cc_read(&shared.given_up) == 0:
+            return 0
+        while True:  # the text follows at once, unless its writer dies
+            why = cc_read(&shared.why)
+            if why or not self.is_there(<int>(shared.given_up - 1)):
+                break
+        rank = self.ranks[shared.given_up - 1]
+        if why == DISAGREED:
+            raise MismatchError(self.disagreement(shared.call))
+        text = (<const char *>shared.text).decode(errors="replace") if why else "its process died"
+        raise PeerAbortedError(f"rank {rank} gave up: {text}")
+
+    cdef int check_calls(self, uint64_t call, const uint64_t *what) except -1:
+        """Raise if another rank has called something else as its call of this number."""
+        cdef uint64_t theirs[3]
+        cdef int i
+        for i in range(self.c.p):
+            if cc_call_of(&self.c, i, call, theirs) == 1 and not cc_same(theirs, what):
+                self.disagree(call)
+        return 0
+
+    cdef int disagree(self, uint64_t call) except -1:
+        """Tell all ranks of the host that they called different things, and raise that."""
+        cc_give_up(&self.c, DISAGREED, call, b"")
+        return self.check_end()
+
+    cdef str disagreement(self, uint64_t call):
+        """Return what each rank of the host has called, after giving them a second to come."""
+        cdef uint64_t what[3]
+        cdef int i, known
+        cdef object key
+        limit = now() + 1
+        groups = {}
+        for i in range(self.c.p):
+            while True:
+                known = cc_call_of(&self.c, i, call, what)
+                if known or now() > limit or not self.is_there(i):
+                    break
+                sched_yield()
+            key = known
+            if known == 1:
+                key = what[0], what[1], what[2]
+            groups.setdefault(key, []).append(self.ranks[i])
+        said = []
+        for key, members in groups.items():
+            if key == 0:
+                text = "did not come so far"
+            elif key == -1:
+                text = "is further on"
+            else:
+                what[0], what[1], what[2] = key
+                text = f"called {called(what)}"
+                if sum(isinstance(k, tuple) and k[:2] == key[:2] for k in groups) > 1:
+                    text += f" with options {what[2] >> 32:08x}"
+            said.append(f"{rank_names(sum(1 << rank for rank in members))} {text}")
+        return f"the ranks do not agree on call {call + 1} of the communicator: {'; '.join(said)}"
+
+    def doing(self):
+        """Return what each rank of the host is doing, a line for each. Local."""
+        cdef uint64_t what[3]
+        cdef uint64_t started, ended
+        cdef int i
+        lines = []
+        for i in range(self.c.p):
+            started = cc_read(&self.c.ranks[i].started)
+            ended = cc_read(&self.c.ranks[i].ended)
+            where = f"rank {self.ranks[i]} (process {self.c.ranks[i].pid})"
+            if not self.is_there(i):
+                lines.append(f"{where} has ended")
+            elif started == 0:
+                lines.append(f"{where} has called nothing")
+            else:
+                cc_call_of(&self.c, i, started - 1, what)
+                state = "is in" if ended < started else "has left"
+                lines.append(f"{where} {state} call {started}, {called(what)}")
+        return lines
+
+
+cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
+    """Write down what a call is, so that ranks can compare it.
+
+    ``what[0]``: the collective, dtype, operation, whether it is a vector form (8 bits each), and the
+    name of the algorithm (32). ``what[1]``: elements. ``what[2]``: the root, and what else there is.
+    """
+    cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
+                                     cc_mixed(call.checksum, cc_bits(call.postscale)))
+    cdef uint64_t dtype = call.x.dtype
+    if dtype >= CC_NDTYPES:
+        dtype = 0x80 | crc32(dtype_text(call.x.dtype).encode()) & 0x7F
+    what[0] = call.kind | dtype << 8 | <uint64_t>call.operation << 16
+    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>choice.number << 32
+    what[1] = count
+    what[2] = <uint64_t>call.root | options >> 32 << 32
+    return 0
+
+
+cdef str called(const uint64_t *what):
+    """Return in words what a fingerprint stands for."""
+    cdef int kind = what[0] & 0xFF
+    cdef int dtype = what[0] >> 8 & 0xFF
+    cdef int operation = what[0] >> 16 & 0xFF
+    cdef uint64_t number = what[0] >> 32
+    from collectives import reductions
+
+    name = COLLECTIVES[kind]
+    parts = []
+    if kind != BARRIER:
+        if dtype < CC_NDTYPES:
+            text = DTYPES[dtype]
+        else:
+            known = [each for each in other_dtypes if 0x80 | crc32(each.encode()) & 0x7F == dtype]
+            text = known[0] if known else "another"
+        parts = [f"count={what[1]}", f"dtype={text}"]
+        if operation != NO_OPERATION:
+            known = [each.name for each in reductions.ALL if each.number == operation]
+            parts.append(f"op={known[0] if known else 'a function'}")
+    if spec.COLLECTIVES[name].rooted:
+        parts.append(f"root={what[2] & 0xFFFFFFFF}")
+    parts.append(f"algorithm={registry.numbered(name, number)}")
+    return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"

@@ -1,0 +1,209 @@
+"""Shared memory of the ranks of one host: made, mapped by all, and gone with the last of them.
+
+The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
+the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
+through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are reserved
+at once, and whose name is gone as soon as all have it open. Where that is not possible either,
+ranks talk through MPI, after a warning that says why.
+
+Its pages become memory when they are first written, by their owner.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import warnings
+from typing import Any
+
+from collectives import _core
+from collectives.errors import ArgumentError
+
+__all__ = ["SharedMemoryWarning", "bootstrap", "environment_bytes", "release"]
+
+# Bytes of a lane: what a rank publishes of one segment of an operation.
+LANE_BYTES = 1 << 20
+SMALLEST_LANE = 64 << 10
+
+# Bytes of all segments of a process, as a part of the memory of the host.
+PART_OF_MEMORY = 4
+
+
+class SharedMemoryWarning(RuntimeWarning):
+    """The ranks of a host cannot share memory, and talk through MPI; the text says why."""
+
+
+_mapped = 0  # bytes of the segments of this process
+_has_warned = False
+
+
+class _Failure(Exception):
+    """Why a segment cannot be had."""
+
+
+def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
+    """Return the segment that this rank shares with the others of its host, or None. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        All ranks, of this host and others.
+    local : list of int
+        The ranks of this host, in rising order.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    rank = mpi.Get_rank()
+    wish = _wish()
+    leads = rank == local[0]
+    nlines = 2 * len(local) + 16
+    memory = offer = path = None
+    file = -1
+    problem = "" if wish != "0" else "COLLECTIVES_SHM is 0"
+    if len(local) > 1 and not problem and leads:
+        try:
+            file, path, lane = _create(wish, len(local), nlines)
+            memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
+            token = secrets.token_bytes(16)
+            memory[:16] = token
+            offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = mpi.allgather(offer)
+    if len(local) > 1 and not problem and not leads:
+        offer = offers[local[0]]
+        try:
+            if offer is None:
+                raise _Failure(f"rank {local[0]} has none")
+            file, memory = _open(offer, len(local), nlines)
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    problems = mpi.allgather(problem)
+    if path:
+        os.unlink(path)
+    if len(local) < 2:
+        return None
+    told = {each: problems[each] for each in local if problems[each]}
+    if told or offer is None:
+        if file >= 0:
+            os.close(file)
+        if leads:
+            _warn(told)
+        return None
+    segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+    global _mapped
+    _mapped += segment.nbytes
+    return segment
+
+
+def release(segment: _core.Segment) -> None:
+    """Leave a segment for good. Local."""
+    global _mapped
+    _mapped -= segment.nbytes
+    segment.leave()
+
+
+def _wish() -> str:
+    wish = os.environ.get("COLLECTIVES_SHM", "") or "auto"
+    if wish not in ("auto", "0", "memfd", "file"):
+        raise ArgumentError(f"COLLECTIVES_SHM is {wish!r}, and must be auto, memfd, file or 0")
+    return wish
+
+
+def environment_bytes(name: str, default: int) -> int:
+    """Return the bytes that a variable of the environment sets. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a positive number of bytes.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or int(text) == 0:
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of bytes")
+    return int(text)
+
+
+def _limit() -> int:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+
+
+def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
+    """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
+    lane = environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    reasons = []
+    while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
+        if lane // 2 < SMALLEST_LANE:
+            raise _Failure(
+                f"the segments of this process would have more than {_limit()} bytes "
+                f"(COLLECTIVES_SHM_LIMIT)"
+            )
+        lane //= 2
+    if wish != "file":
+        try:
+            file = os.memfd_create("collectives", os.MFD_CLOEXEC)
+            os.ftruncate(file, _core.segment_bytes(p, nlines, lane))
+            return file, None, lane
+        except (AttributeError, OSError) as error:
+            reasons.append(f"memfd_create: {error}")
+    if wish != "memfd":
+        path = f"/dev/shm/collectives-{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _Failure("; ".join([*reasons, str(error)])) from None
+        while lane >= SMALLEST_LANE:
+            try:
+                os.posix_fallocate(file, 0, _core.segment_bytes(p, nlines, lane))
+                return file, path, lane
+            except OSError as error:
+                problem = f"/dev/shm has no room for {p} ranks: {error}"
+                lane //= 2
+        os.close(file)
+        os.unlink(path)
+        reasons.append(problem)
+    raise _Failure("; ".join(reasons))
+
+
+def _map(file: int, nbytes: int) -> mmap.mmap:
+    return mmap.mmap(file, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap.mmap]:
+    """Return the file and the memory of a segment that another rank has made."""
+    path, lane, token = offer
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        nbytes = _core.segment_bytes(p, nlines, lane)
+        if os.fstat(file).st_size < nbytes:
+            raise _Failure(f"{path} is another file here")
+        memory = _map(file, nbytes)
+        if memory[:16] != token:
+            raise _Failure(f"{path} is another file here")
+        return file, memory
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _warn(problems: dict[int, str]) -> None:
+    """Say once why ranks do not share memory, unless that is what was asked for."""
+    global _has_warned
+    reasons = {rank: why for rank, why in problems.items() if "COLLECTIVES_SHM is 0" not in why}
+    if not reasons or _has_warned:
+        return
+    _has_warned = True
+    rank, why = next(iter(reasons.items()))
+    warnings.warn(
+        f"the ranks of this host cannot share memory and talk through MPI, which is slower: rank "
+        f"{rank}: {why}",
+        SharedMemoryWarning,
+        stacklevel=4,
+    )
