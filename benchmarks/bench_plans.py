@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives import algorithms, check, schedule
+from collectives import algorithms, check, program, schedule
 
 # Rounds that grow with p, with log2 p, and one of p messages; more blocks than ranks.
 ALGORITHMS = [
@@ -38,4 +38,4 @@ def bench_plans_compile(benchmark, algorithm, p):
 def bench_plans_pack(benchmark, algorithm, p):
     benchmark.group = f"pack for a rank of {p}"
     plan = schedule.compile(algorithm, p, 1)
-    benchmark.pedantic(lambda: [schedule.pack(plan, whole=w) for w in (True, False)], rounds=5)
+    benchmark.pedantic(lambda: [program.pack(plan, whole=w) for w in (True, False)], rounds=5)

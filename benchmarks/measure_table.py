@@ -28,7 +28,7 @@ from collectives.cli.measure import Entry
 from collectives.cli.operations import OPERATIONS
 from collectives.spec import COLLECTIVES
 
-SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)
+SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
 PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
 SIMPLER = 1.04  # keep the simpler choice unless it is slower by this factor
 NEAR = 1.5  # what takes longer than this times the fastest in its trial is not measured
@@ -49,7 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     comm = cc.Communicator(timeout=300)
     bench = measure.Bench(comm, comm.mpi.Dup())
-    family = binding.family(MPI)
+    family = comm.transport
     for name in options.collectives:
         start = time.monotonic()
         rows = choose(bench, name, options)

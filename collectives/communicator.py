@@ -50,7 +50,10 @@ PATIENCE_OVERSUBSCRIBED = 5
 
 # Looks at shared memory before a wait gives way to other processes.
 SPINS = 2000
-SPINS_OVERSUBSCRIBED = 20
+SPINS_OVERSUBSCRIBED = 2
+
+# How payloads are written: as it turns out best, to the cache, or past it.
+STORES = ("auto", "cached", "streamed")
 
 
 class Communicator(GroupedCalls, ObjectCalls):
@@ -169,6 +172,12 @@ class Communicator(GroupedCalls, ObjectCalls):
             return
         crowded = self.local_size > max(1, self._cores)
         self._engine.share(self._segment, SPINS_OVERSUBSCRIBED if crowded else SPINS)
+        stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
+        if stores not in STORES:
+            raise ArgumentError(
+                f"COLLECTIVES_SHM_STORES is {stores!r}, and must be one of {', '.join(STORES)}"
+            )
+        self._engine.stores = STORES.index(stores)
         if self.nodes == 1:
             self._family = "shm"
 
@@ -176,6 +185,11 @@ class Communicator(GroupedCalls, ObjectCalls):
     def mpi(self) -> Any:
         """The mpi4py communicator that carries the messages; use a duplicate of it."""
         return self._mpi
+
+    @property
+    def transport(self) -> str:
+        """How the ranks talk: ``"shm"``, or the family of the MPI where hosts are between them."""
+        return self._family
 
     @property
     def timeout(self) -> float:

@@ -1,6 +1,6 @@
 """Which algorithm, and why: the caller's word, else the measured table, else the cost formulas.
 
-`measured.json` has, for each family of MPI, collective and number of ranks, the algorithm and
+`measured.json` has, for shared memory and for each family of MPI, collective and number of ranks, the algorithm and
 segment size that were fastest up to a number of bytes, with machine, date and command. The row
 with the nearest number of ranks (on a logarithmic scale) is used. Where it has no row for a
 collective, or its algorithm will not do for this call, the formulas choose among those that will.
@@ -111,7 +111,7 @@ def decide(
     *,
     p: int,
     nbytes: int,
-    family: str = "mpich",
+    family: str = "shm",
     ordered: bool = False,
     vector: bool = False,
 ) -> Decision:
@@ -127,7 +127,8 @@ def decide(
     nbytes : int
         Bytes of the caller's whole array: the larger side, where input and output differ.
     family : str
-        Family of the MPI: ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+        How the ranks talk: ``"shm"`` through shared memory, or the family of the MPI between hosts,
+        ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
     ordered : bool
         Whether contributions must be folded in rank order: the operation is not commutative.
     vector : bool
@@ -190,14 +191,15 @@ class _Row(NamedTuple):
 def _measured_row(contract: Collective, p: int, nbytes: int, family: str) -> _Row | None:
     """Return what the table says, or None if it has nothing on this collective."""
     tables = measured()["tables"]
-    known = family if family in tables else next(iter(tables))
+    known = family if family in tables else "mpich"
     rows = tables[known].get(contract.name)
     if not rows:
         return None
     nearest = min(rows, key=lambda size: (abs(math.log2(int(size) / p)), -int(size)))
     limit, name, segment = next(row for row in rows[nearest] if row[0] is None or nbytes <= row[0])
     upto = "any size" if limit is None else f"up to {size_text(limit)}"
-    return _Row(name, segment, f"measured fastest with {known} on {nearest} ranks, {upto}")
+    where = "in shared memory" if known == "shm" else f"with {known}"
+    return _Row(name, segment, f"measured fastest {where} on {nearest} ranks, {upto}")
 
 
 def _suits(

@@ -1,10 +1,10 @@
-"""A plain interpreter of packed plans, for all ranks at once: the reference for the executor.
+"""A plain interpreter of programs, for all ranks at once: the reference for the executor.
 
-It knows the format of `schedule.pack` and nothing of how plans are made or proven. Whatever may
-happen next is drawn at random from a seeded generator: a message moves, a local step runs, a
-rank posts its next round. A message moves only when both sides have posted it (a rendezvous),
-and reads its source at that moment, so that a plan which overwrites what it still sends, or
-reads what has not arrived, gives a wrong result under some seed.
+It knows the format of `program.pack` and nothing of how programs are made or proven. Whatever may
+happen next is drawn at random from a seeded generator: a message moves, a step runs, a rank posts
+its next round. A message moves only when both sides have posted it (a rendezvous), and reads its
+source at that moment, so that a program which overwrites what it still sends, or reads what has
+not arrived, gives a wrong result under some seed. What is published on a host stays as it was.
 
 A part of m elements is cut into blocks at ``m * k // cut``, a block of c elements into T segments
 at ``c * t // T``. Each segment runs the whole plan for itself. The blocks of a rank's input, output
@@ -23,9 +23,19 @@ from itertools import accumulate
 import numpy as np
 
 from collectives.registry import Algorithm
-from collectives.schedule import MESSAGE_FIELDS, ROUND_FIELDS, STEP_FIELDS, Plan, compile, pack
+from collectives.program import (
+    MESSAGE_FIELDS,
+    OPERAND_FIELDS,
+    ROUND_FIELDS,
+    STEP_FIELDS,
+    Program,
+    pack,
+)
+from collectives.schedule import Plan, compile
 
-IN, OUT, WORK, TMP = range(4)
+IN, OUT, WORK, TMP, SLOT = range(5)
+NOWHERE = -1
+Hosts = Sequence[Sequence[int]]
 Op = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -42,14 +52,14 @@ def _rows(flat: Sequence[int], width: int) -> list[tuple[int, ...]]:
 
 
 class _Cursor:
-    """One segment of one rank: its plan, its temporary blocks, and where it stands."""
+    """One segment of one rank: its program, its temporary blocks, and where it stands."""
 
-    def __init__(self, rank: int, segment: int, packed: Sequence[Sequence[int]]) -> None:
+    def __init__(self, rank: int, segment: int, packed: Program) -> None:
         self.rank, self.segment = rank, segment
-        rounds, messages, steps = packed
-        self.rounds = _rows(rounds, ROUND_FIELDS)
-        self.messages = _rows(messages, MESSAGE_FIELDS)
-        self.steps = _rows(steps, STEP_FIELDS)
+        self.rounds = _rows(packed.rounds, ROUND_FIELDS)
+        self.messages = _rows(packed.messages, MESSAGE_FIELDS)
+        self.steps = _rows(packed.steps, STEP_FIELDS)
+        self.operands = _rows(packed.operands, OPERAND_FIELDS)
         self.tmp: dict[int, np.ndarray] = {}
         self.round = -1
         self.step = self.end = 0
@@ -117,12 +127,17 @@ class _Machine:
 
     def __init__(
         self,
-        packed: Sequence[Sequence[Sequence[int]]],
+        packed: Sequence[Program],
         memory: Sequence[_Memory],
         segments: int,
         op: Op,
         seed: int,
+        hosts: Hosts,
     ) -> None:
+        self.host_of = {rank: host for host in hosts for rank in host}
+        # By rank, segment and number; and the cursors that wait for it.
+        self.published: dict[tuple[int, int, int], np.ndarray] = {}
+        self.waiting: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.memory, self.segments, self.op = memory, segments, op
         self.random = random.Random(seed)
         self.cursors = {
@@ -224,23 +239,41 @@ class _Machine:
         self.pool += [key, (source, segment), (target, segment)]
 
     def local(self, cursor: _Cursor) -> bool:
-        """Run the next local step if what it needs has come; say whether it did."""
+        """Run the next step if its operands are there; say whether it did."""
         step = cursor.steps[cursor.step]
-        dst, left, right = step[0:2], step[2:4], step[4:6]
-        count, *home, first_need, second_need, after_sends, is_copy = step[6:]
-        needs = first_need, second_need
-        if any(need in cursor.flying for need in needs):
+        dst_space, dst, publication, count, *home, after_sends, _, first, end = step
+        operands = cursor.operands[first:end]
+        if any(need in cursor.flying for _, _, _, need, _ in operands):
             return False
-        first = cursor.rounds[cursor.round][0]
-        if after_sends and any(cursor.messages[first + k][0] for k in cursor.flying):
+        base = cursor.rounds[cursor.round][0]
+        if after_sends and any(cursor.messages[base + k][0] for k in cursor.flying):
             return False
-        value = self.load(cursor, *left, count)
-        if not is_copy:
-            other = self.load(cursor, *right, count)
-            if len(value) != len(other):
-                raise Broken(f"rank {cursor.rank} folds {len(other)} elements into {len(value)}")
-            value = self.op(value, other)
-        self.store(cursor, (*dst, count), tuple(home), value)
+        me, t = cursor.rank, cursor.segment
+        value = None
+        terms = []
+        for space, place, peer, _, is_left in operands:
+            if space == SLOT:
+                key = self.host_of[me][peer], t, place
+                if key not in self.published:
+                    self.waiting.setdefault(key, []).append((me, t))
+                    return False
+                terms.append((self.published[key], is_left))
+            else:
+                terms.append((self.load(cursor, space, place, count), is_left))
+        for term, is_left in terms:
+            if value is None:
+                value = term
+                continue
+            if len(value) != len(term):
+                raise Broken(f"rank {me} folds {len(term)} elements into {len(value)}")
+            value = self.op(term, value) if is_left else self.op(value, term)
+        if dst_space != NOWHERE:
+            self.store(cursor, (dst_space, dst, count), tuple(home), value)
+        if publication >= 0:
+            if (me, t, publication) in self.published:
+                raise Broken(f"rank {me} publishes {publication} twice")
+            self.published[me, t, publication] = value.copy()
+            self.pool += self.waiting.pop((me, t, publication), [])
         cursor.step += 1
         return True
 
@@ -256,11 +289,12 @@ def poison(n: int, dtype: np.dtype) -> np.ndarray:
 
 @lru_cache(maxsize=512)
 def packed_plans(
-    algorithm: Algorithm, p: int, root: int, merged: bool, whole: bool
-) -> list[tuple[Plan, Sequence[Sequence[int]]]]:
-    """Return the plan of each rank, and its packed form."""
+    algorithm: Algorithm, p: int, root: int, merged: bool, whole: bool, hosts: Hosts
+) -> list[tuple[Plan, Program]]:
+    """Return the plan of each rank, and its program."""
     plans = [compile(algorithm, p, r, root, merged=merged) for r in range(p)]
-    return [(plan, pack(plan, whole=whole)) for plan in plans]
+    local = {rank: host for host in hosts for rank in host}
+    return [(plan, pack(plan, whole=whole, local=local.get(plan.rank, ()))) for plan in plans]
 
 
 def equal(algorithm: Algorithm, p: int, size: int) -> list[int]:
@@ -307,6 +341,7 @@ def run(
     in_place: bool = False,
     segments: int = 1,
     seed: int = 0,
+    hosts: Hosts = (),
 ) -> list[dict[int, np.ndarray]]:
     """Run an algorithm on all ranks; return the parts that each ends with.
 
@@ -329,13 +364,15 @@ def run(
         In how many segments each block travels; with one, runs of blocks are one message.
     seed : int
         Of the order in which things happen.
+    hosts : tuple of tuples of int
+        The ranks that share memory; those that are in none send messages.
     """
-    plans = packed_plans(algorithm, len(inputs), root, merged, segments == 1)
+    plans = packed_plans(algorithm, len(inputs), root, merged, segments == 1, hosts)
     memory = [
         _Memory(plan, values, sizes, in_place)
         for (plan, _), values in zip(plans, inputs, strict=True)
     ]
-    _Machine([packed for _, packed in plans], memory, segments, op, seed).run()
+    _Machine([packed for _, packed in plans], memory, segments, op, seed, hosts).run()
     for r, each in enumerate(memory):
         if not each.intact():
             raise Broken(f"rank {r} changed its input")

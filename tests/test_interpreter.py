@@ -9,7 +9,8 @@ from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, 
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
-from collectives.schedule import Round, compile, pack
+from collectives.program import pack
+from collectives.schedule import Round, compile
 from collectives.spec import COLLECTIVES
 
 EVERY = [
@@ -23,17 +24,28 @@ ORDERED = [
     (c, name) for c, name in EVERY if COLLECTIVES[c].reduces and algorithms.get(c, name).keeps_order
 ]
 WAYS = [
-    {"merged": merged, "in_place": in_place, "segments": segments}
-    for merged in (True, False)
+    {"merged": merged, "in_place": in_place, "segments": segments, "hosts": hosts}
+    for merged, hosts in ((True, 0), (False, 0), (True, 1), (True, 2))
     for in_place in (False, True)
     for segments in (1, 3)
 ]
 SIZES = range(1, 10)
 
 
+def run_on(algorithm, inputs, root, op, sizes, hosts=0, **way):
+    """Run on ranks that share no memory, or on one or two hosts whose ranks do.
+
+    The second host has every other rank, so that neighbours are as often on one as not.
+    """
+    p = len(inputs)
+    shared = tuple(tuple(range(first, p, hosts)) for first in range(hosts))
+    return run(algorithm, inputs, root, op, sizes, hosts=shared, **way)
+
+
 def label(way):
     plan, where = ("written", "merged")[way["merged"]], ("apart", "in_place")[way["in_place"]]
-    return f"{plan}-{where}-{way['segments']}"
+    hosts = ("messages", "one_host", "two_hosts")[way["hosts"]]
+    return f"{plan}-{where}-{way['segments']}-{hosts}"
 
 
 def ways(collective):
@@ -80,7 +92,7 @@ def test_integers_are_exact(collective, name, way):
                 sizes = equal(algorithm, p, n)
                 inputs = make_inputs(algorithm, p, root, sizes, integers(rng))
                 wanted = expected(algorithm, inputs, root, np.add, sizes)
-                got = run(algorithm, inputs, root, np.add, sizes, **way, seed=n + root)
+                got = run_on(algorithm, inputs, root, np.add, sizes, **way, seed=n + root)
                 compare(got, wanted, f"p={p} root={root} n={n}")
 
 
@@ -98,7 +110,7 @@ def test_vector_forms_are_exact(collective, name, way):
                 sizes = (sizes * (rng.random(len(sizes)) < seed / 3)).tolist()
                 inputs = make_inputs(algorithm, p, root, sizes, integers(rng))
                 wanted = expected(algorithm, inputs, root, np.add, sizes)
-                got = run(algorithm, inputs, root, np.add, sizes, **way, seed=seed)
+                got = run_on(algorithm, inputs, root, np.add, sizes, **way, seed=seed)
                 compare(got, wanted, f"p={p} root={root} sizes={sizes}")
 
 
@@ -120,7 +132,7 @@ def test_floats_have_the_same_bits_however_the_plan_runs(collective, name):
             )
             bits = {}
             for seed, way in enumerate(ways(collective)):
-                got = run(algorithm, inputs, root, np.add, sizes, **way, seed=seed)
+                got = run_on(algorithm, inputs, root, np.add, sizes, **way, seed=seed)
                 for r, parts in enumerate(got):
                     for part, values in parts.items():
                         due = contract.sources(part, r, p, root)
@@ -142,20 +154,22 @@ def test_order_is_kept_where_it_is_promised(collective, name):
         for root in range(p) if algorithm.collective.rooted else [0]:
             inputs = make_inputs(algorithm, p, root, sizes, texts)
             wanted = expected(algorithm, inputs, root, np.add, sizes)
-            for merged in (True, False):
-                got = run(algorithm, inputs, root, np.add, sizes, merged=merged, seed=root)
+            for merged, hosts in ((True, 0), (False, 0), (True, 1), (True, 2)):
+                way = {"merged": merged, "hosts": hosts, "seed": root}
+                got = run_on(algorithm, inputs, root, np.add, sizes, **way)
                 compare(got, wanted, f"p={p} root={root}")
 
 
 @pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_barrier_hears_of_everybody(merged, segments):
-    algorithm = algorithms.get("barrier", "dissemination")
+@pytest.mark.parametrize("hosts", [0, 1, 2])
+@pytest.mark.parametrize("name", algorithms.names("barrier"))
+def test_a_barrier_hears_of_everybody(name, hosts, merged, segments):
+    algorithm = algorithms.get("barrier", name)
     for p in (*SIZES, 13, 16, 17):
         inputs = [np.full(3, 1 << r) for r in range(p)]
-        got = run(
-            algorithm, inputs, 0, np.bitwise_or, [3], merged=merged, segments=segments, seed=p
-        )
+        way = {"merged": merged, "segments": segments, "hosts": hosts, "seed": p}
+        got = run_on(algorithm, inputs, 0, np.bitwise_or, [3], **way)
         for parts in got:
             assert (parts[0] == (1 << p) - 1).all()
 
@@ -202,7 +216,7 @@ def fresh_plans():
 def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
     """The interpreter is only a reference if it shows what a plan without waits would do."""
 
-    def impatient(plan, *, whole):
+    def impatient(plan, *, whole, local):
         rounds = [
             Round(each.messages, [step._replace(after_sends=False) for step in each.steps])
             for each in plan.rounds
@@ -223,11 +237,11 @@ def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
 def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     """Homes say how long blocks are: with those of others, vector forms cannot run."""
 
-    def misplaced(plan, *, whole):
-        rounds, messages, steps = pack(plan, whole=whole)
-        if messages and plan.rank == 1:
-            messages[6] = (messages[6] + 1) % 3
-        return rounds, messages, steps
+    def misplaced(plan, *, whole, local):
+        made = pack(plan, whole=whole)
+        if made.messages and plan.rank == 1:
+            made.messages[6] = (made.messages[6] + 1) % 3
+        return made
 
     monkeypatch.setattr("interpreter.pack", misplaced)
     algorithm = algorithms.get("allgather", "direct")

@@ -20,6 +20,7 @@ cdef enum:
     EXCHANGE = 11  # send, recv and both: no collective
     SPINS = 2000  # about 20 us
     BRIEF = 64  # spins with the GIL held
+    LEARNED = 4 << 20  # bytes from which on it is learned how to store payloads
     STREAMED = 24 << 20  # bytes from which on a result does not stay in the cache
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 

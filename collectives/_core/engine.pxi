@@ -15,6 +15,7 @@ cdef class Engine:
     cdef public double timeout  # seconds
     cdef public int patience  # polls of MPI before a wait yields
     cdef public int spins  # looks at shared memory before a wait yields
+    cdef public int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
@@ -615,6 +616,10 @@ cdef class Engine:
         op.factor = call.factor
         op.scaled = op.plan.scaled
         op.stream = call.nbytes >= STREAMED
+        op.habit = -1
+        if call.nbytes >= LEARNED and self.stores == 0:
+            op.habit = 2 * call.kind + op.stream
+        op.stream_payloads = self.stores == 2
         # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
         op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
         op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
@@ -699,6 +704,8 @@ cdef class Engine:
         cc_begin_call(segment, op.what)
         if op.segment == NULL:
             return 0
+        if op.habit >= 0:
+            op.stream_payloads = cc_streams(segment, op.habit, op.call)
         op.page = segment.next
         segment.next += op.segments
         # An operation of many segments shares its few buffers with no other.
@@ -710,7 +717,8 @@ cdef class Engine:
     cdef int run(self, Operation *op, Plan plan, keep) except -1:
         """Wait for an operation, most of the time without the GIL; look around at times."""
         cdef Status status = RUNNING
-        cdef double start
+        cdef double start = 0
+        cdef double began = now() if op.habit >= 0 else 0
         cdef int i
         if op.plan.slots == 0 and op.nbytes < SMALL and op.user == NULL and in_flight == NULL:
             # Not worth giving up the GIL.
@@ -737,6 +745,8 @@ cdef class Engine:
                     status = wait(op, False, self.polls(op), now() + SLICE, op.plan.slots == 0)
         if status == FAILED:
             raise self.failure(op, plan, keep)
+        if op.habit >= 0 and op.segment != NULL:
+            cc_learn(op.segment, op.habit, op.stream_payloads, (now() - began) / op.nbytes)
         if op.call != NO_CALL:
             cc_end_call(&self.segment.c, op.call)
         return 0

@@ -132,7 +132,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
                 cc_buffer_of(op.segment, buffer_number(op, cursor.segment))
                 + step.publication * op.stride
             )
-            a_pass.stream_publication = op.segment.streaming
+            a_pass.stream_publication = op.stream_payloads
     if n:
         if op.fold != NULL or a_pass.n == 1:
             cc_combine(&a_pass, op.fold, n, op.itemsize)

@@ -26,7 +26,8 @@ enum {
     CC_CALLS = 16,   /* calls that a rank is on record with; a power of two */
     CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
-    CC_PAGE = 4096
+    CC_PAGE = 4096,
+    CC_HABITS = 64
 };
 
 /* One publication. */
@@ -62,6 +63,12 @@ typedef struct {
     char text[CC_TEXT];
 } cc_shared;
 
+/* Whether payloads are better written to the cache or past it: what was seen of one kind of
+ * operation, in seconds per byte. */
+typedef struct {
+    double cached, streamed; /* lowest of late, or 0 if it was not seen */
+} cc_habit;
+
 /* What one process knows of a segment. */
 typedef struct {
     cc_shared *shared;
@@ -78,7 +85,7 @@ typedef struct {
     uint64_t floor;      /* all ranks are known to have finished the pages below */
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
-    int streaming;       /* whether payloads are written past the cache */
+    cc_habit habits[CC_HABITS];
 } cc_segment;
 
 /* ---- words that others read or write -------------------------------------------------------- */
@@ -283,6 +290,29 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
     memcpy(what, call->what, sizeof call->what);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
+}
+
+/* ---- past the cache or not ------------------------------------------------------------------- */
+
+/* Say whether an operation of a kind is to write its payloads past the cache.
+ *
+ * Which is better depends on whether the cores share a cache, and that changes on virtual machines
+ * while a program runs. So the other way is tried in one call of 32, the same on all ranks. */
+static inline int cc_streams(const cc_segment *s, int kind, uint64_t call)
+{
+    const cc_habit *habit = &s->habits[kind % CC_HABITS];
+    if (habit->cached == 0 || habit->streamed == 0)
+        return call & 1;
+    return (habit->streamed < habit->cached) ^ (call % 32 == 0);
+}
+
+/* Take down how long it took. What is slow by chance does not count, what stays slow does. */
+static inline void cc_learn(cc_segment *s, int kind, int streamed, double seconds_per_byte)
+{
+    cc_habit *habit = &s->habits[kind % CC_HABITS];
+    double *seen = streamed ? &habit->streamed : &habit->cached;
+    const double risen = *seen * 1.05;
+    *seen = *seen == 0 || seconds_per_byte < risen ? seconds_per_byte : risen;
 }
 
 /* ---- giving up ------------------------------------------------------------------------------- */

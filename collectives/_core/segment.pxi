@@ -104,14 +104,6 @@ cdef class Segment:
     def lines(self):
         return self.c.nlines
 
-    @property
-    def streaming(self):
-        return bool(self.c.streaming)
-
-    @streaming.setter
-    def streaming(self, value):
-        self.c.streaming = bool(value)
-
     cdef bint is_there(self, int number):
         """Say whether the process of a rank still runs."""
         cdef flock lock

@@ -69,7 +69,6 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t blocked
         uint64_t calls
         uint64_t floor
-        int streaming
     uint64_t cc_read(const uint64_t *)
     void cc_write(uint64_t *, uint64_t)
     void cc_pause()
@@ -91,6 +90,8 @@ cdef extern from "_core/segment.h" nogil:
     void cc_begin_call(cc_segment *, const uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
+    int cc_streams(const cc_segment *, int, uint64_t)
+    void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
 
 # Memory spaces of a program; the numbers are schedule.IN, OUT, WORK, TMP, and program.SLOT.
@@ -257,6 +258,8 @@ cdef struct Operation:
     int has_warned
     uint64_t[3] what  # its fingerprint
     int stream  # whether the output is written past the cache
+    int habit  # the kind of operation, if it is to be learned whether payloads are, too; else -1
+    int stream_payloads
     int scaled  # whether steps scale the result
     int64_t work_offset  # of the workspace in a cursor's memory
     # where it stands

@@ -39,6 +39,34 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
 
 
 @algorithm(
+    "barrier",
+    name="direct",
+    cost=Cost(rounds="1", sent="p - 1", folded="p - 1"),
+    source=(
+        "Hoefler, Mehlan, Mietke, Rehm: A survey of barrier algorithms for coarse grained "
+        "supercomputers, 2004, Chemnitzer Informatik-Berichte 04-03"
+    ),
+)
+def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
+    """Everybody tells everybody that it has come.
+
+    One round: in shared memory, one word that all others read.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.draw import grid
+    >>> print(grid(check("barrier", "direct", p=4)))
+            start | step 1
+    rank 0  0     | *
+    rank 1  1     | *
+    rank 2  2     | *
+    rank 3  3     | *
+    """
+    yield from all_to_all(r, p)
+
+
+@algorithm(
     "allreduce",
     blocks=lambda p: p,
     cost=Cost(rounds="2*(p - 1)", sent="2*(p - 1)/p", folded="(p - 1)/p"),

@@ -8,7 +8,7 @@ from typing import Any
 from collectives import draw, select
 from collectives.algorithms import get, names
 from collectives.cli import arguments
-from collectives.errors import ArgumentError, BindingError
+from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser", "resolve"]
@@ -81,12 +81,6 @@ def main(options: argparse.Namespace) -> int:
 
 def _decisions(collective: str, name: str, n: int, size: int) -> str:
     """Say how the algorithm runs at this size, and what would be chosen."""
-    from collectives.cli import launcher
-
-    try:
-        family = launcher.library().family
-    except BindingError:
-        family = "mpich"
-    asked = select.decide(collective, name, p=n, nbytes=size, family=family)
-    chosen = select.decide(collective, None, p=n, nbytes=size, family=family)
+    asked = select.decide(collective, name, p=n, nbytes=size)
+    chosen = select.decide(collective, None, p=n, nbytes=size)
     return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."
