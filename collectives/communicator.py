@@ -150,7 +150,7 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
-        host = f"{platform.node()} {_boot_id()}"
+        host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
         key = hashlib.blake2b(host.encode(), digest_size=8).hexdigest()
         mask = sum(1 << core for core in os.sched_getaffinity(0))
         everybody = self._mpi.allgather((key, mask))

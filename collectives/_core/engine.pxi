@@ -7,6 +7,7 @@ from cpython.number cimport PyNumber_Index
 from collectives.errors import CollectivesError, PeerLostError, StallWarning
 
 cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
+cdef double NEARLY = 1.0  # seconds
 
 
 @cython.final
@@ -697,11 +698,12 @@ cdef class Engine:
     cdef int enter_segment(self, Operation *op) except -1:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
-        if segment.shared.given_up:
-            self.broken = "the communicator is broken: a rank of this host gave up"
-            self.segment.check_end()
         op.call = segment.calls
         cc_begin_call(segment, op.what)
+        if segment.shared.given_up:
+            rank = self.segment.ranks[segment.shared.given_up - 1]
+            self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
+            self.segment.check_end()
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
@@ -739,7 +741,7 @@ cdef class Engine:
                     raise
                 error = self.trouble(op, plan, now() - start)
                 if error is not None:
-                    self.abandon(op, plan, keep, "failed in", error)
+                    self.abandon(op, plan, keep, how(error), error)
                     raise error
                 with nogil:
                     status = wait(op, False, self.polls(op), now() + SLICE, op.plan.slots == 0)
@@ -759,15 +761,19 @@ cdef class Engine:
         """Return the error of an operation for which what it waits for will not come, or not in
         time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
         """
-        if self.segment is not None and op.call != NO_CALL:
-            try:
-                self.segment.check_end()
+        cdef bint shares = self.segment is not None and op.call != NO_CALL
+        try:
+            if shares:
                 self.segment.check_calls(op.call, op.what)
+            if waited > self.timeout:
+                return self.stall(op, plan)
+            # Who soon has waited for as long as another says itself for whom.
+            if shares and not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
+                self.segment.check_end()
+            if shares:
                 self.check_peers(op, plan)
-            except CollectivesError as error:
-                return error
-        if waited > self.timeout:
-            return self.stall(op, plan)
+        except CollectivesError as error:
+            return error
         if waited > self.warning and not op.has_warned:
             op.has_warned = 1
             warnings.warn(
@@ -803,7 +809,7 @@ cdef class Engine:
         """Say what an operation waits for, and what the ranks of this host are doing."""
         text = waiting(op, self.segment)
         if self.segment is not None and op.call != NO_CALL:
-            text = f"call {op.call + 1}, {text}; {'; '.join(self.segment.doing())}"
+            text = f"{text} (call {op.call + 1}; {'; '.join(self.segment.doing())})"
         return text
 
     cdef int abandon(self, Operation *op, Plan plan, keep, str how, error=None) except -1:
@@ -817,7 +823,10 @@ cdef class Engine:
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         if self.segment is not None:
             why = f"it {how} {title(plan)}"
-            self.segment.give_up(why if error is None else f"{type(error).__name__}: {error}")
+            self.segment.give_up(
+                why if error is None else f"{type(error).__name__}: {error}",
+                isinstance(error, StallError),
+            )
         return 0
 
     cdef str describe(self, Call *call, op, Choice choice):
@@ -875,6 +884,10 @@ cdef class Engine:
             )
         peer = f", peer {op.peer}" if op.peer >= 0 else ""
         return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+
+
+cdef str how(error):
+    return "stalled in" if isinstance(error, StallError) else "failed in"
 
 
 cdef str title(Plan plan):

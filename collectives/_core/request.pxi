@@ -133,7 +133,7 @@ cdef class Request:
         if op.status == RUNNING and self.error is None:
             # First the error: other threads that wait look for it as soon as the operation ends.
             self.error = error
-            self.engine.abandon(op, self.plan, self.keep, "failed in", error)
+            self.engine.abandon(op, self.plan, self.keep, how(error), error)
         return 0
 
     def test(self):

@@ -30,7 +30,8 @@ cdef extern from "<unistd.h>" nogil:
 # Why a rank gives up; what cc_shared.why says.
 cdef enum:
     GAVE_UP = 1
-    DISAGREED = 2
+    GAVE_UP_WAITING = 2
+    DISAGREED = 3
 
 LINE_BYTES = CC_INLINE
 
@@ -126,9 +127,13 @@ cdef class Segment:
             if not self.is_there(i)
         ]
 
-    def give_up(self, str text):
+    def give_up(self, str text, bint stalled=False):
         """Have the other ranks raise PeerAbortedError with a text. Local."""
-        cc_give_up(&self.c, GAVE_UP, self.c.calls, text.encode()[: CC_TEXT - 1])
+        cdef bytes encoded = text.encode()[: CC_TEXT - 1]
+        cc_give_up(&self.c, GAVE_UP_WAITING if stalled else GAVE_UP, self.c.calls, encoded)
+
+    cdef bint has_stalled(self):
+        return cc_read(&self.c.shared.why) == GAVE_UP_WAITING
 
     cdef int check_end(self) except -1:
         """Raise if a rank of the host has given up."""
@@ -158,7 +163,7 @@ cdef class Segment:
     cdef int disagree(self, uint64_t call) except -1:
         """Tell all ranks of the host that they called different things, and raise that."""
         cc_give_up(&self.c, DISAGREED, call, b"")
-        return self.check_end()
+        raise MismatchError(self.disagreement(call))
 
     cdef str disagreement(self, uint64_t call):
         """Return what each rank of the host has called, after giving them a second to come."""

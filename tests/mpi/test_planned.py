@@ -1,5 +1,7 @@
 """Planned calls: arguments checked once, run again and again with the same arrays."""
 
+import re
+
 import gc
 import random
 
@@ -156,9 +158,7 @@ def test_barrier(world):
         assert planned.start().wait() is None
     with pytest.raises(ArgumentError, match="prescale is 2"):
         comm.plan("barrier", prescale=2.0)
-    assert repr(planned) == (
-        f"<PlannedCall of barrier 'dissemination' on {comm.size} rank{'s' * (comm.size > 1)}>"
-    )
+    assert re.fullmatch(rf"<PlannedCall of barrier '\w+' on {comm.size} ranks?>", repr(planned))
 
 
 def test_scatter_without_an_x(world):
