@@ -23,6 +23,8 @@ core = Extension(
         "collectives/_core/call.pxi",
         "collectives/_core/segment.pxi",
         "collectives/_core/engine.pxi",
+        "collectives/_core/operation.pxi",
+        "collectives/_core/waiting.pxi",
         "collectives/_core/planned.pxi",
         "collectives/_core/grouped.pxi",
         "collectives/_core/kernels.h",

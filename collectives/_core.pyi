@@ -26,6 +26,7 @@ class Reduction:
         function: Any = ...,
         commutative: bool = ...,
     ) -> None: ...
+    number: int
     def dtypes(self) -> list[str]: ...
 
 @final
@@ -65,12 +66,34 @@ class Choice:
     segment: int
     def __init__(self, plan: Plan, segment: int) -> None: ...
 
+def segment_bytes(p: int, nlines: int, lane_bytes: int) -> int: ...
+
+@final
+class Segment:
+    """Memory that the ranks of one host share."""
+
+    ranks: list[int]
+    nbytes: int
+    lane_bytes: int
+    lines: int
+    def __new__(
+        cls, memory: Any, file: int, ranks: list[int], me: int, nlines: int, lane_bytes: int
+    ) -> Self: ...
+    def leave(self) -> None: ...
+    def lost(self) -> list[tuple[int, int, bool]]: ...
+    def give_up(self, text: str, stalled: bool = ...) -> None: ...
+    def doing(self) -> list[str]: ...
+
 @final
 class Engine:
     rank: int
     size: int
     timeout: float
     patience: int
+    spins: int
+    stores: int
+    warning: float
+    segment: Segment | None
     longest: int
     agree: Any
     broken: str | None
@@ -145,6 +168,7 @@ class Engine:
         trace: TracebackType | None = ...,
         /,
     ) -> None: ...
+    def share(self, segment: Segment | None, spins: int) -> None: ...
     def forget_choices(self) -> None: ...
 
 @final

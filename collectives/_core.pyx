@@ -5,8 +5,8 @@
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
 lock (threads, and forked children), executor (no GIL, no Python, no algorithm), then what Python
 sees: arrays and reductions, tensors that come by DLPack, the memory of operations, where they come
-from, requests, the arguments of a call, the engine of a communicator, planned calls, and grouped
-ones.
+from, requests, the arguments of a call, shared memory, the engine of a communicator, its operations
+and what they wait for, planned calls, and grouped ones.
 """
 
 include "_core/types.pxi"
@@ -21,5 +21,7 @@ include "_core/request.pxi"
 include "_core/call.pxi"
 include "_core/segment.pxi"
 include "_core/engine.pxi"
+include "_core/operation.pxi"
+include "_core/waiting.pxi"
 include "_core/planned.pxi"
 include "_core/grouped.pxi"

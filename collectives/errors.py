@@ -15,6 +15,10 @@
     ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
     └── BindingError (ImportError)         no usable MPI in this process
 
+    CollectivesWarning
+    ├── StallWarning (UserWarning)         a wait is long
+    └── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
+
 Each also inherits the builtin in brackets, so that a caller who has never heard of this
 library can catch it. All pickle: they carry their text and nothing else.
 """
@@ -28,12 +32,14 @@ __all__ = [
     "BindingError",
     "BufferError",
     "CollectivesError",
+    "CollectivesWarning",
     "CommunicatorError",
     "MPIError",
     "MismatchError",
     "PeerAbortedError",
     "PeerLostError",
     "ProofError",
+    "SharedMemoryWarning",
     "StallError",
     "StallWarning",
     "UnsupportedTypeError",
@@ -100,13 +106,6 @@ class PeerAbortedError(CollectivesError, RuntimeError):
     """
 
 
-class StallWarning(UserWarning):
-    """A collective has waited for long, and goes on waiting; the text says who waits for whom.
-
-    ``COLLECTIVES_STALL_WARNING`` sets the seconds, 60 by default.
-    """
-
-
 class MPIError(CollectivesError, RuntimeError):
     """MPI reported a failure; the text has MPI's own, the collective, the round and the peer.
 
@@ -120,3 +119,21 @@ class CommunicatorError(CollectivesError, RuntimeError):
 
 class BindingError(CollectivesError, ImportError):
     """MPI is missing, or is not the one that it seems to be; the text says what to do."""
+
+
+class CollectivesWarning(Warning):
+    """Base of every warning of the library."""
+
+
+class StallWarning(CollectivesWarning, UserWarning):
+    """A collective has waited for long, and goes on waiting; the text says who waits for whom.
+
+    ``COLLECTIVES_STALL_WARNING`` sets the seconds, 60 by default.
+    """
+
+
+class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
+    """The ranks of a host cannot share memory and talk through MPI; the text says why.
+
+    It comes once in a process, from the first rank of the host. Results are the same, later.
+    """

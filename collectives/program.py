@@ -155,8 +155,8 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
     rounds, lines = _fused(plan, whole, {rank: number for number, rank in enumerate(local)})
     scaled = _mark_final(plan, rounds)
     places = _places(plan)
-    flat: tuple[array[int], ...] = (array("i"), array("i"), array("i"), array("i"))
-    into_rounds, into_messages, into_steps, into_operands = flat
+    into_rounds, into_messages = array("i"), array("i")
+    into_steps, into_operands = array("i"), array("i")
     width, span = 1, 0
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
@@ -178,7 +178,9 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
                 span = max(span, step.home.length)
         into_rounds[-3] = len(into_messages) // MESSAGE_FIELDS
         into_rounds[-1] = len(into_steps) // STEP_FIELDS
-    return Program(*flat, width, span, lines, scaled)
+    return Program(
+        into_rounds, into_messages, into_steps, into_operands, width, span, lines, scaled
+    )
 
 
 def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Round], int]:
@@ -243,8 +245,6 @@ def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Rou
     _drop_dead(rounds)
     lines = max((total for _, total in of.values()), default=0)
     return rounds, lines
-
-
 
 
 def _operands(

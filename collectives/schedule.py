@@ -28,7 +28,7 @@ are under way together. `program.pack` writes a plan as flat arrays for the exec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, NamedTuple, Union
@@ -242,7 +242,9 @@ class _Builder:
             if peer == self.r:
                 raise self.fail(f"{verb}s {link} itself")
             if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
-                raise self.fail(f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}")
+                raise self.fail(
+                    f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}"
+                )
             if len(set(run)) < len(run):
                 raise self.fail(f"{verb}s a block twice in {run}")
         return parsed

@@ -2,9 +2,9 @@
 
 The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
 the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
-through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are reserved
-at once, and whose name is gone as soon as all have it open. Where that is not possible either,
-ranks talk through MPI, after a warning that says why.
+through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are
+reserved at once, and whose name is gone as soon as all have it open. Where that is not possible
+either, ranks talk through MPI, after a warning that says why.
 
 Its pages become memory when they are first written, by their owner.
 """
@@ -18,9 +18,9 @@ import warnings
 from typing import Any
 
 from collectives import _core
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, SharedMemoryWarning
 
-__all__ = ["SharedMemoryWarning", "bootstrap", "environment_bytes", "release"]
+__all__ = ["bootstrap", "environment_bytes", "release"]
 
 # Bytes of a lane: what a rank publishes of one segment of an operation.
 LANE_BYTES = 1 << 20
@@ -28,10 +28,6 @@ SMALLEST_LANE = 64 << 10
 
 # Bytes of all segments of a process, as a part of the memory of the host.
 PART_OF_MEMORY = 4
-
-
-class SharedMemoryWarning(RuntimeWarning):
-    """The ranks of a host cannot share memory, and talk through MPI; the text says why."""
 
 
 _mapped = 0  # bytes of the segments of this process
@@ -101,7 +97,12 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
 
 
 def release(segment: _core.Segment) -> None:
-    """Leave a segment for good. Local."""
+    """Leave a segment for good. Local.
+
+    Parameters
+    ----------
+    segment : Segment
+    """
     global _mapped
     _mapped -= segment.nbytes
     segment.leave()
@@ -116,6 +117,12 @@ def _wish() -> str:
 
 def environment_bytes(name: str, default: int) -> int:
     """Return the bytes that a variable of the environment sets. Local.
+
+    Parameters
+    ----------
+    name : str
+    default : int
+        What it is if the variable is not set.
 
     Raises
     ------

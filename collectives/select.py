@@ -1,8 +1,9 @@
 """Which algorithm, and why: the caller's word, else the measured table, else the cost formulas.
 
-`measured.json` has, for shared memory and for each family of MPI, collective and number of ranks, the algorithm and
-segment size that were fastest up to a number of bytes, with machine, date and command. The row
-with the nearest number of ranks (on a logarithmic scale) is used. Where it has no row for a
+`measured.json` has, for shared memory and for each family of MPI, collective and number of ranks,
+the algorithm and segment size that were fastest up to a number of bytes, with machine, date and
+command. The row with the nearest number of ranks (on a logarithmic scale) is used. Where it has no
+row for a
 collective, or its algorithm will not do for this call, the formulas choose among those that will.
 A requirement that p does not meet excludes an algorithm, and nothing is ever put in the place of
 one that was asked for.

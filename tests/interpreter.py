@@ -22,7 +22,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from collectives.registry import Algorithm
 from collectives.program import (
     MESSAGE_FIELDS,
     OPERAND_FIELDS,
@@ -31,6 +30,7 @@ from collectives.program import (
     Program,
     pack,
 )
+from collectives.registry import Algorithm
 from collectives.schedule import Plan, compile
 
 IN, OUT, WORK, TMP, SLOT = range(5)

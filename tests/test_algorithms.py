@@ -196,7 +196,7 @@ def test_no_rank_is_inside_both_trees(p):
         ),
         ("reduce", ["flat", "tree", "chain", "reduce_scatter_gather"]),
         ("broadcast", ["flat", "tree", "kary", "chain", "scatter_allgather"]),
-        ("barrier", ["dissemination"]),
+        ("barrier", ["direct", "dissemination"]),
         ("allgather", ["direct", "recursive", "ring", "bruck"]),
         ("reduce_scatter", ["direct", "recursive", "ring", "bruck"]),
         ("alltoall", ["direct", "pairwise", "bruck"]),

@@ -573,7 +573,9 @@ def test_arguments():
         check("broadcast", "tree", p=3, root=3)
     with pytest.raises(ArgumentError, match="no collective 'gossip'; there are: allreduce, "):
         check("gossip", "tree", p=3)
-    with pytest.raises(ArgumentError, match="has no algorithm 'ring'; it has: dissemination"):
+    with pytest.raises(
+        ArgumentError, match="has no algorithm 'ring'; it has: direct, dissemination"
+    ):
         check("barrier", "ring", p=3)
     with pytest.raises(ArgumentError, match="has no algorithm ''; it has: "):
         check("barrier", p=3)

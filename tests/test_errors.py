@@ -8,23 +8,24 @@ import re
 import pytest
 
 from collectives import errors
-from collectives.errors import CollectivesError
+from collectives.errors import CollectivesError, CollectivesWarning
 
 EVERY = [error for _, error in inspect.getmembers(errors, inspect.isclass)]
+BASES = (CollectivesError, CollectivesWarning)
 
 # Each line of the drawing: a name, and in brackets the builtin.
 DRAWN = dict(re.findall(r"─ (\w+) \((\w+)\)", errors.__doc__))
 
 
 def test_the_drawing_shows_the_whole_tree():
-    assert set(DRAWN) | {"CollectivesError"} == {error.__name__ for error in EVERY}
+    assert set(DRAWN) | {base.__name__ for base in BASES} == {error.__name__ for error in EVERY}
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.__name__)
 def test_every_error_is_one_of_ours_and_a_builtin(error):
-    assert issubclass(error, CollectivesError)
+    assert issubclass(error, BASES)
     assert error.__doc__
-    if error is not CollectivesError:
+    if error not in BASES:
         assert issubclass(error, getattr(builtins, DRAWN[error.__name__]))
 
 

@@ -241,7 +241,7 @@ cdef class Engine:
         if not blocking:
             make_room()
         op = self.idle_operation()
-        self.configure(op, &call, Choice(plan, 0))
+        configure(self, op, &call, Choice(plan, 0))
         self.restart(op, tag)
         if not blocking:
             return Request(self, plan, keep).start(op)
@@ -268,7 +268,7 @@ cdef class Engine:
                 keep = self.scratch(call, keep)
                 prescale(call)
             op = self.idle_operation()
-            self.configure(op, call, choice)
+            configure(self, op, call, choice)
             self.restart(op, -1)
             if not blocking:
                 return Request(self, choice.plan, keep).start(op)
@@ -585,103 +585,6 @@ cdef class Engine:
             raise MemoryError
         return op
 
-    cdef int configure(self, Operation *op, Call *call, Choice choice) except -1:
-        """Fill an operation with what a call does; nothing is allocated that it has already."""
-        cdef Plan plan = choice.plan
-        cdef int64_t block  # elements of the longest one
-        cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
-        # Where ranks do not know each other's counts, they could not agree on segments.
-        cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
-        cdef bint fits = True
-        op.segment = &self.segment.c if plan.lines else NULL
-        op.call = NO_CALL
-        op.comm = self.comm
-        op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
-        op.output = call.out.data
-        op.itemsize = call.x.itemsize
-        op.cut = plan.cut
-        op.part = call.part
-        op.out_places = plan.places[<int>OUT]
-        op.starts[<int>IN] = op.starts[<int>OUT] = op.starts[<int>WORK] = NULL
-        if call.counts != NULL or (plan.has_parcels and plan.cut > 1):
-            block = self.tabulate(op, call, plan)
-        else:
-            block = ceiling(call.part, plan.cut)
-        if op.segment != NULL:
-            fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-            # A lane has room for all publications of a segment.
-            largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
-            fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
-        elif self.segment is not None and call.kind != EXCHANGE:
-            fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-        op.segments = 1
-        if block * op.itemsize > largest and not ragged:
-            op.segments = ceiling(block, max(1, largest // op.itemsize))
-        op.whole = op.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
-        op.plan = &plan.whole if op.whole else &plan.split
-        # A message that is sent and not received, as the lengths differ, would meet the next.
-        op.sends_nothing = call.kind == EXCHANGE
-        op.window = <int>min(op.segments, <int64_t>WINDOW)
-        op.fold = call.fold
-        op.nbytes = call.nbytes
-        op.has_warned = 0
-        op.user = call.user
-        op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
-        op.factor = call.factor
-        op.scaled = op.plan.scaled
-        op.stream = call.nbytes >= STREAMED
-        op.habit = -1
-        if call.nbytes >= LEARNED and self.stores == 0:
-            op.habit = 2 * call.kind + op.stream
-        op.stream_payloads = self.stores == 2
-        # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
-        op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
-        op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
-        op.span = plan.span
-        op.slots = op.window * op.plan.slots
-        if reserve(op, plan):
-            release(op)
-            raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
-        return 0
-
-    cdef int64_t tabulate(self, Operation *op, Call *call, Plan plan) except -1:
-        """Write down where each place starts; return the elements of the longest block."""
-        cdef int64_t longest = 0
-        cdef int64_t size, start, length
-        cdef int64_t *table
-        cdef int space, i, part, k
-        if reserve_tables(op, plan.places[0] + plan.places[1] + plan.places[2] + 3):
-            raise MemoryError
-        table = op.tables
-        for space in range(3):
-            op.starts[space] = table
-            start = 0
-            for i in range(plan.places[space]):
-                part = plan.blocks[space][i] // plan.cut
-                k = plan.blocks[space][i] % plan.cut
-                table[i] = start
-                size = self.part_size(call, part)
-                length = size * (k + 1) // plan.cut - size * k // plan.cut
-                start += length
-                longest = max(longest, length)
-            table[plan.places[space]] = start
-            table += plan.places[space] + 1
-        # Ranks agree on the longest block although each has places for some of them only.
-        if call.counts != NULL and call.kind < KINDS and call.kind != ALLTOALL:
-            for i in range(self.size):
-                longest = max(longest, ceiling(call.counts[i], plan.cut))
-        return longest
-
-    cdef int64_t part_size(self, Call *call, int part) noexcept:
-        """Return the elements of a part."""
-        if call.counts == NULL:
-            return call.part
-        if call.kind != ALLTOALL:
-            return call.counts[part]
-        if part // self.size == self.rank:
-            return call.counts[part % self.size]
-        return call.receive_counts[part // self.size]
-
     cdef int restart(self, Operation *op, int tag) except -1:
         """Put an operation at its start, under a tag or the next number of this communicator."""
         cdef int k
@@ -898,68 +801,3 @@ cdef class Engine:
             )
         peer = f", peer {op.peer}" if op.peer >= 0 else ""
         return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
-
-
-cdef str how(error):
-    return "stalled in" if isinstance(error, StallError) else "failed in"
-
-
-cdef str title(Plan plan):
-    return plan.source.algorithm.title(plan.source.p, plan.source.root)
-
-
-cdef str waiting(Operation *op, Segment segment):
-    """Say what an operation waits for: the round, and whom."""
-    cdef const Cursor *cursor
-    cdef const Message *message
-    cdef int k, slot
-    for k in range(op.window):
-        cursor = &op.cursors[k]
-        if cursor.segment < 0:
-            continue
-        where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.segments}"
-        parts = []
-        for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
-            if cursor.pending and transport.is_pending(op.requests, slot):
-                message = message_of(op, slot)
-                parts.append(f"for rank {message.peer} to {'receive' if message.send else 'send'}")
-        silent, behind = missing(op, cursor, segment)
-        parts += [f"for rank {rank} to send" for rank in silent]
-        parts += [f"for rank {rank} to finish what came before" for rank in behind]
-        return f"{where} waits {', '.join(parts)}"
-    return "nothing was posted"
-
-
-cdef set waited_for(Operation *op, Segment segment):
-    """Return the ranks of this host that an operation waits for."""
-    cdef int k
-    ranks = set()
-    for k in range(op.window):
-        if op.cursors[k].segment >= 0:
-            for some in missing(op, &op.cursors[k], segment):
-                ranks.update(some)
-    return ranks
-
-
-cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
-    """Return the ranks that have not published what is next, and those that need the lane yet."""
-    cdef uint64_t page = op.page + cursor.segment
-    cdef const Step *step
-    cdef const Operand *operand
-    cdef int i
-    silent, behind = [], []
-    if op.segment == NULL:
-        return silent, behind
-    if not cursor.started:
-        for i in range(op.segment.p):
-            if cc_read(&op.segment.ranks[i].progress) < needed_before(op, cursor.segment):
-                behind.append(segment.ranks[i])
-    elif cursor.round < op.plan.nrounds:
-        if cursor.step < op.plan.rounds[cursor.round].steps_end:
-            step = &op.plan.steps[cursor.step]
-            for i in range(step.operand, step.operands_end):
-                operand = &op.plan.operands[i]
-                if operand.space == SLOT:
-                    if cc_published(op.segment, operand.peer, page, operand.first) == NULL:
-                        silent.append(segment.ranks[operand.peer])
-    return silent, behind

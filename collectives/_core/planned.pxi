@@ -32,7 +32,7 @@ cdef class PlannedCall:
         cdef Operation *op = self.engine.idle_operation()
         if self.call.prescale != 1.0:
             self.keep = self.engine.scratch(&self.call, self.keep)
-        self.engine.configure(op, &self.call, self.choice)
+        configure(self.engine, op, &self.call, self.choice)
         op.status = DONE
         self.op = op
         return 0

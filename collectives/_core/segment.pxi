@@ -33,8 +33,6 @@ cdef enum:
     GAVE_UP_WAITING = 2
     DISAGREED = 3
 
-LINE_BYTES = CC_INLINE
-
 
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
@@ -86,12 +84,6 @@ cdef class Segment:
     def leave(self):
         """Tell the other ranks that this one will not come back. Local."""
         self.let_go()
-
-    def token(self, value=None):
-        """Return the name of the segment, 16 bytes, after giving it one. Local."""
-        if value is not None:
-            memcpy(self.c.shared.token, <const char *>value, 16)
-        return (<const char *>self.c.shared.token)[:16]
 
     @property
     def nbytes(self):
@@ -220,8 +212,9 @@ cdef class Segment:
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
     """Write down what a call is, so that ranks can compare it.
 
-    ``what[0]``: the collective, dtype, operation, whether it is a vector form (8 bits each), and the
-    name of the algorithm (32). ``what[1]``: elements. ``what[2]``: the root, and what else there is.
+    The first word is the collective, dtype, operation, whether it is a vector form (8 bits each),
+    and the name of the algorithm (32); the second the elements, the third the root, and what else
+    there is.
     """
     cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
                                      cc_mixed(call.checksum, cc_bits(call.postscale)))

@@ -43,9 +43,10 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     name="direct",
     cost=Cost(rounds="1", sent="p - 1", folded="p - 1"),
     source=(
-        "Hoefler, Mehlan, Mietke, Rehm: A survey of barrier algorithms for coarse grained "
-        "supercomputers, 2004, Chemnitzer Informatik-Berichte 04-03"
+        "Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory "
+        "multiprocessors, 1991, doi:10.1145/103727.103729"
     ),
+    keeps_order=True,
 )
 def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody tells everybody that it has come.

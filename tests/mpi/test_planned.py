@@ -1,9 +1,8 @@
 """Planned calls: arguments checked once, run again and again with the same arrays."""
 
-import re
-
 import gc
 import random
+import re
 
 import numpy as np
 import pytest

@@ -1,0 +1,100 @@
+# Operations: a checked call, written down as what the executor runs.
+
+cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
+    """Fill an operation with what a call does; nothing is allocated that it has already."""
+    cdef Plan plan = choice.plan
+    cdef int64_t block  # elements of the longest one
+    cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
+    # Where ranks do not know each other's counts, they could not agree on segments.
+    cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
+    cdef bint fits = True
+    op.segment = &engine.segment.c if plan.lines else NULL
+    op.call = NO_CALL
+    op.comm = engine.comm
+    op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
+    op.output = call.out.data
+    op.itemsize = call.x.itemsize
+    op.cut = plan.cut
+    op.part = call.part
+    op.out_places = plan.places[<int>OUT]
+    op.starts[<int>IN] = op.starts[<int>OUT] = op.starts[<int>WORK] = NULL
+    if call.counts != NULL or (plan.has_parcels and plan.cut > 1):
+        block = tabulate(engine, op, call, plan)
+    else:
+        block = ceiling(call.part, plan.cut)
+    if op.segment != NULL:
+        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+        # A lane has room for all publications of a segment.
+        largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
+        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
+    elif engine.segment is not None and call.kind != EXCHANGE:
+        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+    op.segments = 1
+    if block * op.itemsize > largest and not ragged:
+        op.segments = ceiling(block, max(1, largest // op.itemsize))
+    op.whole = op.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
+    op.plan = &plan.whole if op.whole else &plan.split
+    # A message that is sent and not received, as the lengths differ, would meet the next.
+    op.sends_nothing = call.kind == EXCHANGE
+    op.window = <int>min(op.segments, <int64_t>WINDOW)
+    op.fold = call.fold
+    op.nbytes = call.nbytes
+    op.has_warned = 0
+    op.user = call.user
+    op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
+    op.factor = call.factor
+    op.scaled = op.plan.scaled
+    op.stream = call.nbytes >= STREAMED
+    op.habit = -1
+    if call.nbytes >= LEARNED and engine.stores == 0:
+        op.habit = 2 * call.kind + op.stream
+    op.stream_payloads = engine.stores == 2
+    # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
+    op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
+    op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
+    op.span = plan.span
+    op.slots = op.window * op.plan.slots
+    if reserve(op, plan):
+        release(op)
+        raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
+    return 0
+
+
+cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:
+    """Write down where each place starts; return the elements of the longest block."""
+    cdef int64_t longest = 0
+    cdef int64_t size, start, length
+    cdef int64_t *table
+    cdef int space, i, part, k
+    if reserve_tables(op, plan.places[0] + plan.places[1] + plan.places[2] + 3):
+        raise MemoryError
+    table = op.tables
+    for space in range(3):
+        op.starts[space] = table
+        start = 0
+        for i in range(plan.places[space]):
+            part = plan.blocks[space][i] // plan.cut
+            k = plan.blocks[space][i] % plan.cut
+            table[i] = start
+            size = part_size(engine, call, part)
+            length = size * (k + 1) // plan.cut - size * k // plan.cut
+            start += length
+            longest = max(longest, length)
+        table[plan.places[space]] = start
+        table += plan.places[space] + 1
+    # Ranks agree on the longest block although each has places for some of them only.
+    if call.counts != NULL and call.kind < KINDS and call.kind != ALLTOALL:
+        for i in range(engine.size):
+            longest = max(longest, ceiling(call.counts[i], plan.cut))
+    return longest
+
+
+cdef int64_t part_size(Engine engine, const Call *call, int part) noexcept:
+    """Return the elements of a part."""
+    if call.counts == NULL:
+        return call.part
+    if call.kind != ALLTOALL:
+        return call.counts[part]
+    if part // engine.size == engine.rank:
+        return call.counts[part % engine.size]
+    return call.receive_counts[part // engine.size]
