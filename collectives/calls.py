@@ -105,7 +105,8 @@ class Calls:
         Parameters
         ----------
         x, out, op, algorithm, prescale, postscale
-            As for `allreduce`; a deadline is that of ``wait(timeout=...)``. Neither `x` nor `out` may be touched until the request is complete.
+            As for `allreduce`; the deadline is that of ``wait(timeout=...)``. Neither `x` nor `out`
+            may be touched until the request is complete.
 
         Returns
         -------

@@ -194,7 +194,7 @@ class GroupedRequest:
         if part.is_packed:
             self._group.pack(part.which, part.x)
         request = self._engine.call(
-            ALLREDUCE, part.x, part.out, op, 0, algorithm, prescale, postscale, False
+            ALLREDUCE, part.x, part.out, op, 0, algorithm, None, prescale, postscale, False
         )
         self._started.append((part, request))
 
