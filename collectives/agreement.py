@@ -81,7 +81,7 @@ class Agreement:
         raise MismatchError(f"the ranks do not agree: {told}")
 
     def exchange(self, mine: str, timeout: float) -> list[str]:
-        """Tell all ranks `mine`; return what each of them says. Collective."""
+        """Tell all ranks `mine`; return what each says within `timeout` seconds. Collective."""
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
