@@ -588,6 +588,7 @@ cdef class Engine:
         op.status = RUNNING
         op.live = op.window
         op.pending = 0
+        op.lent = 0
         op.failure = NO_FAILURE
         for k in range(op.window):
             op.cursors[k].segment = k
@@ -766,24 +767,6 @@ cdef class Engine:
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
-        if op.failure == MISMATCHED:
-            try:
-                self.segment.disagree(op.call)
-            except CollectivesError as error:
-                self.abandon(op, plan, keep, "failed in")
-                return error
-        if op.failure == FOLD_RAISED:
-            error = (<UserFold>op.user).error
-            self.abandon(op, plan, keep, "failed in", error)
-            return error
-        self.abandon(op, plan, keep, "failed in")
-        where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
-        if op.failure == WRONG_LENGTH:
-            got = "more" if op.got < 0 else f"{op.got}"
-            return MismatchError(
-                f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the "
-                f"ranks did not call the same collective with the same count and dtype "
-                f"(COLLECTIVES_VALIDATE=1 says who)"
-            )
-        peer = f", peer {op.peer}" if op.peer >= 0 else ""
-        return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+        error = failure_of(self, op, plan)
+        self.abandon(op, plan, keep, "failed in", error)
+        return error
