@@ -381,8 +381,10 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
     it, has waited for something that each reader published after reading. (Steps of a segment run
     in the order of the program.) What comes after the last step waits for everybody.
     """
+    if plan.rank not in local:
+        return
     numbers = {rank: number for number, rank in enumerate(local)}
-    me = numbers.get(plan.rank)
+    me = numbers[plan.rank]
     programs = [
         _steps(rounds)
         if rank == plan.rank
@@ -403,7 +405,7 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
         }
         for steps in programs
     ]
-    mine = programs[me] if me is not None else []
+    mine = programs[me]
     landing = [m.run for each in rounds for m in each.messages if not m.send]
     for at, step in enumerate(mine):
         run = step.dst if step.dst is not None else step.operands[0].run
