@@ -665,16 +665,15 @@ cdef class Engine:
         """Return the error of an operation for which what it waits for will not come, or not in
         time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
         """
-        cdef bint shares = self.segment is not None and op.call != NO_CALL
         try:
-            if shares:
+            if self.segment is not None and op.call != NO_CALL:
                 self.segment.check_calls(op.call, op.what)
             if waited > self.timeout:
                 return self.stall(op, plan)
             # Who soon has waited for as long as another says itself for whom.
-            if shares and not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
-                self.segment.check_end()
-            if shares:
+            if self.segment is not None:
+                if not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
+                    self.segment.check_end()
                 self.check_peers(op, plan)
         except CollectivesError as error:
             return error
@@ -708,6 +707,14 @@ cdef class Engine:
                     f"waits: {waiting(op, self.segment)}"
                 )
         return 0
+
+    def check_host(self):
+        """Raise if a rank of this host has given up or died. Local."""
+        if self.segment is not None:
+            self.segment.check_end()
+            for rank, pid, in_order in self.segment.lost():
+                if not in_order:
+                    raise PeerLostError(f"rank {rank} (process {pid}) has died")
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""

@@ -305,6 +305,8 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
     call->what[1] = what[1];
     call->what[2] = what[2];
     cc_write(&call->number, s->calls + 1);
+    if (mine->gone) /* the program goes on, after all */
+        mine->gone = 0;
     cc_write(&mine->started, ++s->calls);
 }
 

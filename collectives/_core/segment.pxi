@@ -148,7 +148,7 @@ cdef class Segment:
         return [
             (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
             for i in range(self.c.p)
-            if not self.is_there(i)
+            if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
         ]
 
     def give_up(self, str text, bint stalled=False):

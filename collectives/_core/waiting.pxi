@@ -34,11 +34,14 @@ cdef str waiting(Operation *op, Segment segment):
 
 
 cdef set waited_for(Operation *op, Segment segment):
-    """Return the ranks of this host that an operation waits for."""
+    """Return the ranks that an operation waits for."""
     cdef int k
     ranks = set()
     if op.live == 0 and op.lent:
         ranks.update(behind(segment, op.page + op.segments))
+    for k in range(op.slots if op.pending else 0):
+        if transport.is_pending(op.requests, k):
+            ranks.add(message_of(op, k).peer)
     for k in range(op.window):
         if op.cursors[k].segment >= 0:
             for some in missing(op, &op.cursors[k], segment):
