@@ -44,9 +44,8 @@ class Messages:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, StallError
-            As for `allreduce`. Messages go through MPI, also between ranks of one host: that the
-            other rank has ended is not seen before the deadline.
+        CollectivesError
+            As for `allreduce`.
         """
         self._exchange(x, self._peer("dest", dest), None, None, tag, timeout)
 
@@ -81,8 +80,8 @@ class Messages:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, StallError
-            As for `send`.
+        CollectivesError
+            As for `allreduce`.
         MismatchError
             If another number of bytes comes. The communicator is broken then.
         """
@@ -128,7 +127,7 @@ class Messages:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `recv`.
         """
         return self._exchange(

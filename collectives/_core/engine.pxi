@@ -601,6 +601,7 @@ cdef class Engine:
         op.status = RUNNING
         op.live = op.window
         op.pending = 0
+        op.lent = 0
         op.failure = NO_FAILURE
         for k in range(op.window):
             op.cursors[k].segment = k
@@ -677,17 +678,16 @@ cdef class Engine:
         """Return the error of an operation for which what it waits for will not come, or not in
         time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
         """
-        cdef bint shares = self.segment is not None and op.call != NO_CALL
         cdef double deadline = self.deadline(timeout)
         try:
-            if shares:
+            if self.segment is not None and op.call != NO_CALL:
                 self.segment.check_calls(op.call, op.what)
             if waited > deadline:
                 return self.stall(op, plan, deadline)
             # Who soon has waited for as long as another says itself for whom.
-            if shares and not (self.segment.has_stalled() and waited + NEARLY > deadline):
-                self.segment.check_end()
-            if shares:
+            if self.segment is not None:
+                if not (self.segment.has_stalled() and waited + NEARLY > deadline):
+                    self.segment.check_end()
                 self.check_peers(op, plan)
         except CollectivesError as error:
             return error
@@ -721,6 +721,14 @@ cdef class Engine:
                     f"waits: {waiting(op, self.segment)}"
                 )
         return 0
+
+    def check_host(self):
+        """Raise if a rank of this host has given up or died. Local."""
+        if self.segment is not None:
+            self.segment.check_end()
+            for rank, pid, in_order in self.segment.lost():
+                if not in_order:
+                    raise PeerLostError(f"rank {rank} (process {pid}) has died")
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""
@@ -780,24 +788,6 @@ cdef class Engine:
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
-        if op.failure == MISMATCHED:
-            try:
-                self.segment.disagree(op.call)
-            except CollectivesError as error:
-                self.abandon(op, plan, keep, "failed in")
-                return error
-        if op.failure == FOLD_RAISED:
-            error = (<UserFold>op.user).error
-            self.abandon(op, plan, keep, "failed in", error)
-            return error
-        self.abandon(op, plan, keep, "failed in")
-        where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
-        if op.failure == WRONG_LENGTH:
-            got = "more" if op.got < 0 else f"{op.got}"
-            return MismatchError(
-                f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the "
-                f"ranks did not call the same collective with the same count and dtype "
-                f"(COLLECTIVES_VALIDATE=1 says who)"
-            )
-        peer = f", peer {op.peer}" if op.peer >= 0 else ""
-        return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+        error = failure_of(self, op, plan)
+        self.abandon(op, plan, keep, "failed in", error)
+        return error
