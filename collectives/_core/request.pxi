@@ -146,7 +146,7 @@ cdef class Request:
 
         Raises
         ------
-        MPIError, MismatchError
+        MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
         check_caller()
@@ -181,7 +181,7 @@ cdef class Request:
             If `timeout` is not a positive number. The operation goes on.
         StallError
             If the deadline passes; the communicator is broken then.
-        MPIError, MismatchError
+        MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
         cdef double start, limit
