@@ -607,7 +607,7 @@ cdef class Engine:
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
-            self.segment.check_end()
+            self.check_host()
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
@@ -672,9 +672,9 @@ cdef class Engine:
                 return self.stall(op, plan)
             # Who soon has waited for as long as another says itself for whom.
             if self.segment is not None:
+                self.check_peers(op, plan)
                 if not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
                     self.segment.check_end()
-                self.check_peers(op, plan)
         except CollectivesError as error:
             return error
         if waited > self.warning and not op.has_warned:
@@ -711,10 +711,10 @@ cdef class Engine:
     def check_host(self):
         """Raise if a rank of this host has given up or died. Local."""
         if self.segment is not None:
-            self.segment.check_end()
             for rank, pid, in_order in self.segment.lost():
                 if not in_order:
                     raise PeerLostError(f"rank {rank} (process {pid}) has died")
+            self.segment.check_end()
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""
