@@ -58,7 +58,7 @@ class Pending:
 @final
 class Plan:
     source: Any
-    def __new__(cls, source: Any, whole: Any, split: Any) -> Self: ...
+    def __new__(cls, source: Any, whole: Any, split: Any, room: int = ...) -> Self: ...
 
 @final
 class Choice:

@@ -38,7 +38,7 @@ from typing import NamedTuple
 from collectives.registry import Algorithm
 from collectives.schedule import OUT, TMP, WORK, Exchange, Message, Plan, Run, listed
 
-__all__ = ["Program", "pack"]
+__all__ = ["Program", "most_publications", "pack"]
 
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 NOWHERE = -1  # the space of what a step does not write
@@ -136,6 +136,13 @@ def publications(
         for _, blocks in listed(exchange.recv):
             versions.update(blocks)
     return readers, total
+
+
+def most_publications(plan: Plan, local: Sequence[int]) -> int:
+    """Return the most blocks that one of the ranks of a host publishes. Local."""
+    ranks = frozenset(local)
+    of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
+    return max(total for _, total in of)
 
 
 def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:

@@ -22,13 +22,12 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         block = tabulate(engine, op, call, plan)
     else:
         block = ceiling(call.part, plan.cut)
-    if op.segment != NULL:
+    if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-        # A lane has room for all publications of a segment.
-        largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
-        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
-    elif engine.segment is not None and call.kind != EXCHANGE:
-        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+    if plan.room:
+        # Lanes have room for all publications of a segment, on whichever host.
+        largest = min(largest, plan.room)
+        fits = ((block * op.itemsize + 63) & ~63) <= plan.room
     op.segments = 1
     if block * op.itemsize > largest and not ragged:
         op.segments = ceiling(block, max(1, largest // op.itemsize))

@@ -145,6 +145,7 @@ cdef class Plan:
     cdef Packed split
     cdef int cut, tmp
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
+    cdef int64_t room  # bytes that a publication may have on every host; 0: any number
     cdef int width  # most operands of a step
     cdef int span  # most blocks that one step folds
     # The number of the block for each place in a space: IN, OUT, WORK.
@@ -153,12 +154,13 @@ cdef class Plan:
     cdef bint has_parcels
     cdef readonly object source
 
-    def __cinit__(self, source, whole, split):
+    def __cinit__(self, source, whole, split, int64_t room=0):
         cdef int space
         self.source = source
         self.cut = source.cut
         self.tmp = source.tmp
         self.lines = split.lines
+        self.room = room
         self.width = max(whole.width, split.width)
         self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
