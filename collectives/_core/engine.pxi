@@ -589,6 +589,7 @@ cdef class Engine:
         op.live = op.window
         op.pending = 0
         op.failure = NO_FAILURE
+        op.has_warned = 0
         for k in range(op.window):
             op.cursors[k].segment = k
             op.cursors[k].round = 0
@@ -602,7 +603,7 @@ cdef class Engine:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
         op.call = segment.calls
-        cc_begin_call(segment, op.what)
+        cc_begin_call(segment, op.what, op.said)
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
@@ -639,10 +640,10 @@ cdef class Engine:
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
-                except BaseException:
+                    error = self.trouble(op, plan, now() - start)
+                except BaseException:  # also a warning that is an error
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
-                error = self.trouble(op, plan, now() - start)
                 if error is not None:
                     self.abandon(op, plan, keep, how(error), error)
                     raise error
@@ -670,10 +671,15 @@ cdef class Engine:
                 self.segment.check_calls(op.call, op.what)
             if waited > self.timeout:
                 return self.stall(op, plan)
-            # Who soon has waited for as long as another says itself for whom.
-            if shares and not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
-                self.segment.check_end()
             if shares:
+                why = self.segment.why()
+                # Who sees it for itself, or soon will, says it in its own words.
+                if why == LOST:
+                    self.check_peers(op, plan)
+                    if op.status != RUNNING:
+                        return None
+                if not (why == GAVE_UP_WAITING and waited + NEARLY > self.timeout):
+                    self.segment.check_end()
                 self.check_peers(op, plan)
         except CollectivesError as error:
             return error
@@ -726,10 +732,11 @@ cdef class Engine:
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         if self.segment is not None:
             why = f"it {how} {title(plan)}"
-            self.segment.give_up(
-                why if error is None else f"{type(error).__name__}: {error}",
-                isinstance(error, StallError),
-            )
+            if isinstance(error, PeerLostError):
+                why = str(error)
+            elif error is not None:
+                why = f"{type(error).__name__}: {error}"
+            self.segment.give_up(why, error)
         return 0
 
     cdef str describe(self, Call *call, op, Choice choice):

@@ -38,7 +38,6 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.window = <int>min(op.segments, <int64_t>WINDOW)
     op.fold = call.fold
     op.nbytes = call.nbytes
-    op.has_warned = 0
     op.user = call.user
     op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
     op.factor = call.factor

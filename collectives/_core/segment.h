@@ -82,6 +82,7 @@ typedef struct {
     uint64_t next;       /* the page that the next operation starts with */
     uint64_t blocked;    /* pages that must be finished before a buffer is used again */
     uint64_t calls;      /* calls so far */
+    uint64_t history;    /* what they were, as a sum */
     uint64_t floor;      /* all ranks are known to have finished the pages below */
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
@@ -263,7 +264,9 @@ static inline uint64_t cc_bits(double value)
 
 /* ---- calls, on record ------------------------------------------------------------------------ */
 
-static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
+/* Take a call down. What its publications say is `said`: the fingerprint, and in its options what was
+ * called before, as a call in which nobody waits for anybody is only found to differ by a later one. */
+static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *said)
 {
     cc_rank_area *mine = &s->ranks[s->me];
     cc_called *call = &mine->calls[s->calls % CC_CALLS];
@@ -272,6 +275,10 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
     call->what[2] = what[2];
     cc_write(&call->number, s->calls + 1);
     cc_write(&mine->started, ++s->calls);
+    said[0] = what[0];
+    said[1] = what[1];
+    said[2] = what[2] ^ (s->history >> 32 << 32);
+    s->history = cc_mixed(cc_mixed(cc_mixed(s->history, what[0]), what[1]), what[2]);
 }
 
 static inline void cc_end_call(cc_segment *s, uint64_t number)

@@ -68,6 +68,7 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t next
         uint64_t blocked
         uint64_t calls
+        uint64_t history
         uint64_t floor
     uint64_t cc_read(const uint64_t *)
     void cc_write(uint64_t *, uint64_t)
@@ -87,7 +88,7 @@ cdef extern from "_core/segment.h" nogil:
     int cc_same(const uint64_t *, const uint64_t *)
     uint64_t cc_mixed(uint64_t, uint64_t)
     uint64_t cc_bits(double)
-    void cc_begin_call(cc_segment *, const uint64_t *)
+    void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     int cc_streams(const cc_segment *, int, uint64_t)
@@ -259,6 +260,7 @@ cdef struct Operation:
     int span  # blocks of the memory in which a fold of Python works
     int has_warned
     uint64_t[3] what  # its fingerprint
+    uint64_t[3] said  # the same, and what was called before: what a publication says
     int stream  # whether the output is written past the cache
     int habit  # the kind of operation, if it is to be learned whether payloads are, too; else -1
     int stream_payloads
