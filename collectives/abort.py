@@ -76,6 +76,8 @@ def watch(MPI: Any) -> None:
         finally:
             if not interactive():
                 interrupted = issubclass(kind, KeyboardInterrupt)
+                if not wished() and not _core.is_forked():
+                    _core.give_up_all(f"{kind.__name__}: {error}")
                 _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
 
     def hook_in_threads(caught: threading.ExceptHookArgs) -> None:

@@ -30,7 +30,6 @@ SMALLEST_LANE = 64 << 10
 PART_OF_MEMORY = 4
 
 
-_mapped = 0  # bytes of the segments of this process
 _has_warned = False
 
 
@@ -55,6 +54,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     """
     rank = mpi.Get_rank()
     wish = _wish()
+    _limit(), _lane()  # what is wrong with the environment is raised on all ranks, not on one
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
     memory = offer = path = None
@@ -91,8 +91,6 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
             _warn(told)
         return None
     segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
-    global _mapped
-    _mapped += segment.nbytes
     return segment
 
 
@@ -103,8 +101,6 @@ def release(segment: _core.Segment) -> None:
     ----------
     segment : Segment
     """
-    global _mapped
-    _mapped -= segment.nbytes
     segment.leave()
 
 
@@ -142,11 +138,15 @@ def _limit() -> int:
     return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
 
 
+def _lane() -> int:
+    return environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+
+
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
-    lane = environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
     reasons = []
-    while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
+    while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(
                 f"the segments of this process would have more than {_limit()} bytes "
@@ -166,13 +166,15 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _Failure("; ".join([*reasons, str(error)])) from None
-        while lane >= SMALLEST_LANE:
+        while True:
             try:
                 os.posix_fallocate(file, 0, _core.segment_bytes(p, nlines, lane))
                 return file, path, lane
             except OSError as error:
                 problem = f"/dev/shm has no room for {p} ranks: {error}"
-                lane //= 2
+            if lane // 2 < SMALLEST_LANE:
+                break
+            lane //= 2
         os.close(file)
         os.unlink(path)
         reasons.append(problem)

@@ -4,6 +4,7 @@ import os
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
+from weakref import WeakSet
 from zlib import crc32
 
 from collectives import registry
@@ -35,6 +36,22 @@ cdef enum:
     LOST = 4
 
 
+# Segments that are mapped by this process.
+cdef object mapped = WeakSet()
+
+
+def mapped_bytes():
+    """Return the size of all segments of this process. Local."""
+    return sum([each.nbytes for each in mapped])
+
+
+def give_up_all(str text):
+    """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
+    for each in list(mapped):
+        if (<Segment>each).file >= 0:
+            each.give_up(text)
+
+
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
     return cc_segment_bytes(p, nlines, lane_bytes)
@@ -49,6 +66,7 @@ cdef class Segment:
     """
 
     cdef cc_segment c
+    cdef object __weakref__
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef int file
@@ -70,6 +88,7 @@ cdef class Segment:
         lock.l_pid = 0
         if fcntl(file, F_SETLK, &lock):
             raise OSError("the file of the segment cannot be locked")
+        mapped.add(self)
 
     def __dealloc__(self):
         self.let_go()
