@@ -103,8 +103,8 @@ static void cc_dawdle(void)
         cc_dice = (uint64_t)t.tv_nsec * 2654435761u + (uintptr_t)&cc_dice + 1;
     }
     cc_dice ^= cc_dice << 13, cc_dice ^= cc_dice >> 7, cc_dice ^= cc_dice << 17;
-    if (cc_dice % 64 == 0) {
-        struct timespec nap = {0, (long)(cc_dice >> 32) % 40000};
+    if (cc_dice % 64 == 0) { /* once in 64 times others may come far ahead */
+        struct timespec nap = {0, (long)(cc_dice >> 32) % (cc_dice % 4096 ? 40000 : 2000000)};
         nanosleep(&nap, NULL);
     } else if (cc_dice % 8 == 0) {
         sched_yield();
@@ -116,8 +116,11 @@ static inline void cc_dawdle(void) {}
 
 static inline uint64_t cc_read(const uint64_t *word)
 {
+    uint64_t value;
     cc_dawdle();
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    cc_dawdle();
+    return value;
 }
 
 static inline void cc_write(uint64_t *word, uint64_t value)
