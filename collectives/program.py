@@ -49,7 +49,7 @@ from collectives.schedule import (
     listed,
 )
 
-__all__ = ["Program", "pack"]
+__all__ = ["Program", "most_publications", "pack"]
 
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 NOWHERE = -1  # the space of what a step does not write
@@ -154,6 +154,13 @@ def publications(
     return readers, total
 
 
+def most_publications(plan: Plan, local: Sequence[int]) -> int:
+    """Return the most blocks that one of the ranks of a host publishes. Local."""
+    ranks = frozenset(local)
+    of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
+    return max(total for _, total in of)
+
+
 def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
     """Write a plan as a program. Local.
 
@@ -170,7 +177,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     lend : bool
         Whether others may read the caller's arrays where they lie, if these are in shared memory.
     """
-    rounds, lines = _fused(plan, whole, {rank: number for number, rank in enumerate(local)})
+    rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
     if lend:
         _mark_lent(plan, whole, local, rounds)
@@ -178,6 +185,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     into_rounds, into_messages = array("i"), array("i")
     into_steps, into_operands = array("i"), array("i")
     width, span = 1, 0
+    lines = most_publications(plan, local) if local else 0
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
@@ -203,10 +211,10 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     )
 
 
-def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Round], int]:
-    """Return the rounds of a program with everything fused, and the most publications."""
-    ranks = frozenset(local)
-    of = {s: publications(plan.algorithm, plan.p, s, plan.root, ranks) for s in local}
+def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
+    """Return the rounds of a program with everything fused."""
+    local = {rank: number for number, rank in enumerate(ranks)}
+    of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
     mine = of.get(plan.rank, ({}, 0))[0]
     outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
     coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
@@ -263,8 +271,7 @@ def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Rou
         for number in sorted(copies):
             made.steps += copies[number]
     _drop_dead(rounds)
-    lines = max((total for _, total in of.values()), default=0)
-    return rounds, lines
+    return rounds
 
 
 def _operands(
@@ -383,12 +390,11 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
     """
     if plan.rank not in local:
         return
-    numbers = {rank: number for number, rank in enumerate(local)}
-    me = numbers[plan.rank]
+    me = list(local).index(plan.rank)
     programs = [
         _steps(rounds)
         if rank == plan.rank
-        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, numbers)[0])
+        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
         for rank in local
     ]
     # For each rank, at which of its steps it publishes each, and last reads each.

@@ -38,7 +38,6 @@ PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
 
-_mapped = 0  # bytes of the segments of this process
 _has_warned = False
 
 
@@ -63,6 +62,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     """
     rank = mpi.Get_rank()
     wish = _wish()
+    _limit(), _lane()  # what is wrong with the environment is raised on all ranks, not on one
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
     memory = offer = path = None
@@ -98,10 +98,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         if leads:
             _warn(told)
         return None
-    segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
-    global _mapped
-    _mapped += segment.nbytes
-    return segment
+    return _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
 
 
 def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
@@ -168,8 +165,6 @@ def release(segment: _core.Segment) -> None:
     ----------
     segment : Segment
     """
-    global _mapped
-    _mapped -= segment.nbytes
     segment.leave()
 
 
@@ -207,10 +202,14 @@ def _limit() -> int:
     return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
 
 
+def _lane() -> int:
+    return environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+
+
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
-    lane = environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
-    while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
+    lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
+    while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(
                 f"the segments of this process would have more than {_limit()} bytes "

@@ -603,6 +603,7 @@ cdef class Engine:
         op.pending = 0
         op.lent = 0
         op.failure = NO_FAILURE
+        op.has_warned = 0
         for k in range(op.window):
             op.cursors[k].segment = k
             op.cursors[k].round = 0
@@ -616,11 +617,11 @@ cdef class Engine:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
         op.call = segment.calls
-        cc_begin_call(segment, op.what)
+        cc_begin_call(segment, op.what, op.said)
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
-            self.segment.check_end()
+            self.check_host()
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
@@ -653,10 +654,10 @@ cdef class Engine:
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
-                except BaseException:
+                    error = self.trouble(op, plan, now() - start, timeout)
+                except BaseException:  # also a warning that is an error
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
-                error = self.trouble(op, plan, now() - start, timeout)
                 if error is not None:
                     self.abandon(op, plan, keep, how(error), error)
                     raise error
@@ -684,11 +685,14 @@ cdef class Engine:
                 self.segment.check_calls(op.call, op.what)
             if waited > deadline:
                 return self.stall(op, plan, deadline)
-            # Who soon has waited for as long as another says itself for whom.
             if self.segment is not None:
-                if not (self.segment.has_stalled() and waited + NEARLY > deadline):
-                    self.segment.check_end()
                 self.check_peers(op, plan)
+                if op.status != RUNNING:
+                    return None
+                # Who soon has waited for as long as another says itself for whom.
+                why = self.segment.why()
+                if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
+                    self.segment.check_end()
         except CollectivesError as error:
             return error
         if waited > self.warning and not op.has_warned:
@@ -725,10 +729,10 @@ cdef class Engine:
     def check_host(self):
         """Raise if a rank of this host has given up or died. Local."""
         if self.segment is not None:
-            self.segment.check_end()
             for rank, pid, in_order in self.segment.lost():
                 if not in_order:
                     raise PeerLostError(f"rank {rank} (process {pid}) has died")
+            self.segment.check_end()
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""
@@ -748,10 +752,11 @@ cdef class Engine:
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         if self.segment is not None:
             why = f"it {how} {title(plan)}"
-            self.segment.give_up(
-                why if error is None else f"{type(error).__name__}: {error}",
-                isinstance(error, StallError),
-            )
+            if isinstance(error, PeerLostError):
+                why = str(error)
+            elif error is not None:
+                why = f"{type(error).__name__}: {error}"
+            self.segment.give_up(why, error)
         return 0
 
     cdef str describe(self, Call *call, op, Choice choice):

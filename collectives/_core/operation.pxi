@@ -8,7 +8,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     # Where ranks do not know each other's counts, they could not agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
     cdef bint fits = True
-    op.segment = &engine.segment.c if plan.lines else NULL
+    op.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
     op.call = NO_CALL
     op.comm = engine.comm
     op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
@@ -22,13 +22,12 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         block = tabulate(engine, op, call, plan)
     else:
         block = ceiling(call.part, plan.cut)
-    if op.segment != NULL:
+    if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-        # A lane has room for all publications of a segment.
-        largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
-        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
-    elif engine.segment is not None and call.kind != EXCHANGE:
-        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+    if plan.room:
+        # Lanes have room for all publications of a segment, on whichever host.
+        largest = min(largest, plan.room)
+        fits = ((block * op.itemsize + 63) & ~63) <= plan.room
     op.segments = 1
     if block * op.itemsize > largest and not ragged:
         op.segments = ceiling(block, max(1, largest // op.itemsize))
@@ -39,7 +38,6 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.window = <int>min(op.segments, <int64_t>WINDOW)
     op.fold = call.fold
     op.nbytes = call.nbytes
-    op.has_warned = 0
     op.user = call.user
     op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
     op.factor = call.factor
@@ -54,6 +52,12 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.stream_payloads = engine.stores == 2
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
+    if plan.room and op.stride > plan.room:
+        release(op)
+        raise ArgumentError(
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a time "
+            f"(COLLECTIVES_SHM_LANE)"
+        )
     op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
     op.span = plan.span
     op.slots = op.window * op.plan.slots
