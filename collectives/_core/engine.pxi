@@ -719,6 +719,8 @@ cdef class Engine:
         awaited = waited_for(op, self.segment)
         for rank, pid, in_order in gone:
             if not in_order or rank in awaited:
+                if in_order:
+                    self.segment.check_end()  # what somebody said before that says more
                 how = "has left" if in_order else "has died"
                 raise PeerLostError(
                     f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {self.rank} "
