@@ -40,7 +40,9 @@ class Agreement:
         self.engine = engine
         self.lost: list[Any] = []  # what MPI may still write into after a stall
 
-    def __call__(self, collective: str, text: str, valid: bool) -> None:
+    def __call__(
+        self, collective: str, text: str, valid: bool, timeout: float | None = None
+    ) -> None:
         """Tell the other ranks what this one calls. Collective.
 
         Parameters
@@ -51,6 +53,8 @@ class Agreement:
             Its arguments, or why they were refused.
         valid : bool
             Whether they were accepted; if not, the caller raises its own error afterwards.
+        timeout : float, optional
+            Seconds to wait for the others; the communicator's by default.
 
         Raises
         ------
@@ -63,7 +67,7 @@ class Agreement:
         """
         mine = f"{'called' if valid else 'refused'} {collective}({text})"
         try:
-            said = self.exchange(mine)
+            said = self.exchange(mine, self.engine.timeout if timeout is None else timeout)
         except binding.load().Exception as error:
             self.engine.broken = (
                 f"the communicator is broken: rank {self.engine.rank} failed to agree"
@@ -77,14 +81,13 @@ class Agreement:
         told = "; ".join(f"{ranks(mask)} {other}" for other, mask in groups.items())
         raise MismatchError(f"the ranks do not agree: {told}")
 
-    def exchange(self, mine: str) -> list[str]:
-        """Tell all ranks `mine`; return what each of them says. Collective."""
+    def exchange(self, mine: str, timeout: float) -> list[str]:
+        """Tell all ranks `mine`; return what each says within `timeout` seconds. Collective."""
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
         with Turn():
             request = self.mpi.Iallgather(record, records)
-        timeout = self.engine.timeout
         limit = time.monotonic() + timeout
         polls = 0
         while True:

@@ -70,7 +70,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         and of the program never meet.
     timeout : float, optional
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
-        by default.
+        by default. Every call takes a `timeout` of its own.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Communicator(GroupedCalls, ObjectCalls):
     Raises
     ------
     ArgumentError
-        If `mpi` is not an intracommunicator.
+        If `mpi` is not an intracommunicator, or `timeout` not a positive number.
     BindingError
         If there is no usable MPI.
     CommunicatorError
@@ -132,6 +132,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
         if timeout is None:
             timeout = _environment_seconds("COLLECTIVES_TIMEOUT", 1800.0)
+        timeout = _core.seconds(timeout)
         self._mpi = mpi.Dup()
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         self._family = binding.family(MPI)
@@ -204,12 +205,12 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     @property
     def timeout(self) -> float:
-        """Seconds after which a wait raises `StallError`."""
+        """Seconds after which a wait raises `StallError`, unless the call has its own."""
         return self._engine.timeout
 
     @timeout.setter
     def timeout(self, seconds: float) -> None:
-        self._engine.timeout = seconds
+        self._engine.timeout = _core.seconds(seconds)
 
     def __repr__(self) -> str:
         if self._mpi is None:
