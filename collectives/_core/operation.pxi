@@ -55,8 +55,8 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if plan.room and op.stride > plan.room:
         release(op)
         raise ArgumentError(
-            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a time "
-            f"(COLLECTIVES_SHM_LANE)"
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
+            f"time (COLLECTIVES_SHM_LANE)"
         )
     op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
     op.span = plan.span

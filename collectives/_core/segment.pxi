@@ -225,7 +225,7 @@ cdef class Segment:
         raise MismatchError(self.disagreement(call))
 
     cdef uint64_t first_difference(self, uint64_t call):
-        """Return the first call on record that ranks made differently, up to one at which it showed.
+        """Return the first call on record that ranks made differently, up to where it showed.
 
         Who had nobody to wait for went on.
         """
