@@ -83,8 +83,8 @@ class MismatchError(CollectivesError, RuntimeError):
     Ranks that share memory compare all calls: each of them raises it, the text says what each rank
     called, and the communicator is broken. If nobody had to wait for anybody in that call, a later
     one raises it. Between hosts, it is raised by a rank that received a message of an unexpected
-    length. With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank, of whatever host, before data
-    moves, and the communicator is usable afterwards.
+    length. With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank, of whatever host, before any
+    data moves, and the communicator is usable afterwards.
     """
 
 

@@ -155,7 +155,7 @@ def publications(
 
 
 def most_publications(plan: Plan, local: Sequence[int]) -> int:
-    """Return the most blocks that one of the ranks of a host publishes. Local."""
+    """Return the most blocks of a `plan` that one of the `local` ranks publishes. Local."""
     ranks = frozenset(local)
     of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
     return max(total for _, total in of)
