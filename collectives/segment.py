@@ -78,19 +78,28 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
             file, memory = _open(offer, len(local), nlines)
         except (_Failure, OSError) as error:
             problem = str(error)
+    segment = None
+    if offer is not None and not problem:
+        # Before any rank is done here, for then it may look for the locks of the others.
+        try:
+            segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+        except OSError as error:
+            problem = str(error)
+        file = -1
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
     if len(local) < 2:
         return None
     told = {each: problems[each] for each in local if problems[each]}
-    if told or offer is None:
-        if file >= 0:
+    if told or segment is None:
+        if segment is not None:
+            segment.leave()
+        elif file >= 0:
             os.close(file)
         if leads:
             _warn(told)
         return None
-    segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
     global _mapped
     _mapped += segment.nbytes
     return segment
