@@ -33,6 +33,10 @@ cdef enum:
     GAVE_UP_WAITING = 2
     DISAGREED = 3
 
+cdef enum:
+    VOLLEY = 32  # round trips of a flag between two readings of the clock
+    LOOKS = 256  # for a flag before giving way: some microseconds, if the other rank runs at all
+
 
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
@@ -88,6 +92,16 @@ cdef class Segment:
     @property
     def nbytes(self):
         return self.c.nbytes
+
+    @property
+    def kind(self):
+        """What the memory is: ``"memfd"``, a file without a name, or ``"file"``, one of a folder."""
+        path = os.readlink(f"/proc/self/fd/{self.file}")
+        return "memfd" if path.startswith("/memfd:") else "file"
+
+    @property
+    def lanes(self):
+        return CC_LANES
 
     @property
     def lane_bytes(self):
@@ -207,6 +221,79 @@ cdef class Segment:
                 state = "is in" if ended < started else "has left"
                 lines.append(f"{where} {state} call {started}, {called(what)}")
         return lines
+
+    def round_trip(self, int rank, int count, double timeout=60):
+        """Return the seconds in which a flag goes to another rank of the host and back.
+
+        Collective between the two: the median of `count` times, each the mean of `VOLLEY`.
+
+        Raises
+        ------
+        PeerLostError
+            If the other one has died.
+        StallError
+            If it does not come, or does not answer, for `timeout` seconds.
+        """
+        cdef int partner = self.ranks.index(rank)
+        cdef cc_rank_area *mine = &self.c.ranks[self.c.me]
+        cdef cc_rank_area *theirs = &self.c.ranks[partner]
+        cdef bint serves = self.c.me < partner
+        cdef const uint64_t *heard = &theirs.pong if serves else &theirs.ping
+        cdef uint64_t number = mine.ping
+        cdef double start = 0
+        cdef int i, k
+        if partner == self.c.me or count < 1:
+            raise ValueError("a round trip is between two ranks, and is made once at least")
+        if not serves:  # the first to come has the number
+            self.await_flag(heard, cc_flag(self.c.me, 0), CC_TO, False, partner, timeout)
+            number = cc_read(heard) - 1
+        times = []
+        for i in range(count + 1):  # the first time is that until the other one came
+            start = now()
+            for k in range(VOLLEY):
+                number += 1
+                if serves:
+                    cc_write(&mine.ping, cc_flag(partner, number))
+                self.await_flag(heard, cc_flag(self.c.me, number), 0, False, partner, timeout)
+                if not serves:
+                    cc_write(&mine.pong, cc_flag(partner, number))
+            times.append((now() - start) / VOLLEY)
+        # The last ping is taken back, so that nobody takes it for the first of other round trips.
+        if serves:
+            cc_write(&mine.ping, cc_flag(-1, number))
+        else:
+            self.await_flag(heard, cc_flag(self.c.me, number), 0, True, partner, timeout)
+        times = sorted(times[1:])
+        return times[count // 2]
+
+    cdef int await_flag(
+        self, const uint64_t *flag, uint64_t value, int lowest, bint leaves, int partner,
+        double timeout,
+    ) except -1:
+        """Wait for a flag of another rank, at first without a pause between two looks."""
+        cdef double limit
+        cdef bint came
+        if cc_flag_comes(flag, value, lowest, leaves, LOOKS):
+            return 0
+        limit = now() + timeout
+        while True:
+            with nogil:
+                sched_yield()
+                came = cc_flag_comes(flag, value, lowest, leaves, LOOKS)
+            if came:
+                return 0
+            PyErr_CheckSignals()
+            self.check_end()
+            if not self.is_there(partner):
+                raise PeerLostError(
+                    f"rank {self.ranks[partner]} (process {self.c.ranks[partner].pid}) has ended "
+                    f"while rank {self.ranks[self.c.me]} waits for its flag"
+                )
+            if now() > limit:
+                raise StallError(
+                    f"rank {self.ranks[self.c.me]} waited {timeout:g} s for the flag of rank "
+                    f"{self.ranks[partner]}"
+                )
 
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
