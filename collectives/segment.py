@@ -20,7 +20,7 @@ from typing import Any
 from collectives import _core
 from collectives.errors import ArgumentError, SharedMemoryWarning
 
-__all__ = ["bootstrap", "environment_bytes", "release"]
+__all__ = ["bootstrap", "environment_number", "release", "settings"]
 
 # Bytes of a lane: what a rank publishes of one segment of an operation.
 LANE_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         If an environment variable has a value that it cannot have.
     """
     rank = mpi.Get_rank()
-    wish = _wish()
+    wish = settings()["kind"]
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
     memory = offer = path = None
@@ -124,36 +124,59 @@ def _wish() -> str:
     return wish
 
 
-def environment_bytes(name: str, default: int) -> int:
-    """Return the bytes that a variable of the environment sets. Local.
+def settings() -> dict[str, Any]:
+    """Return what the environment, or else the default, says of segments. Local.
+
+    Returns
+    -------
+    dict
+        ``kind`` (as ``COLLECTIVES_SHM`` has it), ``lane_bytes`` (before it is cut down), and
+        ``limit_bytes`` of all segments of a process.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
+
+
+def environment_number(name: str, default: int, unit: str = "bytes") -> int:
+    """Return the number that a variable of the environment sets. Local.
 
     Parameters
     ----------
     name : str
     default : int
         What it is if the variable is not set.
+    unit : str
+        What is counted.
 
     Raises
     ------
     ArgumentError
-        If it is not a positive number of bytes.
+        If it is not a positive number.
     """
     text = os.environ.get(name)
     if text is None:
         return default
     if not text.isdigit() or int(text) == 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of bytes")
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of {unit}")
     return int(text)
 
 
 def _limit() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+    return environment_number("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+
+
+def _lane() -> int:
+    return environment_number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
-    lane = environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    lane = _lane()
     reasons = []
     while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:

@@ -16,10 +16,14 @@ which ranks leave the barrier is divided by that number as well.
   each round of blocks, and their time is subtracted. Differences below the barrier's own noise
   mean nothing.
 
-Blocks of MPI's own collective and of the algorithms alternate, and medians over the rounds of
-blocks are reported, so that a drift of the machine hits all alike. Iterations walk over several
-buffers with different contents where these are small enough. Results are verified outside the
-timed blocks, from poisoned outputs, by a run of iterations without a pause between them.
+Blocks of MPI's own collective, of other peers and of the algorithms alternate, and medians over the
+rounds of blocks are reported, so that a drift of the machine hits all alike. Iterations walk over
+several buffers with different contents where these are small enough. Results are verified outside
+the timed blocks, from poisoned outputs, by a run of iterations without a pause between them.
+
+In the same turns, if that is wanted, all ranks at once copy as many bytes as the array has, from
+private memory to private memory and past the cache: what memory allows at best to an operation in
+which each rank reads a large array and writes one.
 """
 
 from __future__ import annotations
@@ -35,10 +39,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import Communicator, reductions
-from collectives.cli import patterns
+from collectives.cli import patterns, state
+from collectives.cli.gloo import GLOO_LABEL, Gloo, Prepared
 from collectives.cli.operations import OPERATIONS, Arrays, Operation
 
-__all__ = ["MPI_LABEL", "Bench", "Entry", "Settings"]
+__all__ = ["COPY", "MPI_LABEL", "PEERS", "Bench", "Entry", "Settings"]
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
@@ -46,7 +51,8 @@ HOPELESS = 4  # or p, if that is more: so many times the fastest's time is not m
 WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
 SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
-MPI_LABEL, BARRIER = "MPI", "(barrier)"
+MPI_LABEL, BARRIER, COPY = "MPI", "(barrier)", "(copy)"
+PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of those that are no algorithms of ours
 
 Calls = Sequence[Callable[[], Any]]
 
@@ -85,7 +91,9 @@ class Settings(NamedTuple):
     verify : bool
         Whether results are compared.
     peer : bool
-        Whether MPI's own takes part.
+        Whether MPI's own takes part, and the other peers that there are.
+    limit : bool
+        Whether copies are measured, too.
     block : float
         Seconds that a block should last.
     fewest : int
@@ -104,6 +112,7 @@ class Settings(NamedTuple):
     repeat: int = 5
     verify: bool = True
     peer: bool = True
+    limit: bool = False
     block: float = BLOCK
     fewest: int = FEWEST
     prune: float | None = None
@@ -118,14 +127,21 @@ class Bench:
         The same ranks, for the library's algorithms and for MPI's own collectives.
     progress : callable
         Told what is being measured.
+    gloo : Gloo, optional
+        The peer beside MPI's own.
     """
 
     def __init__(
-        self, comm: Communicator, mpi: Any, progress: Callable[[str], None] = lambda text: None
+        self,
+        comm: Communicator,
+        mpi: Any,
+        progress: Callable[[str], None] = lambda text: None,
+        gloo: Gloo | None = None,
     ) -> None:
         from mpi4py import MPI
 
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
+        self.gloo = gloo
         self._segmented: dict[int | None, Communicator] = {None: comm}
 
     def communicator(self, segment: int | None) -> Communicator:
@@ -136,6 +152,15 @@ class Bench:
         if segment not in self._segmented:
             self._segmented[segment] = self.comm.dup()
         return self._segmented[segment]
+
+    def peers(self, arrays: Arrays) -> dict[str, Prepared]:
+        """Prepare the calls of all peers that have one. Collective."""
+        theirs = arrays.theirs(self.mpi, self.MPI)
+        found = {} if theirs is None else {MPI_LABEL: Prepared(theirs)}
+        prepared = None if self.gloo is None else self.gloo.prepare(arrays)
+        if prepared is not None:
+            found[GLOO_LABEL] = prepared
+        return found
 
     def measure(self, settings: Settings, count: int) -> list[dict[str, Any]]:
         """Measure one size. Collective.
@@ -149,10 +174,11 @@ class Bench:
         Returns
         -------
         list of dict
-            A row for each contestant, MPI first: ``entry``, ``algorithm`` (its label), ``chosen``
-            (the algorithm that ran), ``seconds`` (a list over ranks), ``noise`` (seconds by which
-            blocks differ from their median, in the median), ``blocks`` (seconds of each block, the
-            median over ranks), ``wrong`` (None if not verified), ``iterations``.
+            A row for each contestant, peers first: ``entry`` (None for a peer, and for the copies),
+            ``algorithm`` (its label; `COPY`), ``chosen`` (the algorithm that ran), ``seconds`` (a
+            list over ranks), ``noise`` (seconds by which blocks differ from their median, in the
+            median), ``blocks`` (seconds of each block, the median over ranks), ``wrong`` (None if
+            not verified), ``iterations``.
         """
         contest = _Contest(self, settings, count)
         times, iterations = contest.run()
@@ -160,9 +186,10 @@ class Bench:
         baseline = statistics.median(barriers)
         rows = []
         for label, blocks in times.items():
-            own = [block - baseline for block in blocks]
+            chained = contest.has_barriers(label)
+            own = [block - baseline if chained else block for block in blocks]
             everybody = self.mpi.allgather(own)
-            noise = self.mpi.allgather(_noise(own) + _noise(barriers))
+            noise = self.mpi.allgather(_noise(own) + (_noise(barriers) if chained else 0.0))
             entry = contest.entries.get(label)
             rows.append(
                 {
@@ -191,29 +218,29 @@ class _Contest:
         number = 4 if self.nbytes <= SMALL else 2 if self.nbytes <= LARGE else 1
         if not self.operation.moves:
             number = 1
+        place = self.comm.size, self.comm.rank, settings.root, self.op
         self.arrays = [
-            Arrays(
-                self.operation,
-                count,
-                self.comm.size,
-                self.comm.rank,
-                settings.root,
-                self.op,
-                patterns.filled(*self.input(k)),
-            )
+            Arrays(self.operation, count, *place, patterns.filled(*self.input(k)))
             for k in range(number)
         ]
         self.entries: dict[str, Entry] = {}
         self.calls: dict[str, Calls] = {}
+        self.refills: dict[str, Calls] = {}
         if settings.peer:
-            theirs = [each.theirs(self.mpi, bench.MPI) for each in self.arrays]
-            if None not in theirs:
-                self.calls[MPI_LABEL] = [call for call in theirs if call is not None]
+            prepared = [bench.peers(each) for each in self.arrays]
+            for label in prepared[0]:
+                self.calls[label] = [each[label].call for each in prepared]
+                refills = [each[label].refill for each in prepared]
+                self.refills[label] = [refill for refill in refills if refill is not None]
         for entry in settings.entries:
             label = str(entry)
             comm = bench.communicator(entry.segment)
             self.entries[label] = entry
             self.calls[label] = [each.ours(comm, entry.algorithm) for each in self.arrays]
+        if settings.limit and self.nbytes:
+            self.calls[COPY] = state.copies(self.nbytes, number)
+        if self.operation.runs_ahead:
+            self.calls[BARRIER] = [lambda: None]
 
     @property
     def folds(self) -> reductions.Reduction | None:
@@ -234,23 +261,24 @@ class _Contest:
         entry = self.entries.get(label)
         if entry is None:
             return label
-        choose = self.operation.choice
-        return entry.algorithm or choose(self.comm.size, self.nbytes, self.bench.MPI)
+        return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
+
+    def has_barriers(self, label: str) -> bool:
+        """Say whether each iteration of a contestant ends with a barrier."""
+        return self.operation.runs_ahead and label != COPY
 
     def run(self) -> tuple[dict[str, list[float]], dict[str, int]]:
         """Return this rank's seconds of an iteration in each block, and the iterations."""
-        calls, settings = dict(self.calls), self.settings
-        if self.operation.runs_ahead:
-            calls[BARRIER] = [lambda: None]
+        settings = self.settings
         size = f"{settings.operation} of {self.nbytes} bytes"
         iterations: dict[str, int] = {}
         trials: dict[str, float] = {}
-        for label, each in calls.items():
+        for label in self.calls:
             self.bench.progress(f"{size}: {label}, warm-up")
             if self._hopeless(label, trials):
                 continue
             with _segment(self.entries.get(label, Entry()).segment):
-                iterations[label], seconds = self.trial(each)
+                iterations[label], seconds = self.trial(label)
             if label in self.entries:
                 trials[label] = seconds
         keep = [label for label in iterations if self._near(label, trials)]
@@ -258,7 +286,7 @@ class _Contest:
         for number in range(settings.repeat):
             for label in keep:
                 self.bench.progress(f"{size}: {label}, block {number + 1} of {settings.repeat}")
-                times[label].append(self.block(calls[label], iterations[label]))
+                times[label].append(self.block(label, iterations[label]))
         return times, iterations
 
     def _near(self, label: str, trials: dict[str, float]) -> bool:
@@ -276,11 +304,11 @@ class _Contest:
         whole = trials.get(str(Entry(entry.algorithm, 0)), 0.0)
         return whole > max(HOPELESS, self.comm.size) * min(trials.values(), default=0.0)
 
-    def block(self, calls: Calls, iterations: int) -> float:
+    def block(self, label: str, iterations: int) -> float:
         """Return this rank's seconds for one iteration."""
-        barrier = self.mpi.Barrier
+        calls, barrier = self.calls[label], self.mpi.Barrier
         barrier()
-        if self.operation.runs_ahead:
+        if self.has_barriers(label):
             start = time.perf_counter_ns()
             for call in islice(cycle(calls), iterations):
                 call()
@@ -296,19 +324,19 @@ class _Contest:
         slowest: float = max(self.mpi.allgather(seconds))
         return slowest
 
-    def trial(self, calls: Calls) -> tuple[int, float]:
+    def trial(self, label: str) -> tuple[int, float]:
         """Warm up; return how many iterations make a block, and the seconds of one."""
         settings = self.settings
-        self.block(calls, max(settings.warmup, len(calls)))
+        self.block(label, max(settings.warmup, len(self.calls[label])))
         count = min(2, settings.fewest)
         while True:
-            seconds = self.agreed(self.block(calls, count))
+            seconds = self.agreed(self.block(label, count))
             if settings.iters is not None:
                 return settings.iters, seconds
             if seconds * count >= WARM or count >= MOST:
                 if settings.prune is not None:
                     # Nothing should be left out because of one disturbance.
-                    seconds = min(seconds, self.agreed(self.block(calls, count)))
+                    seconds = min(seconds, self.agreed(self.block(label, count)))
                 wanted = round(settings.block / max(seconds, 1e-9))
                 return max(settings.fewest, min(MOST, wanted)), seconds
             count *= 4
@@ -318,11 +346,13 @@ class _Contest:
 
         None where there is nothing to verify, or it is not wanted.
         """
-        if not self.settings.verify or not self.operation.moves:
+        if not self.settings.verify or not self.operation.moves or label == COPY:
             return None
         for each in self.arrays:
             if each.out is not each.x or not each.has_input:
                 patterns.poison(each.out)
+        for refill in self.refills.get(label, ()):
+            refill()
         self.mpi.Barrier()
         for call in self.calls[label]:
             call()

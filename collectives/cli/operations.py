@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from collectives import Communicator, binding, reductions, select
+from collectives import Communicator, reductions, select
 from collectives.spec import COLLECTIVES, Collective
 
 __all__ = ["OPERATIONS", "Arrays", "Operation"]
@@ -94,17 +94,24 @@ class Operation:
             first, last = (row * n + n * edge // per for edge in (b, b + 1))
             yield part, first, last - first
 
-    def choice(self, p: int, nbytes: int, MPI: Any) -> str:
-        """Return the name of the algorithm that the library chooses. Local."""
+    def choice(self, comm: Communicator, nbytes: int) -> str:
+        """Return the name of the algorithm that the library chooses. Local.
+
+        Parameters
+        ----------
+        comm : Communicator
+        nbytes : int
+            Bytes of the whole array.
+        """
         if not self.chosen:
             return "direct"
         decision = select.decide(
             self.contract.name,
             None,
-            p=p,
+            p=comm.size,
             # Of an alltoallv no rank knows the whole.
             nbytes=0 if self.name == "alltoallv" else nbytes,
-            family=binding.family(MPI),
+            family=comm.transport,
             vector=self.vector,
         )
         return decision.algorithm.name
