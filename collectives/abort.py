@@ -1,9 +1,9 @@
 """The end of a job: a rank that cannot go on takes the others along.
 
 A rank that ends early leaves the others waiting for it. So an exception that nobody catches ends
-all ranks at once, after its traceback; ``COLLECTIVES_ABORT=0`` leaves them alone. In a thread it
-does so if that thread has called a collective: others may be waiting for it. A thread that has
-not is the program's own affair.
+all ranks at once, after its traceback; under ``COLLECTIVES_ABORT=0`` it only tells those of its
+host, which get a `PeerAbortedError` if they wait. In a thread it does so if that thread has called
+a collective: others may be waiting for it. A thread that has not is the program's own affair.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,9 @@ __all__ = ["end_job", "watch", "wished"]
 FAREWELL = 0.5
 
 _watched = False
+
+# What tells other ranks why this one ends, each called with the text.
+farewells: list[Callable[[str], None]] = []
 
 
 def wished() -> bool:
@@ -75,6 +79,7 @@ def watch(MPI: Any) -> None:
             earlier(kind, error, trace)
         finally:
             if not interactive():
+                _say_farewell(f"{kind.__name__}: {error}")
                 interrupted = issubclass(kind, KeyboardInterrupt)
                 _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
 
@@ -83,6 +88,7 @@ def watch(MPI: Any) -> None:
             earlier_in_threads(caught)
         finally:
             if caught.exc_type is not SystemExit and _core.communicates():
+                _say_farewell(f"{caught.exc_type.__name__}: {caught.exc_value}")
                 _end_of_rank(MPI, 1)
 
     sys.excepthook = hook
@@ -94,6 +100,12 @@ def interactive() -> bool:
     return (
         hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
     )
+
+
+def _say_farewell(text: str) -> None:
+    if not _core.is_forked():
+        for farewell in farewells:
+            farewell(text)
 
 
 def _end_of_rank(MPI: Any, status: int) -> None:

@@ -12,6 +12,7 @@ from collectives._core import Engine, Turn, advance_all
 from collectives.check import ranks
 from collectives.errors import (
     ArgumentError,
+    CollectivesError,
     MismatchError,
     MPIError,
     StallError,
@@ -55,8 +56,8 @@ class Agreement:
         ------
         MismatchError
             On every rank whose own call is valid, if the calls differ or one was refused.
-        StallError
-            If a rank does not come within the deadline; the communicator is broken then.
+        StallError, PeerLostError, PeerAbortedError
+            If a rank does not come within the deadline, or at all; the communicator is broken then.
         MPIError
             If MPI fails; likewise.
         """
@@ -94,6 +95,8 @@ class Agreement:
             polls += 1
             if polls > 100:
                 time.sleep(0)
+            if polls % 1024 == 0:
+                self._check_host(request, record, records)
             if polls % 1024 == 0 and time.monotonic() > limit:
                 self.lost.append((request, record, records))
                 rank = self.engine.rank
@@ -104,6 +107,18 @@ class Agreement:
                 )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
+
+
+    def _check_host(self, *used: Any) -> None:
+        """Raise if a rank of this host will not come; what MPI uses stays alive. Local."""
+        try:
+            self.engine.check_host()
+        except CollectivesError:
+            self.lost.append(used)
+            self.engine.broken = (
+                f"the communicator is broken: rank {self.engine.rank} failed to agree"
+            )
+            raise
 
 
 @contextmanager

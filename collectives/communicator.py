@@ -12,8 +12,12 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from math import prod
+from operator import index
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from collectives import (
     _core,
@@ -144,6 +148,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         self._control: Any = None
         self._origin = Origin()
         registry.watch(self)
+        _communicators.add(self)
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, self._engine)
@@ -219,6 +224,13 @@ class Communicator(GroupedCalls, ObjectCalls):
         # After an error the other ranks may be anywhere: freeing, which is collective, could hang.
         if error is None:
             self.free()
+        else:
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, text: str) -> None:
+        """Tell the ranks of this host that this one will not go on. Local."""
+        if self._segment is not None:
+            self._segment.give_up(text)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -301,6 +313,62 @@ class Communicator(GroupedCalls, ObjectCalls):
             raise CommunicatorError(self._engine.broken)
         return self._mpi
 
+    # -- memory ------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
+        """Return a new array in memory that the ranks of the host share.
+        Collective.
+
+        The collectives of this communicator read it, and write it, where it lies: nothing is copied
+        into the segment first. That holds for its views, too, and for what shares its memory in
+        other libraries (``torch.from_numpy``).
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            May differ between ranks.
+        dtype : dtype, optional
+
+        Returns
+        -------
+        numpy.ndarray
+            Its contents are arbitrary. It outlives the communicator; its memory is given back when
+            it and all its views are gone. Where ranks share no memory it is an ordinary array.
+
+        Raises
+        ------
+        ArgumentError
+            If a dimension is negative.
+        CommunicatorError
+            If the communicator is freed or broken, or there is no memory.
+
+        Notes
+        -----
+        A call returns when no other rank reads the array any more, so it may be changed at once.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> x = comm.empty((2, 3), np.float32)
+        >>> x[:] = 1
+        >>> comm.allreduce(x, out=x).shape
+        (2, 3)
+        """
+        dims = (shape,) if isinstance(shape, int) else tuple(map(index, shape))
+        if min(dims, default=0) < 0:
+            raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
+        nbytes = prod(dims) * np.dtype(dtype).itemsize
+        with self._engine:
+            self._alive()
+            if self._segment is None:
+                return np.empty(shape, dtype)
+            array = segment.window(self._mpi, self._segment, nbytes)
+            if self._segment.windows == 1:  # programs lend nothing yet
+                self._plans.clear()
+                self.forget()
+        return array.view(dtype).reshape(dims)
+
     # -- choice ------------------------------------------------------------------------------
 
     def explain(
@@ -366,7 +434,10 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     def _packed(self, source: schedule.Plan, local: list[int]) -> _core.Plan:
         """Return a plan as programs that the core runs. Local."""
-        whole, split = (program.pack(source, whole=w, local=local) for w in (True, False))
+        lend = self._segment is not None and self._segment.windows > 0
+        whole, split = (
+            program.pack(source, whole=w, local=local, lend=lend) for w in (True, False)
+        )
         if self._segment is not None and split.lines > self._segment.lines:
             return self._packed(source, [])
         return _core.Plan(source, whole, split)
@@ -456,6 +527,18 @@ def _forget_world() -> None:
 child.forget(_forget_world)
 
 
+# What exists in this process.
+_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def _tell_all(text: str) -> None:
+    """Tell the ranks of this host why this one ends, on every communicator. Local."""
+    for comm in list(_communicators):
+        comm._give_up(text)
+
+
+abort.farewells.append(_tell_all)
+
 GRACE = 1.0  # seconds that operations in flight get to complete at exit
 
 
@@ -471,6 +554,9 @@ def _at_exit() -> None:
         except CollectivesError as error:
             left = [str(error)]
             break
+    for comm in list(_communicators):
+        if comm._segment is not None:
+            comm._segment.take_leave()
     if not left:
         return
     MPI = binding.load()

@@ -11,14 +11,20 @@ Its pages become memory when they are first written, by their owner.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import secrets
 import warnings
+import weakref
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from collectives import _core
-from collectives.errors import ArgumentError, SharedMemoryWarning
+from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
 
 __all__ = ["bootstrap", "environment_number", "release", "settings"]
 
@@ -29,6 +35,8 @@ SMALLEST_LANE = 64 << 10
 # Bytes of all segments of a process, as a part of the memory of the host.
 PART_OF_MEMORY = 4
 
+
+_PAGE = mmap.PAGESIZE
 
 _mapped = 0  # bytes of the segments of this process
 _has_warned = False
@@ -105,6 +113,63 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     return segment
 
 
+def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
+    """Return an array of bytes in shared memory of its own, a window of the segment. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        That of the segment: all ranks, of this host and others.
+    segment : Segment
+    nbytes : int
+        Of this rank.
+
+    Raises
+    ------
+    CommunicatorError
+        If there is no memory, or no room for another window.
+    """
+    local = segment.ranks
+    rank = mpi.Get_rank()
+    sizes = mpi.allgather(nbytes)
+    ends = list(accumulate(sizes[each] + _PAGE - 1 & -_PAGE for each in local))
+    starts = [0, *ends]
+    file, path, problem = -1, None, ""
+    if rank == local[0]:
+        try:
+            file, path = _file(_wish(), max(ends[-1], _PAGE))
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = mpi.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
+    try:
+        if rank != local[0]:
+            file = os.open(offers[local[0]], os.O_RDWR | os.O_CLOEXEC)
+        memory = _map(file, max(ends[-1], _PAGE))
+    except OSError as error:
+        problem = problem or str(error)
+    problems = [each for each in mpi.allgather(problem) if each]
+    if path:
+        os.unlink(path)
+    if file >= 0:
+        os.close(file)
+    if problems:
+        raise CommunicatorError(f"no shared memory for an array: {problems[0]}")
+    mine = starts[local.index(rank)]
+    segment.add_window(memory, mine, nbytes)
+    array = np.frombuffer(memory, np.uint8, nbytes, mine)
+    if nbytes:
+        finalizer = weakref.finalize(array, _give_back, memory, mine, ends[local.index(rank)])
+        finalizer.atexit = False
+    return array
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
+    """Give the memory of an array back that nobody can reach any more; addresses stay."""
+    if not _core.is_forked():
+        with contextlib.suppress(OSError, ValueError):
+            memory.madvise(mmap.MADV_REMOVE, start, end - start)
+
+
 def release(segment: _core.Segment) -> None:
     """Leave a segment for good. Local.
 
@@ -177,7 +242,6 @@ def _lane() -> int:
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
     lane = _lane()
-    reasons = []
     while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(
@@ -185,11 +249,23 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
                 f"(COLLECTIVES_SHM_LIMIT)"
             )
         lane //= 2
+    while True:
+        try:
+            return *_file(wish, _core.segment_bytes(p, nlines, lane)), lane
+        except _Failure:
+            if lane // 2 < SMALLEST_LANE:
+                raise
+            lane //= 2
+
+
+def _file(wish: str, nbytes: int) -> tuple[int, str | None]:
+    """Return a file of some bytes, and its path if it has one."""
+    reasons = []
     if wish != "file":
         try:
             file = os.memfd_create("collectives", os.MFD_CLOEXEC)
-            os.ftruncate(file, _core.segment_bytes(p, nlines, lane))
-            return file, None, lane
+            os.ftruncate(file, nbytes)
+            return file, None
         except (AttributeError, OSError) as error:
             reasons.append(f"memfd_create: {error}")
     if wish != "memfd":
@@ -198,16 +274,13 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _Failure("; ".join([*reasons, str(error)])) from None
-        while lane >= SMALLEST_LANE:
-            try:
-                os.posix_fallocate(file, 0, _core.segment_bytes(p, nlines, lane))
-                return file, path, lane
-            except OSError as error:
-                problem = f"/dev/shm has no room for {p} ranks: {error}"
-                lane //= 2
-        os.close(file)
-        os.unlink(path)
-        reasons.append(problem)
+        try:
+            os.posix_fallocate(file, 0, nbytes)
+            return file, path
+        except OSError as error:
+            os.close(file)
+            os.unlink(path)
+            reasons.append(f"/dev/shm has no room for {nbytes} bytes: {error}")
     raise _Failure("; ".join(reasons))
 
 

@@ -22,6 +22,7 @@ cdef enum:
     BRIEF = 64  # spins with the GIL held
     LEARNED = 4 << 20  # bytes from which on it is learned how to store payloads
     STREAMED = 24 << 20  # bytes from which on a result does not stay in the cache
+    LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
 COLLECTIVES = tuple(spec.COLLECTIVES)

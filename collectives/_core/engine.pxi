@@ -588,6 +588,7 @@ cdef class Engine:
         op.status = RUNNING
         op.live = op.window
         op.pending = 0
+        op.lent = 0
         op.failure = NO_FAILURE
         for k in range(op.window):
             op.cursors[k].segment = k
@@ -606,7 +607,7 @@ cdef class Engine:
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
-            self.segment.check_end()
+            self.check_host()
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
@@ -664,17 +665,16 @@ cdef class Engine:
         """Return the error of an operation for which what it waits for will not come, or not in
         time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
         """
-        cdef bint shares = self.segment is not None and op.call != NO_CALL
         try:
-            if shares:
+            if self.segment is not None and op.call != NO_CALL:
                 self.segment.check_calls(op.call, op.what)
             if waited > self.timeout:
                 return self.stall(op, plan)
             # Who soon has waited for as long as another says itself for whom.
-            if shares and not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
-                self.segment.check_end()
-            if shares:
+            if self.segment is not None:
                 self.check_peers(op, plan)
+                if not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
+                    self.segment.check_end()
         except CollectivesError as error:
             return error
         if waited > self.warning and not op.has_warned:
@@ -707,6 +707,14 @@ cdef class Engine:
                     f"waits: {waiting(op, self.segment)}"
                 )
         return 0
+
+    def check_host(self):
+        """Raise if a rank of this host has given up or died. Local."""
+        if self.segment is not None:
+            for rank, pid, in_order in self.segment.lost():
+                if not in_order:
+                    raise PeerLostError(f"rank {rank} (process {pid}) has died")
+            self.segment.check_end()
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""
@@ -766,24 +774,6 @@ cdef class Engine:
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
-        if op.failure == MISMATCHED:
-            try:
-                self.segment.disagree(op.call)
-            except CollectivesError as error:
-                self.abandon(op, plan, keep, "failed in")
-                return error
-        if op.failure == FOLD_RAISED:
-            error = (<UserFold>op.user).error
-            self.abandon(op, plan, keep, "failed in", error)
-            return error
-        self.abandon(op, plan, keep, "failed in")
-        where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
-        if op.failure == WRONG_LENGTH:
-            got = "more" if op.got < 0 else f"{op.got}"
-            return MismatchError(
-                f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the "
-                f"ranks did not call the same collective with the same count and dtype "
-                f"(COLLECTIVES_VALIDATE=1 says who)"
-            )
-        peer = f", peer {op.peer}" if op.peer >= 0 else ""
-        return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+        error = failure_of(self, op, plan)
+        self.abandon(op, plan, keep, "failed in", error)
+        return error

@@ -55,6 +55,7 @@ cdef class Segment:
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef int file
+    cdef list kept  # what the windows are in
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
@@ -62,7 +63,9 @@ cdef class Segment:
         PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
         if <size_t>self.memory.len < cc_segment_bytes(len(ranks), nlines, lane_bytes):
             raise ValueError("the segment is too small")
-        cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes)
+        if cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes):
+            raise MemoryError
+        self.kept = []
         self.ranks = list(ranks)
         self.c.ranks[me].pid = os.getpid()
         self.file = file
@@ -76,17 +79,22 @@ cdef class Segment:
 
     def __dealloc__(self):
         self.let_go()
+        cc_segment_close(&self.c)
         PyBuffer_Release(&self.memory)
 
     cdef void let_go(self) noexcept:
         if self.file >= 0:
-            if not forked:
-                cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+            self.take_leave()
             close(self.file)
             self.file = -1
 
+    cpdef void take_leave(self) noexcept:
+        """Tell the other ranks that this process will end in good order. Local."""
+        if not forked:
+            cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+
     def leave(self):
-        """Tell the other ranks that this one will not come back. Local."""
+        """Leave the segment: this rank will not come back. Local."""
         self.let_go()
 
     @property
@@ -108,8 +116,32 @@ cdef class Segment:
         return self.c.lane_bytes
 
     @property
+    def windows(self):
+        """How much other shared memory it has: what `add_window` added."""
+        return self.c.nwindows - 1
+
+    @property
     def lines(self):
         return self.c.nlines
+
+    def add_window(self, memory, size_t start, size_t nbytes):
+        """Let others read what is this rank's of other shared memory: `nbytes` from `start` on.
+        Local, but all ranks must add the same windows in the same order.
+        """
+        cdef Py_buffer view
+        cdef cc_window *window = &self.c.windows[self.c.nwindows]
+        if self.c.nwindows == CC_WINDOWS:
+            raise CommunicatorError(
+                f"the communicator has {CC_WINDOWS - 1} arrays in shared memory, and no room for "
+                f"another"
+            )
+        PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
+        window.base = <char *>view.buf
+        PyBuffer_Release(&view)  # as long as it is kept, it stays where it is
+        window.mine = window.base + start
+        window.nbytes = nbytes
+        self.kept.append(memory)
+        self.c.nwindows += 1
 
     cdef bint is_there(self, int number):
         """Say whether the process of a rank still runs."""
@@ -130,7 +162,7 @@ cdef class Segment:
         return [
             (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
             for i in range(self.c.p)
-            if not self.is_there(i)
+            if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
         ]
 
     def give_up(self, str text, bint stalled=False):
