@@ -68,6 +68,12 @@ def add_parser(commands: Any) -> None:
     add("--root", type=int, default=0, help="root of a rooted collective")
     add("--algorithm", default="auto", help="auto (default), all, or names with commas between")
     add("--segment", type=arguments.nbytes, metavar="SIZE", help="bytes of a segment")
+    add(
+        "--buffers",
+        choices=("private", "shared"),
+        default="private",
+        help="where the arrays of the library's calls are; shared: in memory of Communicator.empty",
+    )
     add("--warmup", type=arguments.positive, default=3, help="iterations before all (default: 3)")
     add("--iters", type=arguments.positive, help="iterations in a block (default: about 30 ms)")
     add("--repeat", type=arguments.positive, default=5, help="blocks of each (default: 5)")

@@ -20,8 +20,8 @@ __all__ = ["add_parser"]
 
 PROBE_SECONDS = 60
 
-# The two ranks, and what begins the lines in which they say who they are, and what they share. Nothing
-# of it is imported here, for it needs NumPy.
+# The two ranks, and what begins the lines in which they say who they are, and what they share.
+# Nothing of it is imported here, for it needs NumPy.
 PROGRAM = "from collectives.cli import probe; probe.main()"
 PROBE, MEMORY = "probe: ", "memory: "
 
@@ -40,6 +40,7 @@ VARIABLES = {
 }
 # Those of them whose value is told where ranks are tried.
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
+
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""

@@ -1,8 +1,8 @@
 """The peer that ``collectives bench --peers`` adds: ``torch.distributed`` with its gloo backend.
 
-Nothing of torch is imported before `join` is called. An allreduce and a reduce of torch work in place:
-in the timed blocks they do so on what the iteration before has left, without the copy that a program
-might need. Other collectives read one array and write another, as ours do.
+Nothing of torch is imported before `join` is called. An allreduce and a reduce of torch work in
+place: in the timed blocks they do so on what the iteration before has left, without the copy that a
+program might need. Other collectives read one array and write another, as ours do.
 """
 
 from __future__ import annotations

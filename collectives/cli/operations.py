@@ -165,6 +165,8 @@ class Arrays:
         Used where there is something to fold.
     x : ndarray
         The input; empty on ranks that have none.
+    empty : callable
+        Makes an array of a number of elements and a dtype, for the output.
     """
 
     def __init__(
@@ -176,6 +178,7 @@ class Arrays:
         root: int,
         op: reductions.Reduction,
         x: NDArray[Any],
+        empty: Callable[..., NDArray[Any]] = np.empty,
     ) -> None:
         self.operation, self.n, self.op = operation, n, op
         self.p, self.rank, self.root = p, rank, root
@@ -185,12 +188,13 @@ class Arrays:
         self.x = x
         if operation.name == "broadcast":
             # In place, as MPI has it.
-            self.x = x if self.has_input else np.empty(n, x.dtype)
+            self.x = x if self.has_input else empty(n, x.dtype)
             self.out = self.x
         else:
             length = sum(size for _, _, size in self.wanted())
             # Rank 0 of an exscan gets nothing, and has an array like all others.
-            self.out = np.zeros(length if contract.name != "exscan" else n, x.dtype)
+            self.out = empty(length if contract.name != "exscan" else n, x.dtype)
+            self.out.fill(0)
         self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
 
     def wanted(self) -> Iterator[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""What the two ranks of ``collectives doctor`` do: say who they are, and measure what they share."""
+"""The two ranks of ``collectives doctor``: they say who they are, and measure what they share."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``settings``; where ranks share no memory, nothing else. Times are in seconds, those of copies
-        for `COPIED` bytes.
+        ``settings``; where ranks share no memory, nothing else. Times are in seconds, those of
+        copies for ``copied`` bytes.
     """
     engine, shared = comm._engine, comm._segment
     facts: dict[str, Any] = {

@@ -47,10 +47,12 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError(
             f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
         )
+    if options.buffers == "shared" and comm.size > 1 and comm.transport != "shm":
+        raise ArgumentError("--buffers is shared, and the ranks share no memory")
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
     line = _Progress(first and (options.progress or sys.stderr.isatty()))
-    facts = report.machine(MPI, mpi)
+    facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
     peer = None
     if options.peers:
         found = gloo.join(mpi)
@@ -132,6 +134,7 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
             repeat=options.repeat,
             verify=bool(options.check),
             limit=options.peers,
+            shared=options.buffers == "shared",
             prune=options.prune,
         )
         sizes = _sizes(options, OPERATIONS[name], dtype.itemsize, p)

@@ -217,19 +217,22 @@ def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
         f"{bound} for each rank; {here['cpu']}",
         "# time of one call: min, median and max over ranks, in us; GB/s = 1e9 B/s; x MPI: time / "
         "MPI's time",
-        *_peers(facts.get("gloo")),
+        *_wishes(facts),
     ]
 
 
-def _peers(gloo: str | None) -> list[str]:
-    """Return what the header says where there are more peers than MPI."""
-    if gloo is None:
-        return []
-    return [
-        f"# gloo: {gloo}",
-        "# limit: every rank at once copies as many bytes from private memory to private memory, "
-        "past the cache; reached: limit / time",
-    ]
+def _wishes(facts: dict[str, Any]) -> list[str]:
+    """Return what the header says of arrays in shared memory, and of more peers than MPI."""
+    texts = []
+    if facts["buffers"] == "shared":
+        texts.append("# arrays in memory that the ranks share, but private ones for the peers")
+    if "gloo" in facts:
+        texts.append(f"# gloo: {facts['gloo']}")
+        texts.append(
+            "# limit: every rank at once copies as many bytes, private and past the cache; "
+            "reached: limit / time"
+        )
+    return texts
 
 
 def _cpu() -> str:

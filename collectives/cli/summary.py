@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives.cli import state
-from collectives.cli.measure import MPI_LABEL, PEERS
+from collectives.cli.measure import PEERS
 from collectives.select import size_text
 
 __all__ = ["lines", "peer_lines"]
