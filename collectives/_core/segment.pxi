@@ -103,7 +103,7 @@ cdef class Segment:
 
     @property
     def kind(self):
-        """What the memory is: ``"memfd"``, a file without a name, or ``"file"``, one of a folder."""
+        """``"memfd"`` for a file without a name, ``"file"`` for one that had a name."""
         path = os.readlink(f"/proc/self/fd/{self.file}")
         return "memfd" if path.startswith("/memfd:") else "file"
 
