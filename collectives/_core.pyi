@@ -100,6 +100,7 @@ class Engine:
     stores: int
     warning: float
     segment: Segment | None
+    lane_bytes: int
     longest: int
     agree: Any
     broken: str | None

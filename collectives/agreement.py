@@ -108,7 +108,6 @@ class Agreement:
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
 
-
     def _check_host(self, *used: Any) -> None:
         """Raise if a rank of this host will not come; what MPI uses stays alive. Local."""
         try:

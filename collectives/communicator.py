@@ -172,6 +172,16 @@ class Communicator(GroupedCalls, ObjectCalls):
     def _share(self) -> None:
         """Make the memory that the ranks of a host share. Collective."""
         self._segment = segment.bootstrap(self._mpi, self._local)
+        mine = (self._segment.lane_bytes, self._segment.lines) if self._segment else (0, 0)
+        # What all ranks cut their arrays by must be alike on all hosts.
+        shared = [(mine, tuple(self._local))]
+        if self.nodes > 1:
+            shared = self._mpi.allgather(shared[0])
+        shared = [each for each in shared if each[0] != (0, 0)]
+        self._hosts = [list(host) for host in dict.fromkeys(local for _, local in shared)]
+        sizes = [size for size, _ in shared]
+        self._engine.lane_bytes = min((lane for lane, _ in sizes), default=0)
+        self._lines = min((lines for _, lines in sizes), default=0)
         self._engine.warning = _environment_seconds("COLLECTIVES_STALL_WARNING", 60.0)
         if self._segment is None:
             return
@@ -420,25 +430,23 @@ class Communicator(GroupedCalls, ObjectCalls):
         )
         algorithm = decision.algorithm
         # In an alltoallv no rank knows how long the messages of the others are.
-        local = self._local if self._segment is not None else []
-        if vector and collective == "alltoall":
-            local = []
-        key = collective, algorithm.name, root, bool(local)
+        hosts = [] if vector and collective == "alltoall" else self._hosts
+        key = collective, algorithm.name, root, bool(hosts)
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self.size <= PROVEN_SIZE:
                 check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
-            plan = self._plans[key] = self._packed(source, local)
+            plan = self._plans[key] = self._packed(source, hosts)
         return _core.Choice(plan, decision.segment)
 
-    def _packed(self, source: schedule.Plan, local: list[int]) -> _core.Plan:
+    def _packed(self, source: schedule.Plan, hosts: list[list[int]]) -> _core.Plan:
         """Return a plan as programs that the core runs. Local."""
         lend = self._segment is not None and self._segment.windows > 0
         whole, split = (
-            program.pack(source, whole=w, local=local, lend=lend) for w in (True, False)
+            program.pack(source, whole=w, hosts=hosts, lend=lend) for w in (True, False)
         )
-        if self._segment is not None and split.lines > self._segment.lines:
+        if split.lines > self._lines or 64 * split.lines > self._engine.lane_bytes:
             return self._packed(source, [])
         return _core.Plan(source, whole, split)
 

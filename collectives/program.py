@@ -82,7 +82,7 @@ class Program(NamedTuple):
     operands: array[int]
     width: int  # most operands of a step
     span: int  # most blocks that a step folds
-    lines: int  # most publications of a rank of this host; 0 if nothing is shared
+    lines: int  # most publications of any rank; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a step that is final, which may scale it
 
 
@@ -154,7 +154,13 @@ def publications(
     return readers, total
 
 
-def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
+def pack(
+    plan: Plan,
+    *,
+    whole: bool,
+    hosts: Sequence[Sequence[int]] = (),
+    lend: bool = False,
+) -> Program:
     """Write a plan as a program. Local.
 
     Parameters
@@ -164,13 +170,14 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
         Whether a run of blocks is one message, as when a buffer travels in one segment. Otherwise
         each of its blocks is one of its own, because the segments of different blocks are not
         adjacent.
-    local : sequence of int
-        The ranks that share memory with this one, itself among them, in the order of their numbers
-        there.
+    hosts : sequence of sequences of int
+        The ranks that share memory, host by host, each in the order of their numbers there. Ranks
+        in none of them share it with nobody.
     lend : bool
         Whether others may read the caller's arrays where they lie, if these are in shared memory.
     """
-    rounds, lines = _fused(plan, whole, {rank: number for number, rank in enumerate(local)})
+    local = next((host for host in hosts if plan.rank in host), ())
+    rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
     if lend:
         _mark_lent(plan, whole, local, rounds)
@@ -178,6 +185,15 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     into_rounds, into_messages = array("i"), array("i")
     into_steps, into_operands = array("i"), array("i")
     width, span = 1, 0
+    # All ranks cut their arrays alike, whatever their own host has to publish.
+    lines = max(
+        (
+            publications(plan.algorithm, plan.p, rank, plan.root, frozenset(host))[1]
+            for host in hosts
+            for rank in host
+        ),
+        default=0,
+    )
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
@@ -203,10 +219,10 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     )
 
 
-def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Round], int]:
-    """Return the rounds of a program with everything fused, and the most publications."""
-    ranks = frozenset(local)
-    of = {s: publications(plan.algorithm, plan.p, s, plan.root, ranks) for s in local}
+def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
+    """Return the rounds of a program with everything fused."""
+    local = {rank: number for number, rank in enumerate(ranks)}
+    of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
     mine = of.get(plan.rank, ({}, 0))[0]
     outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
     coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
@@ -263,8 +279,7 @@ def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Rou
         for number in sorted(copies):
             made.steps += copies[number]
     _drop_dead(rounds)
-    lines = max((total for _, total in of.values()), default=0)
-    return rounds, lines
+    return rounds
 
 
 def _operands(
@@ -383,12 +398,11 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
     """
     if plan.rank not in local:
         return
-    numbers = {rank: number for number, rank in enumerate(local)}
-    me = numbers[plan.rank]
+    me = list(local).index(plan.rank)
     programs = [
         _steps(rounds)
         if rank == plan.rank
-        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, numbers)[0])
+        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
         for rank in local
     ]
     # For each rank, at which of its steps it publishes each, and last reads each.

@@ -19,6 +19,7 @@ cdef class Engine:
     cdef public int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
+    cdef public int64_t lane_bytes  # of the smallest lane of all hosts
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None

@@ -8,7 +8,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     # Where ranks do not know each other's counts, they could not agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
     cdef bint fits = True
-    op.segment = &engine.segment.c if plan.lines else NULL
+    op.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
     op.call = NO_CALL
     op.comm = engine.comm
     op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
@@ -22,13 +22,12 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         block = tabulate(engine, op, call, plan)
     else:
         block = ceiling(call.part, plan.cut)
-    if op.segment != NULL:
+    if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+    if plan.lines:
         # A lane has room for all publications of a segment.
-        largest = min(largest, op.segment.lane_bytes // plan.lines & ~63)
-        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= op.segment.lane_bytes
-    elif engine.segment is not None and call.kind != EXCHANGE:
-        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
+        largest = min(largest, engine.lane_bytes // plan.lines & ~63)
+        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= engine.lane_bytes
     op.segments = 1
     if block * op.itemsize > largest and not ragged:
         op.segments = ceiling(block, max(1, largest // op.itemsize))
@@ -54,6 +53,12 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.stream_payloads = engine.stores == 2
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
+    if plan.lines and plan.lines * op.stride > engine.lane_bytes:
+        release(op)
+        raise ArgumentError(
+            f"x has items of {call.x.itemsize} bytes, of which {plan.lines} do not fit a lane of "
+            f"{engine.lane_bytes} bytes (COLLECTIVES_SHM_LANE)"
+        )
     op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
     op.span = plan.span
     op.slots = op.window * op.plan.slots
