@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -25,9 +24,6 @@ __all__ = ["end_job", "watch", "wished"]
 FAREWELL = 0.5
 
 _watched = False
-
-# What tells other ranks why this one ends, each called with the text.
-farewells: list[Callable[[str], None]] = []
 
 
 def wished() -> bool:
@@ -79,8 +75,9 @@ def watch(MPI: Any) -> None:
             earlier(kind, error, trace)
         finally:
             if not interactive():
-                _say_farewell(f"{kind.__name__}: {error}")
                 interrupted = issubclass(kind, KeyboardInterrupt)
+                if not wished() and not _core.is_forked():
+                    _core.give_up_all(f"{kind.__name__}: {error}")
                 _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
 
     def hook_in_threads(caught: threading.ExceptHookArgs) -> None:
@@ -88,7 +85,6 @@ def watch(MPI: Any) -> None:
             earlier_in_threads(caught)
         finally:
             if caught.exc_type is not SystemExit and _core.communicates():
-                _say_farewell(f"{caught.exc_type.__name__}: {caught.exc_value}")
                 _end_of_rank(MPI, 1)
 
     sys.excepthook = hook
@@ -100,12 +96,6 @@ def interactive() -> bool:
     return (
         hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
     )
-
-
-def _say_farewell(text: str) -> None:
-    if not _core.is_forked():
-        for farewell in farewells:
-            farewell(text)
 
 
 def _end_of_rank(MPI: Any, status: int) -> None:

@@ -148,7 +148,6 @@ class Communicator(GroupedCalls, ObjectCalls):
         self._control: Any = None
         self._origin = Origin()
         registry.watch(self)
-        _communicators.add(self)
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, self._engine)
@@ -172,16 +171,13 @@ class Communicator(GroupedCalls, ObjectCalls):
     def _share(self) -> None:
         """Make the memory that the ranks of a host share. Collective."""
         self._segment = segment.bootstrap(self._mpi, self._local)
-        mine = (self._segment.lane_bytes, self._segment.lines) if self._segment else (0, 0)
-        # What all ranks cut their arrays by must be alike on all hosts.
-        shared = [(mine, tuple(self._local))]
-        if self.nodes > 1:
-            shared = self._mpi.allgather(shared[0])
-        shared = [each for each in shared if each[0] != (0, 0)]
-        self._hosts = [list(host) for host in dict.fromkeys(local for _, local in shared)]
-        sizes = [size for size, _ in shared]
-        self._engine.lane_bytes = min((lane for lane, _ in sizes), default=0)
-        self._lines = min((lines for _, lines in sizes), default=0)
+        # Of each host whose ranks share memory: its ranks, bytes of a lane, lines of a lane. All
+        # ranks cut alike what they send between hosts.
+        mine = None
+        if self._segment is not None:
+            mine = tuple(self._local), self._segment.lane_bytes, self._segment.lines
+        everybody = self._mpi.allgather(mine) if self.nodes > 1 else [mine]
+        self._lanes = [each for each in dict.fromkeys(everybody) if each is not None]
         self._engine.warning = _environment_seconds("COLLECTIVES_STALL_WARNING", 60.0)
         if self._segment is None:
             return
@@ -430,25 +426,31 @@ class Communicator(GroupedCalls, ObjectCalls):
         )
         algorithm = decision.algorithm
         # In an alltoallv no rank knows how long the messages of the others are.
-        hosts = [] if vector and collective == "alltoall" else self._hosts
-        key = collective, algorithm.name, root, bool(hosts)
+        shares = not (vector and collective == "alltoall")
+        key = collective, algorithm.name, root, shares
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self.size <= PROVEN_SIZE:
                 check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
-            plan = self._plans[key] = self._packed(source, hosts)
+            plan = self._plans[key] = self._packed(source, shares)
         return _core.Choice(plan, decision.segment)
 
-    def _packed(self, source: schedule.Plan, hosts: list[list[int]]) -> _core.Plan:
-        """Return a plan as programs that the core runs. Local."""
+    def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
+        """Return a plan as programs that the core runs; those of alltoallv share nothing. Local."""
+        local: list[int] = []
+        rooms = []
+        for ranks, lane_bytes, most in self._lanes if shares else ():
+            lines = program.most_publications(source, ranks)
+            if 0 < lines <= most:
+                rooms.append(lane_bytes // lines & ~63)
+                if source.rank in ranks:
+                    local = self._local
         lend = self._segment is not None and self._segment.windows > 0
         whole, split = (
-            program.pack(source, whole=w, hosts=hosts, lend=lend) for w in (True, False)
+            program.pack(source, whole=w, local=local, lend=lend) for w in (True, False)
         )
-        if split.lines > self._lines or 64 * split.lines > self._engine.lane_bytes:
-            return self._packed(source, [])
-        return _core.Plan(source, whole, split)
+        return _core.Plan(source, whole, split, min(rooms, default=0))
 
 
 def _weakly(method: Callable[..., _core.Choice]) -> Callable[..., _core.Choice]:
@@ -535,18 +537,6 @@ def _forget_world() -> None:
 child.forget(_forget_world)
 
 
-# What exists in this process.
-_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
-
-
-def _tell_all(text: str) -> None:
-    """Tell the ranks of this host why this one ends, on every communicator. Local."""
-    for comm in list(_communicators):
-        comm._give_up(text)
-
-
-abort.farewells.append(_tell_all)
-
 GRACE = 1.0  # seconds that operations in flight get to complete at exit
 
 
@@ -562,9 +552,7 @@ def _at_exit() -> None:
         except CollectivesError as error:
             left = [str(error)]
             break
-    for comm in list(_communicators):
-        if comm._segment is not None:
-            comm._segment.take_leave()
+    _core.take_leave_all()
     if not left:
         return
     MPI = binding.load()

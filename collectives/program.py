@@ -49,7 +49,7 @@ from collectives.schedule import (
     listed,
 )
 
-__all__ = ["Program", "pack"]
+__all__ = ["Program", "most_publications", "pack"]
 
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 NOWHERE = -1  # the space of what a step does not write
@@ -82,7 +82,7 @@ class Program(NamedTuple):
     operands: array[int]
     width: int  # most operands of a step
     span: int  # most blocks that a step folds
-    lines: int  # most publications of any rank; 0 if nothing is shared
+    lines: int  # most publications of a rank of this host; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a step that is final, which may scale it
 
 
@@ -154,13 +154,14 @@ def publications(
     return readers, total
 
 
-def pack(
-    plan: Plan,
-    *,
-    whole: bool,
-    hosts: Sequence[Sequence[int]] = (),
-    lend: bool = False,
-) -> Program:
+def most_publications(plan: Plan, local: Sequence[int]) -> int:
+    """Return the most blocks that one of the ranks of a host publishes. Local."""
+    ranks = frozenset(local)
+    of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
+    return max(total for _, total in of)
+
+
+def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
     """Write a plan as a program. Local.
 
     Parameters
@@ -170,13 +171,12 @@ def pack(
         Whether a run of blocks is one message, as when a buffer travels in one segment. Otherwise
         each of its blocks is one of its own, because the segments of different blocks are not
         adjacent.
-    hosts : sequence of sequences of int
-        The ranks that share memory, host by host, each in the order of their numbers there. Ranks
-        in none of them share it with nobody.
+    local : sequence of int
+        The ranks that share memory with this one, itself among them, in the order of their numbers
+        there.
     lend : bool
         Whether others may read the caller's arrays where they lie, if these are in shared memory.
     """
-    local = next((host for host in hosts if plan.rank in host), ())
     rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
     if lend:
@@ -185,15 +185,7 @@ def pack(
     into_rounds, into_messages = array("i"), array("i")
     into_steps, into_operands = array("i"), array("i")
     width, span = 1, 0
-    # All ranks cut their arrays alike, whatever their own host has to publish.
-    lines = max(
-        (
-            publications(plan.algorithm, plan.p, rank, plan.root, frozenset(host))[1]
-            for host in hosts
-            for rank in host
-        ),
-        default=0,
-    )
+    lines = most_publications(plan, local) if local else 0
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))

@@ -38,7 +38,6 @@ PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
 
-_mapped = 0  # bytes of the segments of this process
 _has_warned = False
 
 
@@ -62,6 +61,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         If an environment variable has a value that it cannot have.
     """
     rank = mpi.Get_rank()
+    # What is wrong with the environment is raised on all ranks, not on one.
     wish = settings()["kind"]
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
@@ -91,9 +91,11 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         # Before any rank is done here, for then it may look for the locks of the others.
         try:
             segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+        except MemoryError:
+            problem = "no memory"
         except OSError as error:
             problem = str(error)
-        file = -1
+            file = -1  # it went with the segment
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
@@ -102,14 +104,12 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     told = {each: problems[each] for each in local if problems[each]}
     if told or segment is None:
         if segment is not None:
-            segment.leave()
+            segment.leave()  # with its file
         elif file >= 0:
             os.close(file)
         if leads:
             _warn(told)
         return None
-    global _mapped
-    _mapped += segment.nbytes
     return segment
 
 
@@ -177,8 +177,6 @@ def release(segment: _core.Segment) -> None:
     ----------
     segment : Segment
     """
-    global _mapped
-    _mapped -= segment.nbytes
     segment.leave()
 
 
@@ -241,8 +239,8 @@ def _lane() -> int:
 
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
-    lane = _lane()
-    while _mapped + _core.segment_bytes(p, nlines, lane) > _limit():
+    lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
+    while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(
                 f"the segments of this process would have more than {_limit()} bytes "

@@ -301,7 +301,10 @@ def packed_plans(
 ) -> list[tuple[Plan, Program]]:
     """Return the plan of each rank, and its program."""
     plans = [compile(algorithm, p, r, root, merged=merged) for r in range(p)]
-    return [(plan, pack(plan, whole=whole, hosts=hosts, lend=True)) for plan in plans]
+    local = {rank: host for host in hosts for rank in host}
+    return [
+        (plan, pack(plan, whole=whole, local=local.get(plan.rank, ()), lend=True)) for plan in plans
+    ]
 
 
 def equal(algorithm: Algorithm, p: int, size: int) -> list[int]:

@@ -216,7 +216,7 @@ def fresh_plans():
 def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
     """The interpreter is only a reference if it shows what a plan without waits would do."""
 
-    def impatient(plan, *, whole, hosts, lend):
+    def impatient(plan, *, whole, local, lend):
         rounds = [
             Round(each.messages, [step._replace(after_sends=False) for step in each.steps])
             for each in plan.rounds
@@ -237,7 +237,7 @@ def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
 def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     """Homes say how long blocks are: with those of others, vector forms cannot run."""
 
-    def misplaced(plan, *, whole, hosts, lend):
+    def misplaced(plan, *, whole, local, lend):
         made = pack(plan, whole=whole)
         if made.messages and plan.rank == 1:
             made.messages[6] = (made.messages[6] + 1) % 3
@@ -253,8 +253,8 @@ def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
 def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
     """In place, an all-to-all overwrites what others may not have read yet: it may not lend."""
 
-    def generous(plan, *, whole, hosts, lend):
-        made = pack(plan, whole=whole, hosts=hosts, lend=lend)
+    def generous(plan, *, whole, local, lend):
+        made = pack(plan, whole=whole, local=local, lend=lend)
         assert not made.steps[STEP_FIELDS - 3] & IN_PLACE
         assert made.steps[STEP_FIELDS - 3] & APART
         made.steps[STEP_FIELDS - 3] |= IN_PLACE
@@ -274,7 +274,7 @@ def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
 def test_a_two_shot_allreduce_lends_in_place():
     """What a rank overwrites last has been read by then: its reader's own block came after."""
     plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
-    steps = pack(plan, whole=True, hosts=[range(4)], lend=True).steps
+    steps = pack(plan, whole=True, local=range(4), lend=True).steps
     rows = [steps[i : i + STEP_FIELDS] for i in range(0, len(steps), STEP_FIELDS)]
     lends = [row[STEP_FIELDS - 3] for row in rows if row[2] >= 0]
     assert lends == [APART | IN_PLACE] * 4

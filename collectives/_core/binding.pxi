@@ -7,6 +7,7 @@ cdef extern from "_core/mpi_binding.h" nogil:
         int (*recv)(uint64_t, void *, int, int, int, void *, int) noexcept nogil
         void (*clear)(void *, int) noexcept nogil
         int (*poll)(void *, int, int *, int *, void *) noexcept nogil
+        void (*nudge)(uint64_t) noexcept nogil
         int (*is_pending)(const void *, int) noexcept nogil
         int (*length)(const void *) noexcept nogil
         void (*drop)(void *, int, int) noexcept nogil
@@ -17,6 +18,8 @@ cdef extern from "_core/mpi_binding.h" nogil:
         uint64_t byte
         uint64_t request_null
         int undefined
+        int any_source
+        int any_tag
         int status_size
         int error_offset
         int err_in_status
@@ -25,6 +28,8 @@ cdef extern from "_core/mpi_binding.h" nogil:
         int (*error_string)(int, char *, int *) noexcept nogil
         int (*get_library_version)(char *, int *) noexcept nogil
 
+    enum:
+        CC_STATUS
     cc_mpi_t cc_mpi
     const cc_transport *cc_mpi_bind(const char *, int, const char **)
 
@@ -73,11 +78,15 @@ def bind(MPI):
     cc_mpi.byte = handle_of(MPI, MPI.BYTE)
     cc_mpi.request_null = handle_of(MPI, MPI.REQUEST_NULL)
     cc_mpi.undefined = MPI.UNDEFINED
+    cc_mpi.any_source = MPI.ANY_SOURCE
+    cc_mpi.any_tag = MPI.ANY_TAG
     cc_mpi.status_size = MPI._sizeof(MPI.Status)
     cc_mpi.error_offset = error_offset(MPI)
     cc_mpi.err_in_status = MPI.ERR_IN_STATUS
     cc_mpi.err_truncate = MPI.ERR_TRUNCATE
     cc_mpi.get_library_version(version, &length)
+    if cc_mpi.status_size > CC_STATUS:
+        raise ImportError(f"MPI_Status of this MPI has {cc_mpi.status_size} bytes")
     ours = version[:length].decode(errors="replace").strip("\0 \n")
     theirs = MPI.Get_library_version().strip("\0 \n")
     if ours != theirs:

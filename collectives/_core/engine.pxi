@@ -19,7 +19,6 @@ cdef class Engine:
     cdef public int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
-    cdef public int64_t lane_bytes  # of the smallest lane of all hosts
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None
@@ -591,6 +590,7 @@ cdef class Engine:
         op.pending = 0
         op.lent = 0
         op.failure = NO_FAILURE
+        op.has_warned = 0
         for k in range(op.window):
             op.cursors[k].segment = k
             op.cursors[k].round = 0
@@ -604,7 +604,7 @@ cdef class Engine:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
         op.call = segment.calls
-        cc_begin_call(segment, op.what)
+        cc_begin_call(segment, op.what, op.said)
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
@@ -641,10 +641,10 @@ cdef class Engine:
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
-                except BaseException:
+                    error = self.trouble(op, plan, now() - start)
+                except BaseException:  # also a warning that is an error
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
-                error = self.trouble(op, plan, now() - start)
                 if error is not None:
                     self.abandon(op, plan, keep, how(error), error)
                     raise error
@@ -671,10 +671,13 @@ cdef class Engine:
                 self.segment.check_calls(op.call, op.what)
             if waited > self.timeout:
                 return self.stall(op, plan)
-            # Who soon has waited for as long as another says itself for whom.
             if self.segment is not None:
                 self.check_peers(op, plan)
-                if not (self.segment.has_stalled() and waited + NEARLY > self.timeout):
+                if op.status != RUNNING:
+                    return None
+                # Who soon has waited for as long as another says itself for whom.
+                why = self.segment.why()
+                if not (why == GAVE_UP_WAITING and waited + NEARLY > self.timeout):
                     self.segment.check_end()
         except CollectivesError as error:
             return error
@@ -735,10 +738,11 @@ cdef class Engine:
         self.broken = f"the communicator is broken: rank {self.rank} {how} {title(plan)}"
         if self.segment is not None:
             why = f"it {how} {title(plan)}"
-            self.segment.give_up(
-                why if error is None else f"{type(error).__name__}: {error}",
-                isinstance(error, StallError),
-            )
+            if isinstance(error, PeerLostError):
+                why = str(error)
+            elif error is not None:
+                why = f"{type(error).__name__}: {error}"
+            self.segment.give_up(why, error)
         return 0
 
     cdef str describe(self, Call *call, op, Choice choice):

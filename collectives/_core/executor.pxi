@@ -87,7 +87,7 @@ cdef inline int is_ready(Operation *op, const Cursor *cursor, const Step *step) 
             )
             if line == NULL:
                 return 0
-            if not cc_same(line.what, op.what):
+            if not cc_same(line.what, op.said):
                 fail(op, MISMATCHED, 0, operand.peer, cursor.round)
                 return -1
             op.sources[i - step.operand] = cc_payload(op.segment, line)
@@ -151,7 +151,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             lent = a_pass.publication
         else:
             op.lent = 1
-        cc_publish(op.segment, line, page, op.what, window, lent, n * op.itemsize)
+        cc_publish(op.segment, line, page, op.said, window, lent, n * op.itemsize)
     return 0
 
 
@@ -490,7 +490,17 @@ cdef Status wait(
             sched_yield()
         else:
             cc_pause()
-        if (idle & 63 == 0 or drowsy) and now() > limit:
+        if idle & 63 and not drowsy:
+            continue
+        if not op.pending:
+            # What the program has sent with MPI itself moves in MPI's calls only, and another rank
+            # may wait for that before it comes.
+            if serialized:
+                lock_in_flight()
+            transport.nudge(op.comm)
+            if serialized:
+                unlock_in_flight()
+        if now() > limit:
             return RUNNING
 
 

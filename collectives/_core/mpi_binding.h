@@ -20,6 +20,7 @@ typedef struct {
     int (*recv)(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot);
     void (*clear)(void *requests, int n);
     int (*poll)(void *requests, int n, int *count, int *done, void *statuses);
+    void (*nudge)(uint64_t comm);
     int (*is_pending)(const void *requests, int slot);
     int (*length)(const void *status);
     void (*drop)(void *requests, int slot, int is_send);
@@ -27,10 +28,14 @@ typedef struct {
     int (*size)(uint64_t comm);
 } cc_transport;
 
+enum { CC_STATUS = 256 }; /* bytes: more than any MPI_Status has */
+
 static struct {
     uint64_t byte;         /* MPI_BYTE */
     uint64_t request_null; /* MPI_REQUEST_NULL */
     int undefined;         /* MPI_UNDEFINED */
+    int any_source;        /* MPI_ANY_SOURCE */
+    int any_tag;           /* MPI_ANY_TAG */
     int status_size;       /* sizeof(MPI_Status) */
     int error_offset;      /* of MPI_ERROR in it */
     int err_in_status;     /* MPI_ERR_IN_STATUS */

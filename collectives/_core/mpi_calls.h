@@ -10,6 +10,7 @@ static struct {
     int (*irecv)(void *, int, CC_HANDLE, int, int, CC_HANDLE, CC_HANDLE *);
     int (*test)(CC_HANDLE *, int *, void *);
     int (*testsome)(int, CC_HANDLE *, int *, int *, void *);
+    int (*iprobe)(int, int, CC_HANDLE, int *, void *);
     int (*cancel)(CC_HANDLE *);
     int (*request_free)(CC_HANDLE *);
     int (*get_count)(const void *, CC_HANDLE, int *);
@@ -24,6 +25,7 @@ static const char *CC_NAME(lookup)(void *library)
         {"MPI_Irecv", &CC_NAME(mpi).irecv},
         {"MPI_Test", &CC_NAME(mpi).test},
         {"MPI_Testsome", &CC_NAME(mpi).testsome},
+        {"MPI_Iprobe", &CC_NAME(mpi).iprobe},
         {"MPI_Cancel", &CC_NAME(mpi).cancel},
         {"MPI_Request_free", &CC_NAME(mpi).request_free},
         {"MPI_Get_count", &CC_NAME(mpi).get_count},
@@ -80,6 +82,14 @@ static int CC_NAME(poll)(void *requests, int n, int *count, int *done, void *sta
     return error;
 }
 
+/* Give MPI a turn of its progress engine. */
+static void CC_NAME(nudge)(uint64_t comm)
+{
+    _Alignas(16) char status[CC_STATUS];
+    int found;
+    CC_NAME(mpi).iprobe(cc_mpi.any_source, cc_mpi.any_tag, CC_NAME(unpack)(comm), &found, status);
+}
+
 static int CC_NAME(is_pending)(const void *requests, int slot)
 {
     return ((const CC_HANDLE *)requests)[slot] != CC_NAME(unpack)(cc_mpi.request_null);
@@ -120,6 +130,7 @@ static const cc_transport CC_NAME(transport) = {
     .recv = CC_NAME(recv),
     .clear = CC_NAME(clear),
     .poll = CC_NAME(poll),
+    .nudge = CC_NAME(nudge),
     .is_pending = CC_NAME(is_pending),
     .length = CC_NAME(length),
     .drop = CC_NAME(drop),

@@ -24,10 +24,10 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         block = ceiling(call.part, plan.cut)
     if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-    if plan.lines:
-        # A lane has room for all publications of a segment.
-        largest = min(largest, engine.lane_bytes // plan.lines & ~63)
-        fits = plan.lines * ((block * op.itemsize + 63) & ~63) <= engine.lane_bytes
+    if plan.room:
+        # Lanes have room for all publications of a segment, on whichever host.
+        largest = min(largest, plan.room)
+        fits = ((block * op.itemsize + 63) & ~63) <= plan.room
     op.segments = 1
     if block * op.itemsize > largest and not ragged:
         op.segments = ceiling(block, max(1, largest // op.itemsize))
@@ -38,7 +38,6 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.window = <int>min(op.segments, <int64_t>WINDOW)
     op.fold = call.fold
     op.nbytes = call.nbytes
-    op.has_warned = 0
     op.user = call.user
     op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
     op.factor = call.factor
@@ -53,11 +52,11 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.stream_payloads = engine.stores == 2
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
-    if plan.lines and plan.lines * op.stride > engine.lane_bytes:
+    if plan.room and op.stride > plan.room:
         release(op)
         raise ArgumentError(
-            f"x has items of {call.x.itemsize} bytes, of which {plan.lines} do not fit a lane of "
-            f"{engine.lane_bytes} bytes (COLLECTIVES_SHM_LANE)"
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
+            f"time (COLLECTIVES_SHM_LANE)"
         )
     op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
     op.span = plan.span

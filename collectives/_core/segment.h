@@ -95,6 +95,7 @@ typedef struct {
     uint64_t next;       /* the page that the next operation starts with */
     uint64_t blocked;    /* pages that must be finished before a buffer is used again */
     uint64_t calls;      /* calls so far */
+    uint64_t history;    /* what they were, as a sum */
     uint64_t floor;      /* all ranks are known to have finished the pages below */
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
@@ -117,8 +118,8 @@ static void cc_dawdle(void)
         cc_dice = (uint64_t)t.tv_nsec * 2654435761u + (uintptr_t)&cc_dice + 1;
     }
     cc_dice ^= cc_dice << 13, cc_dice ^= cc_dice >> 7, cc_dice ^= cc_dice << 17;
-    if (cc_dice % 64 == 0) {
-        struct timespec nap = {0, (long)(cc_dice >> 32) % 40000};
+    if (cc_dice % 64 == 0) { /* once in 64 times others may come far ahead */
+        struct timespec nap = {0, (long)(cc_dice >> 32) % (cc_dice % 4096 ? 40000 : 2000000)};
         nanosleep(&nap, NULL);
     } else if (cc_dice % 8 == 0) {
         sched_yield();
@@ -130,8 +131,11 @@ static inline void cc_dawdle(void) {}
 
 static inline uint64_t cc_read(const uint64_t *word)
 {
+    uint64_t value;
     cc_dawdle();
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    cc_dawdle();
+    return value;
 }
 
 static inline void cc_write(uint64_t *word, uint64_t value)
@@ -300,7 +304,9 @@ static inline uint64_t cc_bits(double value)
 
 /* ---- calls, on record ------------------------------------------------------------------------ */
 
-static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
+/* Take a call down. What its publications say is `said`: the fingerprint, and in its options what was
+ * called before, as a call in which nobody waits for anybody is only found to differ by a later one. */
+static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *said)
 {
     cc_rank_area *mine = &s->ranks[s->me];
     cc_called *call = &mine->calls[s->calls % CC_CALLS];
@@ -311,6 +317,10 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what)
     if (mine->gone) /* the program goes on, after all */
         mine->gone = 0;
     cc_write(&mine->started, ++s->calls);
+    said[0] = what[0];
+    said[1] = what[1];
+    said[2] = what[2] ^ (s->history >> 32 << 32);
+    s->history = cc_mixed(cc_mixed(cc_mixed(s->history, what[0]), what[1]), what[2]);
 }
 
 static inline void cc_end_call(cc_segment *s, uint64_t number)
@@ -343,11 +353,9 @@ static inline uint64_t cc_flag(int rank, uint64_t number)
  * whether that came. Bits below `lowest` are not looked at. */
 static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest, int leaves, int looks)
 {
-    for (int i = 0; i < looks; ++i) {
+    for (int i = 0; i < looks; ++i, cc_pause())
         if (((cc_read(flag) ^ value) >> lowest != 0) == leaves)
             return 1;
-        cc_pause();
-    }
     return 0;
 }
 

@@ -4,11 +4,12 @@ import os
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
+from weakref import WeakSet
 from zlib import crc32
 
 from collectives import registry
 from collectives.check import ranks as rank_names
-from collectives.errors import PeerAbortedError
+from collectives.errors import PeerAbortedError, PeerLostError, StallError
 
 cdef extern from "<fcntl.h>" nogil:
     ctypedef long off_t
@@ -32,10 +33,29 @@ cdef enum:
     GAVE_UP = 1
     GAVE_UP_WAITING = 2
     DISAGREED = 3
+    LOST = 4
 
-cdef enum:
-    VOLLEY = 32  # round trips of a flag between two readings of the clock
-    LOOKS = 256  # for a flag before giving way: some microseconds, if the other rank runs at all
+
+# Segments that are mapped by this process.
+cdef object mapped = WeakSet()
+
+
+def mapped_bytes():
+    """Return the size of all segments of this process. Local."""
+    return sum([each.nbytes for each in mapped])
+
+
+def take_leave_all():
+    """Tell the other ranks of all communicators that this process will end in good order. Local."""
+    for each in list(mapped):
+        (<Segment>each).take_leave()
+
+
+def give_up_all(str text):
+    """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
+    for each in list(mapped):
+        if (<Segment>each).file >= 0:
+            each.give_up(text)
 
 
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
@@ -52,6 +72,7 @@ cdef class Segment:
     """
 
     cdef cc_segment c
+    cdef object __weakref__
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef int file
@@ -76,6 +97,7 @@ cdef class Segment:
         lock.l_pid = 0
         if fcntl(file, F_SETLK, &lock):
             raise OSError("the file of the segment cannot be locked")
+        mapped.add(self)
 
     def __dealloc__(self):
         self.let_go()
@@ -165,13 +187,19 @@ cdef class Segment:
             if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
         ]
 
-    def give_up(self, str text, bint stalled=False):
-        """Have the other ranks raise PeerAbortedError with a text. Local."""
+    def give_up(self, str text, error=None):
+        """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""
         cdef bytes encoded = text.encode()[: CC_TEXT - 1]
-        cc_give_up(&self.c, GAVE_UP_WAITING if stalled else GAVE_UP, self.c.calls, encoded)
+        cdef int why = GAVE_UP
+        if isinstance(error, StallError):
+            why = GAVE_UP_WAITING
+        elif isinstance(error, PeerLostError):
+            why = LOST
+        cc_give_up(&self.c, why, self.c.calls, encoded)
 
-    cdef bint has_stalled(self):
-        return cc_read(&self.c.shared.why) == GAVE_UP_WAITING
+    cdef uint64_t why(self) noexcept:
+        """Return why a rank of the host has given up, or 0."""
+        return cc_read(&self.c.shared.why)
 
     cdef int check_end(self) except -1:
         """Raise if a rank of the host has given up."""
@@ -187,6 +215,8 @@ cdef class Segment:
         if why == DISAGREED:
             raise MismatchError(self.disagreement(shared.call))
         text = (<const char *>shared.text).decode(errors="replace") if why else "its process died"
+        if why == LOST:
+            raise PeerLostError(f"rank {rank} says: {text}")
         raise PeerAbortedError(f"rank {rank} gave up: {text}")
 
     cdef int check_calls(self, uint64_t call, const uint64_t *what) except -1:
@@ -200,8 +230,26 @@ cdef class Segment:
 
     cdef int disagree(self, uint64_t call) except -1:
         """Tell all ranks of the host that they called different things, and raise that."""
+        call = self.first_difference(call)
         cc_give_up(&self.c, DISAGREED, call, b"")
         raise MismatchError(self.disagreement(call))
+
+    cdef uint64_t first_difference(self, uint64_t call):
+        """Return the first call on record that ranks made differently, up to where it showed.
+
+        Who had nobody to wait for went on.
+        """
+        cdef uint64_t mine[3]
+        cdef uint64_t theirs[3]
+        cdef uint64_t number
+        cdef int i
+        for number in range(max(call + 1, <uint64_t>CC_CALLS) - CC_CALLS, call):
+            if cc_call_of(&self.c, self.c.me, number, mine) != 1:
+                continue
+            for i in range(self.c.p):
+                if cc_call_of(&self.c, i, number, theirs) == 1 and not cc_same(mine, theirs):
+                    return number
+        return call
 
     cdef str disagreement(self, uint64_t call):
         """Return what each rank of the host has called, after giving them a second to come."""
@@ -220,6 +268,8 @@ cdef class Segment:
             if known == 1:
                 key = what[0], what[1], what[2]
             groups.setdefault(key, []).append(self.ranks[i])
+        if len(groups) == 1 and isinstance(key, tuple):
+            return f"the ranks did not agree on one of the calls before call {call + 1}"
         said = []
         for key, members in groups.items():
             if key == 0:
@@ -229,7 +279,8 @@ cdef class Segment:
             else:
                 what[0], what[1], what[2] = key
                 text = f"called {called(what)}"
-                if sum(isinstance(k, tuple) and k[:2] == key[:2] for k in groups) > 1:
+                alike = [k for k in groups if isinstance(k, tuple) and k[:2] == key[:2]]
+                if sum((k[2] ^ key[2]) & 0xFFFFFFFF == 0 for k in alike) > 1:
                     text += f" with options {what[2] >> 32:08x}"
             said.append(f"{rank_names(sum(1 << rank for rank in members))} {text}")
         return f"the ranks do not agree on call {call + 1} of the communicator: {'; '.join(said)}"
@@ -256,8 +307,9 @@ cdef class Segment:
 
     def round_trip(self, int rank, int count, double timeout=60):
         """Return the seconds in which a flag goes to another rank of the host and back.
+        Collective between the two.
 
-        Collective between the two: the median of `count` times, each the mean of `VOLLEY`.
+        The median of `count` times, each the mean of `VOLLEY` round trips.
 
         Raises
         ------
@@ -266,66 +318,7 @@ cdef class Segment:
         StallError
             If it does not come, or does not answer, for `timeout` seconds.
         """
-        cdef int partner = self.ranks.index(rank)
-        cdef cc_rank_area *mine = &self.c.ranks[self.c.me]
-        cdef cc_rank_area *theirs = &self.c.ranks[partner]
-        cdef bint serves = self.c.me < partner
-        cdef const uint64_t *heard = &theirs.pong if serves else &theirs.ping
-        cdef uint64_t number = mine.ping
-        cdef double start = 0
-        cdef int i, k
-        if partner == self.c.me or count < 1:
-            raise ValueError("a round trip is between two ranks, and is made once at least")
-        if not serves:  # the first to come has the number
-            self.await_flag(heard, cc_flag(self.c.me, 0), CC_TO, False, partner, timeout)
-            number = cc_read(heard) - 1
-        times = []
-        for i in range(count + 1):  # the first time is that until the other one came
-            start = now()
-            for k in range(VOLLEY):
-                number += 1
-                if serves:
-                    cc_write(&mine.ping, cc_flag(partner, number))
-                self.await_flag(heard, cc_flag(self.c.me, number), 0, False, partner, timeout)
-                if not serves:
-                    cc_write(&mine.pong, cc_flag(partner, number))
-            times.append((now() - start) / VOLLEY)
-        # The last ping is taken back, so that nobody takes it for the first of other round trips.
-        if serves:
-            cc_write(&mine.ping, cc_flag(-1, number))
-        else:
-            self.await_flag(heard, cc_flag(self.c.me, number), 0, True, partner, timeout)
-        times = sorted(times[1:])
-        return times[count // 2]
-
-    cdef int await_flag(
-        self, const uint64_t *flag, uint64_t value, int lowest, bint leaves, int partner,
-        double timeout,
-    ) except -1:
-        """Wait for a flag of another rank, at first without a pause between two looks."""
-        cdef double limit
-        cdef bint came
-        if cc_flag_comes(flag, value, lowest, leaves, LOOKS):
-            return 0
-        limit = now() + timeout
-        while True:
-            with nogil:
-                sched_yield()
-                came = cc_flag_comes(flag, value, lowest, leaves, LOOKS)
-            if came:
-                return 0
-            PyErr_CheckSignals()
-            self.check_end()
-            if not self.is_there(partner):
-                raise PeerLostError(
-                    f"rank {self.ranks[partner]} (process {self.c.ranks[partner].pid}) has ended "
-                    f"while rank {self.ranks[self.c.me]} waits for its flag"
-                )
-            if now() > limit:
-                raise StallError(
-                    f"rank {self.ranks[self.c.me]} waited {timeout:g} s for the flag of rank "
-                    f"{self.ranks[partner]}"
-                )
+        return flag_round_trip(self, self.ranks.index(rank), count, timeout)
 
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:

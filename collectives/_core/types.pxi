@@ -75,6 +75,7 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t next
         uint64_t blocked
         uint64_t calls
+        uint64_t history
         uint64_t floor
         cc_window *windows
         int nwindows
@@ -99,7 +100,7 @@ cdef extern from "_core/segment.h" nogil:
     int cc_same(const uint64_t *, const uint64_t *)
     uint64_t cc_mixed(uint64_t, uint64_t)
     uint64_t cc_bits(double)
-    void cc_begin_call(cc_segment *, const uint64_t *)
+    void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     uint64_t cc_flag(int, uint64_t)
@@ -160,6 +161,7 @@ cdef class Plan:
     cdef Packed split
     cdef int cut, tmp
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
+    cdef int64_t room  # bytes that a publication may have on every host; 0: any number
     cdef int width  # most operands of a step
     cdef int span  # most blocks that one step folds
     # The number of the block for each place in a space: IN, OUT, WORK.
@@ -168,12 +170,13 @@ cdef class Plan:
     cdef bint has_parcels
     cdef readonly object source
 
-    def __cinit__(self, source, whole, split):
+    def __cinit__(self, source, whole, split, int64_t room=0):
         cdef int space
         self.source = source
         self.cut = source.cut
         self.tmp = source.tmp
         self.lines = split.lines
+        self.room = room
         self.width = max(whole.width, split.width)
         self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
@@ -272,6 +275,7 @@ cdef struct Operation:
     int span  # blocks of the memory in which a fold of Python works
     int has_warned
     uint64_t[3] what  # its fingerprint
+    uint64_t[3] said  # the same, and what was called before: what a publication says
     int stream  # whether the output is written past the cache
     int habit  # the kind of operation, if it is to be learned whether payloads are, too; else -1
     int stream_payloads
