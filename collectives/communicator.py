@@ -183,7 +183,9 @@ class Communicator(GroupedCalls, ObjectCalls):
         if self._segment is None:
             return
         crowded = self.local_size > max(1, self._cores)
-        self._engine.share(self._segment, SPINS_OVERSUBSCRIBED if crowded else SPINS)
+        spins = SPINS_OVERSUBSCRIBED if crowded else SPINS
+        spins = segment.environment_number("COLLECTIVES_SHM_SPINS", spins, "looks")
+        self._engine.share(self._segment, spins)
         stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
         if stores not in STORES:
             raise ArgumentError(

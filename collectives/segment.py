@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
 
-__all__ = ["bootstrap", "environment_bytes", "release"]
+__all__ = ["bootstrap", "environment_number", "release", "settings"]
 
 # Bytes of a lane: what a rank publishes of one segment of an operation.
 LANE_BYTES = 1 << 20
@@ -61,8 +61,8 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         If an environment variable has a value that it cannot have.
     """
     rank = mpi.Get_rank()
-    wish = _wish()
-    _limit(), _lane()  # what is wrong with the environment is raised on all ranks, not on one
+    # What is wrong with the environment is raised on all ranks, not on one.
+    wish = settings()["kind"]
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
     memory = offer = path = None
@@ -86,19 +86,31 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
             file, memory = _open(offer, len(local), nlines)
         except (_Failure, OSError) as error:
             problem = str(error)
+    segment = None
+    if offer is not None and not problem:
+        # Before any rank is done here, for then it may look for the locks of the others.
+        try:
+            segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+        except MemoryError:
+            problem = "no memory"
+        except OSError as error:
+            problem = str(error)
+            file = -1  # it went with the segment
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
     if len(local) < 2:
         return None
     told = {each: problems[each] for each in local if problems[each]}
-    if told or offer is None:
-        if file >= 0:
+    if told or segment is None:
+        if segment is not None:
+            segment.leave()  # with its file
+        elif file >= 0:
             os.close(file)
         if leads:
             _warn(told)
         return None
-    return _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+    return segment
 
 
 def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
@@ -175,35 +187,54 @@ def _wish() -> str:
     return wish
 
 
-def environment_bytes(name: str, default: int) -> int:
-    """Return the bytes that a variable of the environment sets. Local.
+def settings() -> dict[str, Any]:
+    """Return what the environment, or else the default, says of segments. Local.
+
+    Returns
+    -------
+    dict
+        ``kind`` (as ``COLLECTIVES_SHM`` has it), ``lane_bytes`` (before it is cut down), and
+        ``limit_bytes`` of all segments of a process.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
+
+
+def environment_number(name: str, default: int, unit: str = "bytes") -> int:
+    """Return the number that a variable of the environment sets. Local.
 
     Parameters
     ----------
     name : str
     default : int
         What it is if the variable is not set.
+    unit : str
+        What is counted.
 
     Raises
     ------
     ArgumentError
-        If it is not a positive number of bytes.
+        If it is not a positive number.
     """
     text = os.environ.get(name)
     if text is None:
         return default
     if not text.isdigit() or int(text) == 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of bytes")
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of {unit}")
     return int(text)
 
 
 def _limit() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+    return environment_number("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
 
 
 def _lane() -> int:
-    return environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    return environment_number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:

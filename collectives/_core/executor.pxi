@@ -321,6 +321,13 @@ cdef int move(Operation *op, int k) noexcept nogil:
     cdef const Step *step
     cdef int ready
     while cursor.segment >= 0:
+        # Receives come first. What others send would pile up in MPI while this rank waits for its
+        # page, and MPICH runs out of room for what ranks need to come that far.
+        if cursor.round < op.plan.nrounds and not cursor.posted:
+            cursor.step = op.plan.rounds[cursor.round].step
+            op.moved = 1
+            if post(op, k):
+                return -1
         if not cursor.started:
             if op.segment != NULL and not cc_all_finished(
                 op.segment, needed_before(op, cursor.segment)
@@ -339,11 +346,6 @@ cdef int move(Operation *op, int k) noexcept nogil:
                 op.live -= 1
             continue
         round = &op.plan.rounds[cursor.round]
-        if not cursor.posted:
-            cursor.step = round.step
-            op.moved = 1
-            if post(op, k):
-                return -1
         while cursor.step < round.steps_end:
             step = &op.plan.steps[cursor.step]
             ready = is_ready(op, cursor, step)

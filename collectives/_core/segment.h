@@ -27,6 +27,7 @@ enum {
     CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
     CC_PAGE = 4096,
+    CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
     CC_HABITS = 64,
     CC_WINDOWS = 4096,
     CC_OFFSET_BITS = 48
@@ -54,6 +55,8 @@ typedef struct {
     int64_t pid;
     int64_t gone;                       /* whether the rank has left in good order */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
+    _Alignas(CC_LINE) uint64_t ping; /* whom a round trip is with, from bit CC_TO on, and its number */
+    _Alignas(CC_LINE) uint64_t pong; /* the same, of the last one that was answered */
 } cc_rank_area;
 
 typedef struct {
@@ -336,6 +339,24 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
     memcpy(what, call->what, sizeof call->what);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
+}
+
+/* ---- round trips of a flag --------------------------------------------------------------------- */
+
+/* What a ping or a pong says: the number of a round trip, and the rank that it is meant for. */
+static inline uint64_t cc_flag(int rank, uint64_t number)
+{
+    return (uint64_t)(rank + 1) << CC_TO | (number & (((uint64_t)1 << CC_TO) - 1));
+}
+
+/* Look at a flag until it has a value (or with `leaves`, has it no more), at most `looks` times. Returns
+ * whether that came. Bits below `lowest` are not looked at. */
+static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest, int leaves, int looks)
+{
+    for (int i = 0; i < looks; ++i, cc_pause())
+        if (((cc_read(flag) ^ value) >> lowest != 0) == leaves)
+            return 1;
+    return 0;
 }
 
 /* ---- past the cache or not ------------------------------------------------------------------- */

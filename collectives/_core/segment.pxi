@@ -124,6 +124,16 @@ cdef class Segment:
         return self.c.nbytes
 
     @property
+    def kind(self):
+        """``"memfd"`` for a file without a name, ``"file"`` for one that had a name."""
+        path = os.readlink(f"/proc/self/fd/{self.file}")
+        return "memfd" if path.startswith("/memfd:") else "file"
+
+    @property
+    def lanes(self):
+        return CC_LANES
+
+    @property
     def lane_bytes(self):
         return self.c.lane_bytes
 
@@ -294,6 +304,21 @@ cdef class Segment:
                 state = "is in" if ended < started else "has left"
                 lines.append(f"{where} {state} call {started}, {called(what)}")
         return lines
+
+    def round_trip(self, int rank, int count, double timeout=60):
+        """Return the seconds in which a flag goes to another rank of the host and back.
+        Collective between the two.
+
+        The median of `count` times, each the mean of `VOLLEY` round trips.
+
+        Raises
+        ------
+        PeerLostError
+            If the other one has died.
+        StallError
+            If it does not come, or does not answer, for `timeout` seconds.
+        """
+        return flag_round_trip(self, self.ranks.index(rank), count, timeout)
 
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:

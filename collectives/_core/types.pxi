@@ -36,10 +36,11 @@ cdef extern from "_core/combine.h" nogil:
         cc_scale_fn scale
         double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
+    void cc_stream(void *, const void *, size_t)
 
 cdef extern from "_core/segment.h" nogil:
     enum:
-        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_WINDOWS
+        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS
     ctypedef struct cc_window:
         char *base
         char *mine
@@ -54,6 +55,8 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t ended
         int64_t pid
         int64_t gone
+        uint64_t ping
+        uint64_t pong
     ctypedef struct cc_shared:
         unsigned char *token
         uint64_t nbytes
@@ -100,6 +103,8 @@ cdef extern from "_core/segment.h" nogil:
     void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
+    uint64_t cc_flag(int, uint64_t)
+    int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
     int cc_streams(const cc_segment *, int, uint64_t)
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
