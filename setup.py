@@ -30,6 +30,7 @@ core = Extension(
         "collectives/_core/request.pxi",
         "collectives/_core/call.pxi",
         "collectives/_core/segment.pxi",
+        "collectives/_core/flags.pxi",
         "collectives/_core/engine.pxi",
         "collectives/_core/operation.pxi",
         "collectives/_core/waiting.pxi",

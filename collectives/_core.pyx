@@ -5,8 +5,8 @@
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
 lock (threads, and forked children), executor (no GIL, no Python, no algorithm), then what Python
 sees: arrays and reductions, tensors that come by DLPack, the memory of operations, where they come
-from, requests, the arguments of a call, shared memory, the engine of a communicator, its operations
-and what they wait for, planned calls, and grouped ones.
+from, requests, the arguments of a call, shared memory and flags in it, the engine of a
+communicator, its operations and what they wait for, planned calls, and grouped ones.
 """
 
 include "_core/types.pxi"
@@ -20,6 +20,7 @@ include "_core/origin.pxi"
 include "_core/request.pxi"
 include "_core/call.pxi"
 include "_core/segment.pxi"
+include "_core/flags.pxi"
 include "_core/engine.pxi"
 include "_core/operation.pxi"
 include "_core/waiting.pxi"

@@ -1,9 +1,9 @@
 """The end of a job: a rank that cannot go on takes the others along.
 
 A rank that ends early leaves the others waiting for it. So an exception that nobody catches ends
-all ranks at once, after its traceback; ``COLLECTIVES_ABORT=0`` leaves them alone. In a thread it
-does so if that thread has called a collective: others may be waiting for it. A thread that has
-not is the program's own affair.
+all ranks at once, after its traceback; under ``COLLECTIVES_ABORT=0`` it only tells those of its
+host, which get a `PeerAbortedError` if they wait. In a thread it does so if that thread has called
+a collective: others may be waiting for it. A thread that has not is the program's own affair.
 """
 
 from __future__ import annotations

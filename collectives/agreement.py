@@ -12,6 +12,7 @@ from collectives._core import Engine, Turn, advance_all
 from collectives.check import ranks
 from collectives.errors import (
     ArgumentError,
+    CollectivesError,
     MismatchError,
     MPIError,
     StallError,
@@ -39,7 +40,9 @@ class Agreement:
         self.engine = engine
         self.lost: list[Any] = []  # what MPI may still write into after a stall
 
-    def __call__(self, collective: str, text: str, valid: bool) -> None:
+    def __call__(
+        self, collective: str, text: str, valid: bool, timeout: float | None = None
+    ) -> None:
         """Tell the other ranks what this one calls. Collective.
 
         Parameters
@@ -50,19 +53,21 @@ class Agreement:
             Its arguments, or why they were refused.
         valid : bool
             Whether they were accepted; if not, the caller raises its own error afterwards.
+        timeout : float, optional
+            Seconds to wait for the others; the communicator's by default.
 
         Raises
         ------
         MismatchError
             On every rank whose own call is valid, if the calls differ or one was refused.
-        StallError
-            If a rank does not come within the deadline; the communicator is broken then.
+        StallError, PeerLostError, PeerAbortedError
+            If a rank does not come within the deadline, or at all; the communicator is broken then.
         MPIError
             If MPI fails; likewise.
         """
         mine = f"{'called' if valid else 'refused'} {collective}({text})"
         try:
-            said = self.exchange(mine)
+            said = self.exchange(mine, self.engine.timeout if timeout is None else timeout)
         except binding.load().Exception as error:
             self.engine.broken = (
                 f"the communicator is broken: rank {self.engine.rank} failed to agree"
@@ -76,14 +81,13 @@ class Agreement:
         told = "; ".join(f"{ranks(mask)} {other}" for other, mask in groups.items())
         raise MismatchError(f"the ranks do not agree: {told}")
 
-    def exchange(self, mine: str) -> list[str]:
-        """Tell all ranks `mine`; return what each of them says. Collective."""
+    def exchange(self, mine: str, timeout: float) -> list[str]:
+        """Tell all ranks `mine`; return what each says within `timeout` seconds. Collective."""
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
         with Turn():
             request = self.mpi.Iallgather(record, records)
-        timeout = self.engine.timeout
         limit = time.monotonic() + timeout
         polls = 0
         while True:
@@ -94,6 +98,8 @@ class Agreement:
             polls += 1
             if polls > 100:
                 time.sleep(0)
+            if polls % 1024 == 0:
+                self._check_host(request, record, records)
             if polls % 1024 == 0 and time.monotonic() > limit:
                 self.lost.append((request, record, records))
                 rank = self.engine.rank
@@ -104,6 +110,17 @@ class Agreement:
                 )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
+
+    def _check_host(self, *used: Any) -> None:
+        """Raise if a rank of this host will not come; what MPI uses stays alive. Local."""
+        try:
+            self.engine.check_host()
+        except CollectivesError:
+            self.lost.append(used)
+            self.engine.broken = (
+                f"the communicator is broken: rank {self.engine.rank} failed to agree"
+            )
+            raise
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Calls:
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of all ranks; every rank gets the result.
         Collective.
@@ -62,6 +63,9 @@ class Calls:
             by default.
         prescale, postscale : float
             What each contribution, and the result, is multiplied by.
+        timeout : float, optional
+            Seconds after which a wait in this call raises `StallError`; by default the
+            communicator's.
 
         Returns
         -------
@@ -71,16 +75,19 @@ class Calls:
         Raises
         ------
         ArgumentError
-            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent; the
-            other ranks wait until their deadline, or raise `MismatchError` under
-            ``COLLECTIVES_VALIDATE=1``.
+            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent. The
+            other ranks wait for this one, and those of its host raise `MismatchError` if it calls
+            something else next; under ``COLLECTIVES_VALIDATE=1`` all of them do at once.
         UnsupportedTypeError
-            If there is no kernel for this operation and dtype.
-        MPIError, MismatchError, StallError
-            If the transport fails, a message has an unexpected length, or the deadline passes. The
-            communicator is broken then.
+            If there is no kernel for this operation and dtype. It is as for an `ArgumentError`.
+        MismatchError
+            If the ranks called different things. Where they share memory, all of them raise it, and
+            it says what each called; else a rank that got a message of an unexpected length does.
+        StallError, PeerLostError, PeerAbortedError, MPIError
+            If the deadline passes, another rank has ended or has given up, or MPI fails. After
+            these and a `MismatchError`, the communicator is broken.
         """
-        return self._call(ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale)
+        return self._call(ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale)
 
     def iallreduce(
         self,
@@ -98,7 +105,8 @@ class Calls:
         Parameters
         ----------
         x, out, op, algorithm, prescale, postscale
-            As for `allreduce`. Neither `x` nor `out` may be touched until the request is complete.
+            As for `allreduce`; the deadline is that of ``wait(timeout=...)``. Neither `x` nor `out`
+            may be touched until the request is complete.
 
         Returns
         -------
@@ -108,7 +116,7 @@ class Calls:
             start waits until all ranks have come to it.
         """
         request: _core.Request = self._call(
-            ALLREDUCE, x, out, op, 0, algorithm, prescale, postscale, False
+            ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False
         )
         return request
 
@@ -122,13 +130,14 @@ class Calls:
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of all ranks; the root gets the result.
         Collective.
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale
+        x, op, algorithm, prescale, postscale, timeout
             As for `allreduce`.
         out : array, optional
             Where the root's result goes; ignored on other ranks.
@@ -142,10 +151,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(REDUCE, x, out, op, root, algorithm, prescale, postscale)
+        return self._call(REDUCE, x, out, op, root, algorithm, timeout, prescale, postscale)
 
     def ireduce(
         self,
@@ -162,12 +171,18 @@ class Calls:
         Collective.
         """
         request: _core.Request = self._call(
-            REDUCE, x, out, op, root, algorithm, prescale, postscale, False
+            REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False
         )
         return request
 
     def broadcast(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give the root's array to every rank.
         Collective.
@@ -184,6 +199,8 @@ class Calls:
             The rank whose data everybody gets.
         algorithm : str, optional
             One of ``collectives.algorithms.names("broadcast")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -192,10 +209,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(BROADCAST, x, out, None, root, algorithm)
+        return self._call(BROADCAST, x, out, None, root, algorithm, timeout)
 
     def ibroadcast(
         self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
@@ -204,11 +221,11 @@ class Calls:
         Collective.
         """
         request: _core.Request = self._call(
-            BROADCAST, x, out, None, root, algorithm, 1.0, 1.0, False
+            BROADCAST, x, out, None, root, algorithm, None, 1.0, 1.0, False
         )
         return request
 
-    def barrier(self, *, algorithm: str | None = None) -> None:
+    def barrier(self, *, algorithm: str | None = None, timeout: float | None = None) -> None:
         """Wait until every rank has come here.
         Collective.
 
@@ -216,24 +233,28 @@ class Calls:
         ----------
         algorithm : str, optional
             One of ``collectives.algorithms.names("barrier")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Raises
         ------
-        StallError
-            If a rank does not come within the deadline.
+        CollectivesError
+            As for `allreduce`; a `StallError` if a rank does not come within the deadline.
         """
-        self._call(BARRIER, None, None, None, 0, algorithm)
+        self._call(BARRIER, None, None, None, 0, algorithm, timeout)
 
     def ibarrier(self, *, algorithm: str | None = None) -> _core.Request:
         """Start a `barrier` and return at once; see `iallreduce`.
         Collective.
         """
         request: _core.Request = self._call(
-            BARRIER, None, None, None, 0, algorithm, 1.0, 1.0, False
+            BARRIER, None, None, None, 0, algorithm, None, 1.0, 1.0, False
         )
         return request
 
-    def allgather(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> Any:
+    def allgather(
+        self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
+    ) -> Any:
         """Give the arrays of all ranks to every rank.
         Collective.
 
@@ -246,6 +267,8 @@ class Calls:
             `x` is ``out[rank]``, with ranks along the first axis of `out`. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -254,16 +277,18 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(ALLGATHER, x, out, None, 0, algorithm)
+        return self._call(ALLGATHER, x, out, None, 0, algorithm, timeout)
 
     def iallgather(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> _core.Request:
         """Start an `allgather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(
+            ALLGATHER, x, out, None, 0, algorithm, None, 1.0, 1.0, False
+        )
         return request
 
     def reduce_scatter(
@@ -275,13 +300,14 @@ class Calls:
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of all ranks; each rank gets an equal part of the result.
         Collective.
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale
+        x, op, algorithm, prescale, postscale, timeout
             As for `allreduce`; the number of elements of `x` is a multiple of ``size``, and its
             first ``x.size // size`` are the part of rank 0.
         out : array, optional
@@ -296,10 +322,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`. `reduce_scatterv` takes arrays that cannot be cut equally.
         """
-        return self._call(REDUCE_SCATTER, x, out, op, 0, algorithm, prescale, postscale)
+        return self._call(REDUCE_SCATTER, x, out, op, 0, algorithm, timeout, prescale, postscale)
 
     def ireduce_scatter(
         self,
@@ -315,11 +341,13 @@ class Calls:
         Collective.
         """
         request: _core.Request = self._call(
-            REDUCE_SCATTER, x, out, op, 0, algorithm, prescale, postscale, False
+            REDUCE_SCATTER, x, out, op, 0, algorithm, None, prescale, postscale, False
         )
         return request
 
-    def alltoall(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> Any:
+    def alltoall(
+        self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
+    ) -> Any:
         """Send a part of each rank's array to each rank: a transpose over the ranks.
         Collective.
 
@@ -332,6 +360,8 @@ class Calls:
             be `x`, which is copied then. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -340,20 +370,28 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`. `alltoallv` takes arrays that cannot be cut equally.
         """
-        return self._call(ALLTOALL, x, out, None, 0, algorithm)
+        return self._call(ALLTOALL, x, out, None, 0, algorithm, timeout)
 
     def ialltoall(self, x: Any, out: Any = None, *, algorithm: str | None = None) -> _core.Request:
         """Start an `alltoall` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(
+            ALLTOALL, x, out, None, 0, algorithm, None, 1.0, 1.0, False
+        )
         return request
 
     def gather(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give the arrays of all ranks to the root.
         Collective.
@@ -368,6 +406,8 @@ class Calls:
             The rank that gets them.
         algorithm : str, optional
             One of ``collectives.algorithms.names("gather")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -376,10 +416,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(GATHER, x, out, None, root, algorithm)
+        return self._call(GATHER, x, out, None, root, algorithm, timeout)
 
     def igather(
         self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
@@ -387,11 +427,19 @@ class Calls:
         """Start a `gather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(GATHER, x, out, None, root, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(
+            GATHER, x, out, None, root, algorithm, None, 1.0, 1.0, False
+        )
         return request
 
     def scatter(
-        self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give each rank an equal part of the root's array.
         Collective.
@@ -409,6 +457,8 @@ class Calls:
             The rank that has the data.
         algorithm : str, optional
             One of ``collectives.algorithms.names("scatter")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -418,10 +468,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`. `scatterv` takes arrays that cannot be cut equally.
         """
-        return self._call(SCATTER, x, out, None, root, algorithm)
+        return self._call(SCATTER, x, out, None, root, algorithm, timeout)
 
     def iscatter(
         self, x: Any, out: Any = None, *, root: int = 0, algorithm: str | None = None
@@ -429,18 +479,26 @@ class Calls:
         """Start a `scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(SCATTER, x, out, None, root, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(
+            SCATTER, x, out, None, root, algorithm, None, 1.0, 1.0, False
+        )
         return request
 
     def scan(
-        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of the ranks up to this one, it included.
         Collective.
 
         Parameters
         ----------
-        x, out, op, algorithm
+        x, out, op, algorithm, timeout
             As for `allreduce`; `op` cannot be ``AVG``.
 
         Returns
@@ -450,10 +508,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(SCAN, x, out, op, 0, algorithm)
+        return self._call(SCAN, x, out, op, 0, algorithm, timeout)
 
     def iscan(
         self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
@@ -461,18 +519,24 @@ class Calls:
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(SCAN, x, out, op, 0, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
         return request
 
     def exscan(
-        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of the ranks before this one.
         Collective.
 
         Parameters
         ----------
-        x, out, op, algorithm
+        x, out, op, algorithm, timeout
             As for `scan`.
 
         Returns
@@ -483,10 +547,10 @@ class Calls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._call(EXSCAN, x, out, op, 0, algorithm)
+        return self._call(EXSCAN, x, out, op, 0, algorithm, timeout)
 
     def iexscan(
         self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
@@ -494,7 +558,7 @@ class Calls:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(EXSCAN, x, out, op, 0, algorithm, 1.0, 1.0, False)
+        request: _core.Request = self._call(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
         return request
 
     def plan(
@@ -524,7 +588,7 @@ class Calls:
         -------
         PlannedCall
             ``planned()`` runs it and returns the result; so do ``planned.start()`` and then
-            ``planned.wait()``. Every run writes the same result array.
+            ``planned.wait()``; both take a `timeout`. Every run writes the same result array.
 
         Raises
         ------

@@ -12,8 +12,12 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from math import prod
+from operator import index
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from collectives import (
     _core,
@@ -66,7 +70,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         and of the program never meet.
     timeout : float, optional
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
-        by default.
+        by default. Every call takes a `timeout` of its own.
 
     Attributes
     ----------
@@ -80,7 +84,7 @@ class Communicator(GroupedCalls, ObjectCalls):
     Raises
     ------
     ArgumentError
-        If `mpi` is not an intracommunicator.
+        If `mpi` is not an intracommunicator, or `timeout` not a positive number.
     BindingError
         If there is no usable MPI.
     CommunicatorError
@@ -128,6 +132,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
         if timeout is None:
             timeout = _environment_seconds("COLLECTIVES_TIMEOUT", 1800.0)
+        timeout = _core.seconds(timeout)
         self._mpi = mpi.Dup()
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         self._family = binding.family(MPI)
@@ -178,7 +183,9 @@ class Communicator(GroupedCalls, ObjectCalls):
         if self._segment is None:
             return
         crowded = self.local_size > max(1, self._cores)
-        self._engine.share(self._segment, SPINS_OVERSUBSCRIBED if crowded else SPINS)
+        spins = SPINS_OVERSUBSCRIBED if crowded else SPINS
+        spins = segment.environment_number("COLLECTIVES_SHM_SPINS", spins, "looks")
+        self._engine.share(self._segment, spins)
         stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
         if stores not in STORES:
             raise ArgumentError(
@@ -200,12 +207,12 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     @property
     def timeout(self) -> float:
-        """Seconds after which a wait raises `StallError`."""
+        """Seconds after which a wait raises `StallError`, unless the call has its own."""
         return self._engine.timeout
 
     @timeout.setter
     def timeout(self, seconds: float) -> None:
-        self._engine.timeout = seconds
+        self._engine.timeout = _core.seconds(seconds)
 
     def __repr__(self) -> str:
         if self._mpi is None:
@@ -224,6 +231,13 @@ class Communicator(GroupedCalls, ObjectCalls):
         # After an error the other ranks may be anywhere: freeing, which is collective, could hang.
         if error is None:
             self.free()
+        else:
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, text: str) -> None:
+        """Tell the ranks of this host that this one will not go on. Local."""
+        if self._segment is not None:
+            self._segment.give_up(text)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -306,6 +320,62 @@ class Communicator(GroupedCalls, ObjectCalls):
             raise CommunicatorError(self._engine.broken)
         return self._mpi
 
+    # -- memory ------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
+        """Return a new array in memory that the ranks of the host share.
+        Collective.
+
+        The collectives of this communicator read it, and write it, where it lies: nothing is copied
+        into the segment first. That holds for its views, too, and for what shares its memory in
+        other libraries (``torch.from_numpy``).
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            May differ between ranks.
+        dtype : dtype, optional
+
+        Returns
+        -------
+        numpy.ndarray
+            Its contents are arbitrary. It outlives the communicator; its memory is given back when
+            it and all its views are gone. Where ranks share no memory it is an ordinary array.
+
+        Raises
+        ------
+        ArgumentError
+            If a dimension is negative.
+        CommunicatorError
+            If the communicator is freed or broken, or there is no memory.
+
+        Notes
+        -----
+        A call returns when no other rank reads the array any more, so it may be changed at once.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> x = comm.empty((2, 3), np.float32)
+        >>> x[:] = 1
+        >>> comm.allreduce(x, out=x).shape
+        (2, 3)
+        """
+        dims = (shape,) if isinstance(shape, int) else tuple(map(index, shape))
+        if min(dims, default=0) < 0:
+            raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
+        nbytes = prod(dims) * np.dtype(dtype).itemsize
+        with self._engine:
+            self._alive()
+            if self._segment is None:
+                return np.empty(shape, dtype)
+            array = segment.window(self._mpi, self._segment, nbytes)
+            if self._segment.windows == 1:  # programs lend nothing yet
+                self._plans.clear()
+                self.forget()
+        return array.view(dtype).reshape(dims)
+
     # -- choice ------------------------------------------------------------------------------
 
     def explain(
@@ -377,7 +447,10 @@ class Communicator(GroupedCalls, ObjectCalls):
                 rooms.append(lane_bytes // lines & ~63)
                 if source.rank in ranks:
                     local = self._local
-        whole, split = (program.pack(source, whole=w, local=local) for w in (True, False))
+        lend = self._segment is not None and self._segment.windows > 0
+        whole, split = (
+            program.pack(source, whole=w, local=local, lend=lend) for w in (True, False)
+        )
         return _core.Plan(source, whole, split, min(rooms, default=0))
 
 
@@ -480,6 +553,7 @@ def _at_exit() -> None:
         except CollectivesError as error:
             left = [str(error)]
             break
+    _core.take_leave_all()
     if not left:
         return
     MPI = binding.load()

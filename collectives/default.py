@@ -227,24 +227,24 @@ def ialltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Reque
     return world().ialltoallv(x, counts, out, **options)
 
 
-def broadcast_object(obj: Any, root: int = 0) -> Any:
+def broadcast_object(obj: Any, root: int = 0, **options: Any) -> Any:
     """Run `Communicator.broadcast_object` on the default communicator. Collective."""
-    return world().broadcast_object(obj, root)
+    return world().broadcast_object(obj, root, **options)
 
 
-def gather_object(obj: Any, root: int = 0) -> list[Any] | None:
+def gather_object(obj: Any, root: int = 0, **options: Any) -> list[Any] | None:
     """Run `Communicator.gather_object` on the default communicator. Collective."""
-    return world().gather_object(obj, root)
+    return world().gather_object(obj, root, **options)
 
 
-def allgather_object(obj: Any) -> list[Any]:
+def allgather_object(obj: Any, **options: Any) -> list[Any]:
     """Run `Communicator.allgather_object` on the default communicator. Collective."""
-    return world().allgather_object(obj)
+    return world().allgather_object(obj, **options)
 
 
-def scatter_object(objs: Iterable[Any] | None, root: int = 0) -> Any:
+def scatter_object(objs: Iterable[Any] | None, root: int = 0, **options: Any) -> Any:
     """Run `Communicator.scatter_object` on the default communicator. Collective."""
-    return world().scatter_object(objs, root)
+    return world().scatter_object(objs, root, **options)
 
 
 def barrier(**options: Any) -> None:
@@ -257,9 +257,9 @@ def ibarrier(**options: Any) -> Request:
     return world().ibarrier(**options)
 
 
-def send(x: Any, dest: int, *, tag: int = 0) -> None:
+def send(x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
     """Run `Communicator.send` on the default communicator. Local."""
-    world().send(x, dest, tag=tag)
+    world().send(x, dest, tag=tag, timeout=timeout)
 
 
 def isend(x: Any, dest: int, *, tag: int = 0) -> Request:
@@ -267,9 +267,9 @@ def isend(x: Any, dest: int, *, tag: int = 0) -> Request:
     return world().isend(x, dest, tag=tag)
 
 
-def recv(out: Any, source: int, *, tag: int = 0) -> Any:
+def recv(out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
     """Run `Communicator.recv` on the default communicator. Local."""
-    return world().recv(out, source, tag=tag)
+    return world().recv(out, source, tag=tag, timeout=timeout)
 
 
 def irecv(out: Any, source: int, *, tag: int = 0) -> Request:
@@ -277,9 +277,11 @@ def irecv(out: Any, source: int, *, tag: int = 0) -> Request:
     return world().irecv(out, source, tag=tag)
 
 
-def sendrecv(x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Any:
+def sendrecv(
+    x: Any, dest: int, out: Any, source: int, *, tag: int = 0, timeout: float | None = None
+) -> Any:
     """Run `Communicator.sendrecv` on the default communicator. Local."""
-    return world().sendrecv(x, dest, out, source, tag=tag)
+    return world().sendrecv(x, dest, out, source, tag=tag, timeout=timeout)
 
 
 def isendrecv(x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Request:

@@ -53,8 +53,9 @@ class CollectivesError(Exception):
 class ArgumentError(CollectivesError, ValueError):
     """An argument has a value that the call cannot accept.
 
-    Raised before anything is sent; the communicator is usable afterwards. The other ranks
-    see it only under ``COLLECTIVES_VALIDATE=1``, as a `MismatchError`.
+    Raised before anything is sent; the communicator is usable afterwards. The other ranks wait
+    for the call that was not made. Those of the same host raise a `MismatchError` if this rank
+    calls something else next; under ``COLLECTIVES_VALIDATE=1`` all of them do, at once.
     """
 
 
@@ -79,16 +80,19 @@ class ProofError(CollectivesError, ValueError):
 class MismatchError(CollectivesError, RuntimeError):
     """The ranks of one communicator called different things.
 
-    With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank before data moves, names what
-    each rank called, and leaves the communicator usable. Without it, it is raised by a rank
-    that received a message of an unexpected length; the communicator is then broken.
+    Ranks that share memory compare all calls: each of them raises it, the text says what each rank
+    called, and the communicator is broken. If nobody had to wait for anybody in that call, a later
+    one raises it. Between hosts, it is raised by a rank that received a message of an unexpected
+    length. With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank, of whatever host, before any
+    data moves, and the communicator is usable afterwards.
     """
 
 
 class StallError(CollectivesError, TimeoutError):
     """A collective waited longer than its deadline; the text says who waits for whom.
 
-    The communicator is broken afterwards: messages may still be under way.
+    The deadline is that of the call (``timeout=``), else that of the communicator, which
+    ``COLLECTIVES_TIMEOUT`` sets. The communicator is broken afterwards: data may be under way.
     """
 
 

@@ -48,6 +48,7 @@ class GroupedCalls:
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float | None = None,
     ) -> list[Any]:
         """Fold many arrays over all ranks; every rank gets the results.
         Collective.
@@ -65,6 +66,8 @@ class GroupedCalls:
             (in place) is allowed. New arrays by default.
         op, algorithm, prescale, postscale
             As for `allreduce`, for every array.
+        timeout : float, optional
+            As for `allreduce`: of each wait, of which there may be as many as arrays.
 
         Returns
         -------
@@ -73,7 +76,7 @@ class GroupedCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`; the text says which array. An argument that cannot be accepted is
             refused before any of the arrays is sent.
 
@@ -91,7 +94,7 @@ class GroupedCalls:
                [1., 1., 1.]]), array([5.])]
         """
         arguments = op, algorithm, prescale, postscale
-        return GroupedRequest(self._engine, arrays, out, arguments)._run()
+        return GroupedRequest(self._engine, arrays, out, arguments, timeout)._run()
 
     def iallreduce_many(
         self,
@@ -150,13 +153,17 @@ class GroupedRequest:
         arrays: Iterable[Any],
         out: Iterable[Any] | None,
         arguments: tuple[Any, ...],
+        timeout: float | None = None,
     ) -> None:
         if engine.broken is not None:
             raise CommunicatorError(engine.broken)
         self._engine = engine
         self._arguments = arguments
+        self._timeout = timeout  # of a blocking call
         # Whatever is wrong is found before anything is sent.
         with refusing(engine, "allreduce_many"):
+            if timeout is not None:
+                _core.seconds(timeout)
             self._group = _group(arrays, out)
             sizes = self._group.sizes()
             self._verify(sizes)
@@ -187,14 +194,14 @@ class GroupedRequest:
         if part.is_packed:
             self._group.pack(part.which, part.x)
         request = self._engine.call(
-            ALLREDUCE, part.x, part.out, op, 0, algorithm, prescale, postscale, False
+            ALLREDUCE, part.x, part.out, op, 0, algorithm, None, prescale, postscale, False
         )
         self._started.append((part, request))
 
-    def _finish(self) -> None:
+    def _finish(self, timeout: float | None = None) -> None:
         """Wait for what was started first."""
         part, request = self._started[0]
-        result = request.wait()
+        result = request.wait(timeout)
         if part.is_packed:
             self._group.unpack(part.which, part.x)
         else:
@@ -218,13 +225,13 @@ class GroupedRequest:
             self._agree()
             for part in self._parts:
                 if len(self._started) == IN_FLIGHT:
-                    self._finish()
+                    self._finish(self._timeout)
                 self._begin(part)
-            return self.wait()
+            return self.wait(self._timeout)
 
     def _agree(self) -> None:
         if self._engine.agree is not None:
-            self._engine.agree("allreduce_many", self._text, True)
+            self._engine.agree("allreduce_many", self._text, True, self._timeout)
 
     def test(self) -> bool:
         """Move the call on and say whether it is complete. Local."""
@@ -239,13 +246,30 @@ class GroupedRequest:
             self._lock.release()
         return True
 
-    def wait(self) -> list[Any]:
+    def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until the call is complete, and return the list of results.
         Local: the ranks that it waits for have to start it too.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As for `Request.wait`: of each wait, of which there may be as many as arrays.
+
+        Returns
+        -------
+        list of array
+            What the blocking form returns.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.wait`.
         """
+        if timeout is not None:
+            _core.seconds(timeout)  # also where nothing is left to wait for
         with self._lock:
             while self._started:
-                self._finish()
+                self._finish(timeout)
             if self._done is None:
                 self._done = self._group.results()
             return self._done

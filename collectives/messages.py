@@ -27,7 +27,7 @@ class Messages:
     _engine: _core.Engine
     _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
-    def send(self, x: Any, dest: int, *, tag: int = 0) -> None:
+    def send(self, x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
         """Send an array to one rank, which calls `recv`.
         Local: waits until the message is on its way, which may take until it is received.
 
@@ -39,22 +39,26 @@ class Messages:
             The rank that receives it.
         tag : int
             0 to 16382: messages of different tags do not meet.
+        timeout : float, optional
+            As for `allreduce`.
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        self._exchange(x, self._peer("dest", dest), None, None, tag)
+        self._exchange(x, self._peer("dest", dest), None, None, tag, timeout)
 
     def isend(self, x: Any, dest: int, *, tag: int = 0) -> _core.Request:
         """Start a `send` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(x, self._peer("dest", dest), None, None, tag, False)
+        request: _core.Request = self._exchange(
+            x, self._peer("dest", dest), None, None, tag, None, False
+        )
         return request
 
-    def recv(self, out: Any, source: int, *, tag: int = 0) -> Any:
+    def recv(self, out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
         """Receive an array from one rank, which calls `send`.
         Local: waits for the message.
 
@@ -66,6 +70,8 @@ class Messages:
             The rank that sends it.
         tag : int
             That of the `send`.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -74,23 +80,32 @@ class Messages:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, StallError
+        CollectivesError
             As for `allreduce`.
         MismatchError
             If another number of bytes comes. The communicator is broken then.
         """
-        return self._exchange(None, None, out, self._peer("source", source), tag)
+        return self._exchange(None, None, out, self._peer("source", source), tag, timeout)
 
     def irecv(self, out: Any, source: int, *, tag: int = 0) -> _core.Request:
         """Start a `recv` and return at once; see `iallreduce`.
         Local.
         """
         request: _core.Request = self._exchange(
-            None, None, out, self._peer("source", source), tag, False
+            None, None, out, self._peer("source", source), tag, None, False
         )
         return request
 
-    def sendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Any:
+    def sendrecv(
+        self,
+        x: Any,
+        dest: int,
+        out: Any,
+        source: int,
+        *,
+        tag: int = 0,
+        timeout: float | None = None,
+    ) -> Any:
         """Send an array to one rank while receiving one from another, or from the same.
         Local: waits for both messages.
 
@@ -102,6 +117,8 @@ class Messages:
             As for `recv`; `out` has the dtype of `x`, and shares no memory with it.
         tag : int
             That of both messages.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -110,17 +127,19 @@ class Messages:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `recv`.
         """
-        return self._exchange(x, self._peer("dest", dest), out, self._peer("source", source), tag)
+        return self._exchange(
+            x, self._peer("dest", dest), out, self._peer("source", source), tag, timeout
+        )
 
     def isendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> _core.Request:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """
         request: _core.Request = self._exchange(
-            x, self._peer("dest", dest), out, self._peer("source", source), tag, False
+            x, self._peer("dest", dest), out, self._peer("source", source), tag, None, False
         )
         return request
 
@@ -134,6 +153,7 @@ class Messages:
         out: Any,
         source: int | None,
         tag: Any,
+        timeout: float | None,
         blocking: bool = True,
     ) -> Any:
         tag = _number("tag", tag, TAGS)
@@ -141,17 +161,24 @@ class Messages:
             raise ArgumentError("x is None, and must be the array to send")
         if source is not None and out is None:
             raise ArgumentError("out is None, and must be the array that is received into")
-        return self._post(x, dest, out, source, tag, blocking)
+        return self._post(x, dest, out, source, tag, timeout, blocking)
 
     def _post(
-        self, x: Any, dest: int | None, out: Any, source: int | None, tag: int, blocking: bool
+        self,
+        x: Any,
+        dest: int | None,
+        out: Any,
+        source: int | None,
+        tag: int,
+        timeout: float | None,
+        blocking: bool,
     ) -> Any:
         plan = self._exchange_plans.get((dest, source))
         if plan is None:
             plan = self._cut(dest, source, dest is not None, source is not None)
             self._exchange_plans[dest, source] = plan
         cut = partial(self._cut, dest, source)
-        return self._engine.exchange(plan, x, out, tag, blocking, cut)
+        return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut)
 
     def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
         """Return the plan of so many messages to `dest` and from `source`, None being nobody."""

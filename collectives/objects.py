@@ -55,7 +55,7 @@ class Parcel(NamedTuple):
 class ObjectCalls(Calls, VectorCalls, Messages):
     """What a communicator does with objects that are no arrays."""
 
-    def broadcast_object(self, obj: Any, root: int = 0) -> Any:
+    def broadcast_object(self, obj: Any, root: int = 0, *, timeout: float | None = None) -> Any:
         """Give the root's object to every rank.
         Collective.
 
@@ -69,6 +69,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             and more are not copied into the pickle.
         root : int
             The rank whose object everybody gets.
+        timeout : float, optional
+            As for `allreduce`: of each wait, of which there are several.
 
         Returns
         -------
@@ -81,8 +83,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         ArgumentError
             On every rank, if the object does not pickle. Nothing was sent, and the communicator
             works on.
-        MPIError, MismatchError, StallError
-            As for `allreduce`.
+        CollectivesError
+            Else as for `allreduce`.
 
         Notes
         -----
@@ -95,13 +97,13 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         >>> cc.broadcast_object({"rate": 0.1, "layers": [64, 10]})
         {'rate': 0.1, 'layers': [64, 10]}
         """
-        root = self._begin("broadcast_object", root)
+        root = self._begin("broadcast_object", root, timeout)
         parcel, error = _tried(lambda: _pack(obj, "obj")) if self.rank == root else (None, None)
         size = np.array([_length(parcel, error)], np.int64)
-        self.broadcast(size, out=size, root=root)
+        self.broadcast(size, out=size, root=root, timeout=timeout)
         if size[0] < 0:
-            raise self._refusal("broadcast_object", self._from_root(size, root), error)
-        in_flight = InFlight()
+            raise self._refusal("broadcast_object", self._from_root(size, root), error, timeout)
+        in_flight = InFlight(timeout)
         if parcel is not None:
             for buffer in (parcel.envelope, *parcel.buffers):
                 # It is only read here, but the core would not take memory that may not be written.
@@ -110,13 +112,15 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             in_flight.wait()
             return obj
         envelope = np.empty(size[0], np.uint8)
-        parcel = _unfilled(self.broadcast(envelope, out=envelope, root=root))
+        parcel = _unfilled(self.broadcast(envelope, out=envelope, root=root, timeout=timeout))
         for buffer in parcel.buffers:
             in_flight.add(self.ibroadcast(buffer, out=buffer, root=root))
         in_flight.wait()
         return _unpack(parcel)
 
-    def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
+    def gather_object(
+        self, obj: Any, root: int = 0, *, timeout: float | None = None
+    ) -> list[Any] | None:
         """Give the objects of all ranks to the root.
         Collective.
 
@@ -126,6 +130,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             This rank's contribution, as for `broadcast_object`; heed what is said there of trust.
         root : int
             The rank that gets them.
+        timeout : float, optional
+            As for `broadcast_object`.
 
         Returns
         -------
@@ -137,8 +143,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         ------
         ArgumentError
             On every rank, if the object of any does not pickle; the text says of which, and why.
-        MPIError, MismatchError, StallError
-            As for `allreduce`.
+        CollectivesError
+            Else as for `allreduce`.
 
         Examples
         --------
@@ -147,10 +153,10 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         >>> found is None or len(found) == cc.size()
         True
         """
-        root = self._begin("gather_object", root)
-        parcel, sizes = self._announce("gather_object", obj)
-        joined = self.gatherv(parcel.envelope, counts=sizes, root=root)
-        in_flight = InFlight()
+        root = self._begin("gather_object", root, timeout)
+        parcel, sizes = self._announce("gather_object", obj, timeout)
+        joined = self.gatherv(parcel.envelope, counts=sizes, root=root, timeout=timeout)
+        in_flight = InFlight(timeout)
         if self.rank != root:
             for buffer in parcel.buffers:
                 in_flight.add(self._message(buffer, root, None, None))
@@ -167,7 +173,7 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         in_flight.wait()
         return [_unpack(each) for each in parcels]
 
-    def allgather_object(self, obj: Any) -> list[Any]:
+    def allgather_object(self, obj: Any, *, timeout: float | None = None) -> list[Any]:
         """Give the objects of all ranks to every rank.
         Collective.
 
@@ -175,6 +181,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         ----------
         obj : object
             This rank's contribution, as for `broadcast_object`; heed what is said there of trust.
+        timeout : float, optional
+            As for `broadcast_object`.
 
         Returns
         -------
@@ -183,7 +191,7 @@ class ObjectCalls(Calls, VectorCalls, Messages):
 
         Raises
         ------
-        ArgumentError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `gather_object`.
 
         Examples
@@ -192,11 +200,11 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         >>> cc.allgather_object(("rank", cc.rank()))[0]
         ('rank', 0)
         """
-        self._begin("allgather_object")
-        parcel, sizes = self._announce("allgather_object", obj)
-        joined = self.allgatherv(parcel.envelope, counts=sizes)
+        self._begin("allgather_object", 0, timeout)
+        parcel, sizes = self._announce("allgather_object", obj, timeout)
+        joined = self.allgatherv(parcel.envelope, counts=sizes, timeout=timeout)
         parcels = [_unfilled(envelope) for envelope in _cut(joined, sizes)]
-        in_flight = InFlight()
+        in_flight = InFlight(timeout)
         for root, each in enumerate(parcels):
             sources = parcel.buffers if root == self.rank else each.buffers
             for x, out in zip(sources, each.buffers, strict=True):
@@ -204,7 +212,9 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         in_flight.wait()
         return [_unpack(each) for each in parcels]
 
-    def scatter_object(self, objs: Iterable[Any] | None, root: int = 0) -> Any:
+    def scatter_object(
+        self, objs: Iterable[Any] | None, root: int = 0, *, timeout: float | None = None
+    ) -> Any:
         """Give each rank one of the root's objects.
         Collective.
 
@@ -215,6 +225,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             is said there of trust. Ignored on other ranks.
         root : int
             The rank that has the objects.
+        timeout : float, optional
+            As for `broadcast_object`.
 
         Returns
         -------
@@ -225,8 +237,8 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         ------
         ArgumentError
             On every rank, if the root has another number of objects, or one that does not pickle.
-        MPIError, MismatchError, StallError
-            As for `allreduce`.
+        CollectivesError
+            Else as for `allreduce`.
 
         Examples
         --------
@@ -235,7 +247,7 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         >>> cc.scatter_object(tasks) == {"part": cc.rank()}
         True
         """
-        root = self._begin("scatter_object", root)
+        root = self._begin("scatter_object", root, timeout)
         size = np.empty(1, np.int64)
         parcels, error = None, None
         if self.rank == root:
@@ -244,12 +256,12 @@ class ObjectCalls(Calls, VectorCalls, Messages):
                 lengths = [_length(None, error)] * self.size
             else:
                 lengths = [_length(each, None) for each in parcels]
-            self.scatter(np.array(lengths, np.int64), out=size, root=root)
+            self.scatter(np.array(lengths, np.int64), out=size, root=root, timeout=timeout)
         else:
-            self.scatter(None, out=size, root=root)
+            self.scatter(None, out=size, root=root, timeout=timeout)
         if size[0] < 0:
-            raise self._refusal("scatter_object", self._from_root(size, root), error)
-        in_flight = InFlight()
+            raise self._refusal("scatter_object", self._from_root(size, root), error, timeout)
+        in_flight = InFlight(timeout)
         if parcels is not None:
             for dest, each in enumerate(parcels):
                 if dest == root:
@@ -259,31 +271,34 @@ class ObjectCalls(Calls, VectorCalls, Messages):
             in_flight.wait()
             return _unpack(parcels[root].copied())
         envelope = np.empty(size[0], np.uint8)
-        self._message(None, None, envelope, root).wait()
+        self._message(None, None, envelope, root).wait(timeout)
         parcel = _unfilled(envelope)
         for buffer in parcel.buffers:
             in_flight.add(self._message(None, None, buffer, root))
         in_flight.wait()
         return _unpack(parcel)
 
-    def _begin(self, name: str, root: Any = 0) -> int:
-        """Check the root, and have the ranks agree on the call where they do that."""
+    def _begin(self, name: str, root: Any, timeout: float | None) -> int:
+        """Check the arguments, and have the ranks agree on the call where they do that."""
         engine = self._engine
         if engine.broken is not None:
             raise CommunicatorError(engine.broken)
         with refusing(engine, name):
             number = engine.check_root(root)
+            if timeout is not None:
+                _core.seconds(timeout)
         if engine.agree is not None:
             with engine:
-                engine.agree(name, f"root={number}", True)
+                engine.agree(name, f"root={number}", True, timeout)
         return number
 
-    def _announce(self, name: str, obj: Any) -> tuple[Parcel, Sizes]:
+    def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Sizes]:
         """Pickle this rank's object; return it, and the lengths of all ranks' envelopes."""
         parcel, error = _tried(lambda: _pack(obj, "obj"))
-        lengths = self.allgather(np.array([_length(parcel, error)], np.int64)).reshape(-1)
+        mine = np.array([_length(parcel, error)], np.int64)
+        lengths = self.allgather(mine, timeout=timeout).reshape(-1)
         if parcel is None or (lengths < 0).any():
-            raise self._refusal(name, lengths, error)
+            raise self._refusal(name, lengths, error, timeout)
         return parcel, lengths
 
     def _from_root(self, length: Sizes, root: int) -> Sizes:
@@ -292,11 +307,13 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         lengths[root] = length[0]
         return lengths
 
-    def _refusal(self, name: str, lengths: Sizes, error: Exception | None) -> ArgumentError:
+    def _refusal(
+        self, name: str, lengths: Sizes, error: Exception | None, timeout: float | None
+    ) -> ArgumentError:
         """Return the error of a call that some ranks cannot go on with, after hearing from them."""
         counts = np.maximum(-lengths, 0)
         mine = np.empty(0, np.uint8) if error is None else _text(error)
-        texts = _cut(self.allgatherv(mine, counts=counts), counts)
+        texts = _cut(self.allgatherv(mine, counts=counts, timeout=timeout), counts)
         told = [
             f"rank {rank}: {text.tobytes().decode(errors='replace')}"
             for rank, text in enumerate(texts)
@@ -310,26 +327,27 @@ class ObjectCalls(Calls, VectorCalls, Messages):
         self, x: Bytes | None, dest: int | None, out: Bytes | None, source: int | None
     ) -> _core.Request:
         """Start a message with the tag that no caller can use."""
-        request: _core.Request = self._post(x, dest, out, source, OBJECTS, False)
+        request: _core.Request = self._post(x, dest, out, source, OBJECTS, None, False)
         return request
 
 
 class InFlight:
     """Requests under way, of which there are never many: the next waits for the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout  # of each wait
         self.requests: deque[_core.Request] = deque()
 
     def add(self, request: _core.Request) -> None:
         """Take a request over, and wait for the oldest if there are enough. Local."""
         self.requests.append(request)
         if len(self.requests) > IN_FLIGHT:
-            self.requests.popleft().wait()
+            self.requests.popleft().wait(self.timeout)
 
     def wait(self) -> None:
         """Wait for all. Local."""
         while self.requests:
-            self.requests.popleft().wait()
+            self.requests.popleft().wait(self.timeout)
 
 
 def _pack(obj: Any, name: str) -> Parcel:

@@ -36,7 +36,18 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from collectives.registry import Algorithm
-from collectives.schedule import OUT, TMP, WORK, Exchange, Message, Plan, Run, listed
+from collectives.schedule import (
+    IN,
+    OUT,
+    TMP,
+    WORK,
+    Exchange,
+    Message,
+    Plan,
+    Run,
+    compile,
+    listed,
+)
 
 __all__ = ["Program", "most_publications", "pack"]
 
@@ -45,10 +56,14 @@ NOWHERE = -1  # the space of what a step does not write
 
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
 MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
-# (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final,
+# (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
 # first operand, end of operands
-STEP_FIELDS = 10
+STEP_FIELDS = 11
 OPERAND_FIELDS = 5  # space, first, peer, need, is_left
+
+# What is published may stay where it is in the caller's array, if that is in shared memory: where
+# input and output are apart, and where they are in one place.
+APART, IN_PLACE = 1, 2
 
 Cell = tuple[int, int]
 
@@ -87,6 +102,7 @@ class _Step:
     after_sends: bool = False
     publication: int = -1
     is_final: bool = False
+    lends: int = 0  # bits: APART, IN_PLACE
 
     def reads(self) -> set[Cell]:
         return {cell for operand in self.operands for cell in _cells(operand.run)}
@@ -139,13 +155,13 @@ def publications(
 
 
 def most_publications(plan: Plan, local: Sequence[int]) -> int:
-    """Return the most blocks that one of the ranks of a host publishes. Local."""
+    """Return the most blocks of a `plan` that one of the `local` ranks publishes. Local."""
     ranks = frozenset(local)
     of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
     return max(total for _, total in of)
 
 
-def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
+def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
     """Write a plan as a program. Local.
 
     Parameters
@@ -158,13 +174,18 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
     local : sequence of int
         The ranks that share memory with this one, itself among them, in the order of their numbers
         there.
+    lend : bool
+        Whether others may read the caller's arrays where they lie, if these are in shared memory.
     """
-    rounds, lines = _fused(plan, whole, {rank: number for number, rank in enumerate(local)})
+    rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
+    if lend:
+        _mark_lent(plan, whole, local, rounds)
     places = _places(plan)
     into_rounds, into_messages = array("i"), array("i")
     into_steps, into_operands = array("i"), array("i")
     width, span = 1, 0
+    lines = most_publications(plan, local) if local else 0
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
         into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
@@ -174,7 +195,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
         for step in each.steps:
             dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
             into_steps.extend((*dst, step.publication, step.home.length, *places(step.home)))
-            into_steps.extend((int(step.after_sends), int(step.is_final)))
+            into_steps.extend((int(step.after_sends), int(step.is_final), step.lends))
             into_steps.append(len(into_operands) // OPERAND_FIELDS)
             for operand in step.operands:
                 where = places(operand.run)
@@ -190,10 +211,10 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = ()) -> Program:
     )
 
 
-def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Round], int]:
-    """Return the rounds of a program with everything fused, and the most publications."""
-    ranks = frozenset(local)
-    of = {s: publications(plan.algorithm, plan.p, s, plan.root, ranks) for s in local}
+def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
+    """Return the rounds of a program with everything fused."""
+    local = {rank: number for number, rank in enumerate(ranks)}
+    of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
     mine = of.get(plan.rank, ({}, 0))[0]
     outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
     coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
@@ -250,8 +271,7 @@ def _fused(plan: Plan, whole: bool, local: Mapping[int, int]) -> tuple[list[_Rou
         for number in sorted(copies):
             made.steps += copies[number]
     _drop_dead(rounds)
-    lines = max((total for _, total in of.values()), default=0)
-    return rounds, lines
+    return rounds
 
 
 def _operands(
@@ -359,6 +379,67 @@ def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
             step.is_final = True
             missing.difference_update(range(step.dst.first, step.dst.first + step.dst.length))
     return not missing
+
+
+def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
+    """Mark the steps whose publications may stay in the caller's array.
+
+    That is so if nobody still reads them when a later step writes there: that step, or one before
+    it, has waited for something that each reader published after reading. (Steps of a segment run
+    in the order of the program.) What comes after the last step waits for everybody.
+    """
+    if plan.rank not in local:
+        return
+    me = list(local).index(plan.rank)
+    programs = [
+        _steps(rounds)
+        if rank == plan.rank
+        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
+        for rank in local
+    ]
+    # For each rank, at which of its steps it publishes each, and last reads each.
+    published = [
+        {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
+        for steps in programs
+    ]
+    read = [
+        {
+            (o.peer, o.run.first): at
+            for at, step in enumerate(steps)
+            for o in step.operands
+            if o.run.space == SLOT
+        }
+        for steps in programs
+    ]
+    mine = programs[me]
+    landing = [m.run for each in rounds for m in each.messages if not m.send]
+    for at, step in enumerate(mine):
+        run = step.dst if step.dst is not None else step.operands[0].run
+        if step.publication < 0 or run.space not in (IN, OUT):
+            continue
+        if step.dst is None and len(step.operands) > 1:
+            continue  # what it folds is nowhere but in the publication
+        readers = {q for q, reads in enumerate(read) if (me, step.publication) in reads}
+        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+            cells = set(cells_of(run))
+            if any(not cells.isdisjoint(cells_of(each)) for each in landing):
+                continue
+            known: set[int] = set()
+            for later in mine[at + 1 :]:
+                for o in later.operands:
+                    if o.run.space == SLOT and o.peer in readers:
+                        done = read[o.peer][me, step.publication]
+                        if published[o.peer][o.run.first] >= done:
+                            known.add(o.peer)
+                overwrites = later.dst is not None and not cells.isdisjoint(cells_of(later.dst))
+                if overwrites and known != readers:
+                    break
+            else:
+                step.lends |= bit
+
+
+def _steps(rounds: list[_Round]) -> list[_Step]:
+    return [step for each in rounds for step in each.steps]
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:

@@ -11,16 +11,22 @@ Its pages become memory when they are first written, by their owner.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import secrets
 import warnings
+import weakref
+from itertools import accumulate
 from typing import Any
 
-from collectives import _core
-from collectives.errors import ArgumentError, SharedMemoryWarning
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["bootstrap", "environment_bytes", "release"]
+from collectives import _core
+from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
+
+__all__ = ["bootstrap", "environment_number", "release", "settings"]
 
 # Bytes of a lane: what a rank publishes of one segment of an operation.
 LANE_BYTES = 1 << 20
@@ -29,6 +35,8 @@ SMALLEST_LANE = 64 << 10
 # Bytes of all segments of a process, as a part of the memory of the host.
 PART_OF_MEMORY = 4
 
+
+_PAGE = mmap.PAGESIZE
 
 _has_warned = False
 
@@ -53,8 +61,8 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         If an environment variable has a value that it cannot have.
     """
     rank = mpi.Get_rank()
-    wish = _wish()
-    _limit(), _lane()  # what is wrong with the environment is raised on all ranks, not on one
+    # What is wrong with the environment is raised on all ranks, not on one.
+    wish = settings()["kind"]
     leads = rank == local[0]
     nlines = 2 * len(local) + 16
     memory = offer = path = None
@@ -78,20 +86,88 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
             file, memory = _open(offer, len(local), nlines)
         except (_Failure, OSError) as error:
             problem = str(error)
+    segment = None
+    if offer is not None and not problem:
+        # Before any rank is done here, for then it may look for the locks of the others.
+        try:
+            segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+        except MemoryError:
+            problem = "no memory"
+        except OSError as error:
+            problem = str(error)
+            file = -1  # it went with the segment
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
     if len(local) < 2:
         return None
     told = {each: problems[each] for each in local if problems[each]}
-    if told or offer is None:
-        if file >= 0:
+    if told or segment is None:
+        if segment is not None:
+            segment.leave()  # with its file
+        elif file >= 0:
             os.close(file)
         if leads:
             _warn(told)
         return None
-    segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
     return segment
+
+
+def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
+    """Return an array of bytes in shared memory of its own, a window of the segment. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        That of the segment: all ranks, of this host and others.
+    segment : Segment
+    nbytes : int
+        Of this rank.
+
+    Raises
+    ------
+    CommunicatorError
+        If there is no memory, or no room for another window.
+    """
+    local = segment.ranks
+    rank = mpi.Get_rank()
+    sizes = mpi.allgather(nbytes)
+    ends = list(accumulate(sizes[each] + _PAGE - 1 & -_PAGE for each in local))
+    starts = [0, *ends]
+    file, path, problem = -1, None, ""
+    if rank == local[0]:
+        try:
+            file, path = _file(_wish(), max(ends[-1], _PAGE))
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = mpi.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
+    try:
+        if rank != local[0]:
+            file = os.open(offers[local[0]], os.O_RDWR | os.O_CLOEXEC)
+        memory = _map(file, max(ends[-1], _PAGE))
+    except OSError as error:
+        problem = problem or str(error)
+    problems = [each for each in mpi.allgather(problem) if each]
+    if path:
+        os.unlink(path)
+    if file >= 0:
+        os.close(file)
+    if problems:
+        raise CommunicatorError(f"no shared memory for an array: {problems[0]}")
+    mine = starts[local.index(rank)]
+    segment.add_window(memory, mine, nbytes)
+    array = np.frombuffer(memory, np.uint8, nbytes, mine)
+    if nbytes:
+        finalizer = weakref.finalize(array, _give_back, memory, mine, ends[local.index(rank)])
+        finalizer.atexit = False
+    return array
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
+    """Give the memory of an array back that nobody can reach any more; addresses stay."""
+    if not _core.is_forked():
+        with contextlib.suppress(OSError, ValueError):
+            memory.madvise(mmap.MADV_REMOVE, start, end - start)
 
 
 def release(segment: _core.Segment) -> None:
@@ -111,41 +187,59 @@ def _wish() -> str:
     return wish
 
 
-def environment_bytes(name: str, default: int) -> int:
-    """Return the bytes that a variable of the environment sets. Local.
+def settings() -> dict[str, Any]:
+    """Return what the environment, or else the default, says of segments. Local.
+
+    Returns
+    -------
+    dict
+        ``kind`` (as ``COLLECTIVES_SHM`` has it), ``lane_bytes`` (before it is cut down), and
+        ``limit_bytes`` of all segments of a process.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
+
+
+def environment_number(name: str, default: int, unit: str = "bytes") -> int:
+    """Return the number that a variable of the environment sets. Local.
 
     Parameters
     ----------
     name : str
     default : int
         What it is if the variable is not set.
+    unit : str
+        What is counted.
 
     Raises
     ------
     ArgumentError
-        If it is not a positive number of bytes.
+        If it is not a positive number.
     """
     text = os.environ.get(name)
     if text is None:
         return default
     if not text.isdigit() or int(text) == 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of bytes")
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of {unit}")
     return int(text)
 
 
 def _limit() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return environment_bytes("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+    return environment_number("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
 
 
 def _lane() -> int:
-    return environment_bytes("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    return environment_number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
 def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
     lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
-    reasons = []
     while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(
@@ -153,11 +247,23 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
                 f"(COLLECTIVES_SHM_LIMIT)"
             )
         lane //= 2
+    while True:
+        try:
+            return *_file(wish, _core.segment_bytes(p, nlines, lane)), lane
+        except _Failure:
+            if lane // 2 < SMALLEST_LANE:
+                raise
+            lane //= 2
+
+
+def _file(wish: str, nbytes: int) -> tuple[int, str | None]:
+    """Return a file of some bytes, and its path if it has one."""
+    reasons = []
     if wish != "file":
         try:
             file = os.memfd_create("collectives", os.MFD_CLOEXEC)
-            os.ftruncate(file, _core.segment_bytes(p, nlines, lane))
-            return file, None, lane
+            os.ftruncate(file, nbytes)
+            return file, None
         except (AttributeError, OSError) as error:
             reasons.append(f"memfd_create: {error}")
     if wish != "memfd":
@@ -166,18 +272,13 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _Failure("; ".join([*reasons, str(error)])) from None
-        while True:
-            try:
-                os.posix_fallocate(file, 0, _core.segment_bytes(p, nlines, lane))
-                return file, path, lane
-            except OSError as error:
-                problem = f"/dev/shm has no room for {p} ranks: {error}"
-            if lane // 2 < SMALLEST_LANE:
-                break
-            lane //= 2
-        os.close(file)
-        os.unlink(path)
-        reasons.append(problem)
+        try:
+            os.posix_fallocate(file, 0, nbytes)
+            return file, path
+        except OSError as error:
+            os.close(file)
+            os.unlink(path)
+            reasons.append(f"/dev/shm has no room for {nbytes} bytes: {error}")
     raise _Failure("; ".join(reasons))
 
 

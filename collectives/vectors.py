@@ -43,6 +43,7 @@ class VectorCalls:
         *,
         counts: Counts | None = None,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give the arrays of all ranks, which may differ in length, to every rank.
         Collective.
@@ -59,6 +60,8 @@ class VectorCalls:
             exchanged first.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -67,10 +70,10 @@ class VectorCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._allgatherv(x, out, counts, algorithm, True)
+        return self._allgatherv(x, out, counts, algorithm, timeout, True)
 
     def iallgatherv(
         self,
@@ -83,7 +86,7 @@ class VectorCalls:
         """Start an `allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._allgatherv(x, out, counts, algorithm, False)
+        request: _core.Request = self._allgatherv(x, out, counts, algorithm, None, False)
         return request
 
     def gatherv(
@@ -94,6 +97,7 @@ class VectorCalls:
         counts: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give the arrays of all ranks, which may differ in length, to the root.
         Collective.
@@ -108,6 +112,8 @@ class VectorCalls:
             The rank that gets them.
         algorithm : str, optional
             One of ``collectives.algorithms.names("gather")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -117,10 +123,10 @@ class VectorCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._gatherv(x, out, counts, root, algorithm, True)
+        return self._gatherv(x, out, counts, root, algorithm, timeout, True)
 
     def igatherv(
         self,
@@ -134,7 +140,7 @@ class VectorCalls:
         """Start a `gatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._gatherv(x, out, counts, root, algorithm, False)
+        request: _core.Request = self._gatherv(x, out, counts, root, algorithm, None, False)
         return request
 
     def scatterv(
@@ -145,6 +151,7 @@ class VectorCalls:
         counts: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Give each rank a part of the root's array, of a length of its own.
         Collective.
@@ -165,6 +172,8 @@ class VectorCalls:
             The rank that has the data.
         algorithm : str, optional
             One of ``collectives.algorithms.names("scatter")``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -173,10 +182,10 @@ class VectorCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._scatterv(x, out, counts, root, algorithm, True)
+        return self._scatterv(x, out, counts, root, algorithm, timeout, True)
 
     def iscatterv(
         self,
@@ -190,7 +199,7 @@ class VectorCalls:
         """Start a `scatterv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._scatterv(x, out, counts, root, algorithm, False)
+        request: _core.Request = self._scatterv(x, out, counts, root, algorithm, None, False)
         return request
 
     def reduce_scatterv(
@@ -203,13 +212,14 @@ class VectorCalls:
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the arrays of all ranks; each rank gets a part of the result, of its own length.
         Collective.
 
         Parameters
         ----------
-        x, op, algorithm, prescale, postscale
+        x, op, algorithm, prescale, postscale, timeout
             As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those of rank 0 first.
         out : array, optional
             Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
@@ -224,10 +234,12 @@ class VectorCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._reduce_scatterv(x, out, counts, op, algorithm, prescale, postscale, True)
+        return self._reduce_scatterv(
+            x, out, counts, op, algorithm, timeout, prescale, postscale, True
+        )
 
     def ireduce_scatterv(
         self,
@@ -244,7 +256,7 @@ class VectorCalls:
         Collective.
         """
         request: _core.Request = self._reduce_scatterv(
-            x, out, counts, op, algorithm, prescale, postscale, False
+            x, out, counts, op, algorithm, None, prescale, postscale, False
         )
         return request
 
@@ -256,6 +268,7 @@ class VectorCalls:
         *,
         receive_counts: Counts | None = None,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Send a part of each rank's array to each rank, each of a length of its own.
         Collective.
@@ -275,6 +288,8 @@ class VectorCalls:
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
             third rank: ``"direct"`` or ``"pairwise"``.
+        timeout : float, optional
+            As for `allreduce`.
 
         Returns
         -------
@@ -283,10 +298,10 @@ class VectorCalls:
 
         Raises
         ------
-        ArgumentError, UnsupportedTypeError, MPIError, MismatchError, StallError
+        CollectivesError
             As for `allreduce`.
         """
-        return self._alltoallv(x, counts, out, receive_counts, algorithm, True)
+        return self._alltoallv(x, counts, out, receive_counts, algorithm, timeout, True)
 
     def ialltoallv(
         self,
@@ -300,20 +315,28 @@ class VectorCalls:
         """Start an `alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._alltoallv(x, counts, out, receive_counts, algorithm, False)
+        request: _core.Request = self._alltoallv(
+            x, counts, out, receive_counts, algorithm, None, False
+        )
         return request
 
     def _allgatherv(
-        self, x: Any, out: Any, counts: Counts | None, algorithm: str | None, blocking: bool
+        self,
+        x: Any,
+        out: Any,
+        counts: Counts | None,
+        algorithm: str | None,
+        timeout: float | None,
+        blocking: bool,
     ) -> Any:
         with refusing(self._engine, "allgatherv"):
             shape = _core.shape(x)
             every = None if counts is None else self._given(counts)
         if every is None:
-            every = self._exchanged(prod(shape))
+            every = self._exchanged(prod(shape), timeout)
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
-            ALLGATHER, x, out, None, 0, algorithm, 1.0, 1.0, blocking, every, every, joined
+            ALLGATHER, x, out, None, 0, algorithm, timeout, 1.0, 1.0, blocking, every, every, joined
         )
 
     def _gatherv(
@@ -323,16 +346,17 @@ class VectorCalls:
         counts: Counts | None,
         root: int,
         algorithm: str | None,
+        timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "gatherv"):
             shape = _core.shape(x)
             every = None if counts is None else self._given(counts)
         if every is None:
-            every = self._exchanged(prod(shape))
+            every = self._exchanged(prod(shape), timeout)
         joined = _joined(shape, int(every.sum()))
         return self._engine.call_vector(
-            GATHER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, joined
+            GATHER, x, out, None, root, algorithm, timeout, 1.0, 1.0, blocking, every, every, joined
         )
 
     def _scatterv(
@@ -342,6 +366,7 @@ class VectorCalls:
         counts: Counts | None,
         root: int,
         algorithm: str | None,
+        timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "scatterv"):
@@ -355,12 +380,12 @@ class VectorCalls:
             every = None if counts is None else self._given(counts)
         if every is None:
             told = np.array([mine, prod(shape)], np.int64)
-            said = self._call(ALLGATHER, told, None, None, 0, None)
+            said = self._call(ALLGATHER, told, None, None, 0, None, timeout)
             with refusing(self._engine, "scatterv"):
                 every = _wanted(said[:, 0], int(said[root, 1]))
         part = _joined(shape, int(every[self.rank]))
         return self._engine.call_vector(
-            SCATTER, x, out, None, root, algorithm, 1.0, 1.0, blocking, every, every, part
+            SCATTER, x, out, None, root, algorithm, timeout, 1.0, 1.0, blocking, every, every, part
         )
 
     def _reduce_scatterv(
@@ -370,6 +395,7 @@ class VectorCalls:
         counts: Counts | None,
         op: Reduction,
         algorithm: str | None,
+        timeout: float | None,
         prescale: float,
         postscale: float,
         blocking: bool,
@@ -385,6 +411,7 @@ class VectorCalls:
             op,
             0,
             algorithm,
+            timeout,
             prescale,
             postscale,
             blocking,
@@ -400,6 +427,7 @@ class VectorCalls:
         out: Any,
         receive_counts: Counts | None,
         algorithm: str | None,
+        timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "alltoallv"):
@@ -409,7 +437,7 @@ class VectorCalls:
             if receive_counts is not None:
                 given = self._given(receive_counts, "receive_counts")
         if given is None or self._engine.agree is not None:
-            received = self._call(ALLTOALL, sent, None, None, 0, None)
+            received = self._call(ALLTOALL, sent, None, None, 0, None, timeout)
             if given is not None:
                 with refusing(self._engine, "alltoallv"):
                     _compare(given, received)
@@ -417,12 +445,24 @@ class VectorCalls:
             received = given
         joined = _joined(shape, int(received.sum()))
         return self._engine.call_vector(
-            ALLTOALL, x, out, None, 0, algorithm, 1.0, 1.0, blocking, sent, received, joined
+            ALLTOALL,
+            x,
+            out,
+            None,
+            0,
+            algorithm,
+            timeout,
+            1.0,
+            1.0,
+            blocking,
+            sent,
+            received,
+            joined,
         )
 
-    def _exchanged(self, mine: int) -> NDArray[np.int64]:
+    def _exchanged(self, mine: int, timeout: float | None) -> NDArray[np.int64]:
         """Return the count of each rank, of which this one knows its own."""
-        said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None)
+        said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None, timeout)
         every: NDArray[np.int64] = said.reshape(-1)
         return every
 

@@ -4,7 +4,8 @@ It knows the format of `program.pack` and nothing of how programs are made or pr
 happen next is drawn at random from a seeded generator: a message moves, a step runs, a rank posts
 its next round. A message moves only when both sides have posted it (a rendezvous), and reads its
 source at that moment, so that a program which overwrites what it still sends, or reads what has
-not arrived, gives a wrong result under some seed. What is published on a host stays as it was.
+not arrived, gives a wrong result under some seed. What is published on a host is a copy, or where
+the program says that it may be lent, the memory itself.
 
 A part of m elements is cut into blocks at ``m * k // cut``, a block of c elements into T segments
 at ``c * t // T``. Each segment runs the whole plan for itself. The blocks of a rank's input, output
@@ -23,6 +24,8 @@ from itertools import accumulate
 import numpy as np
 
 from collectives.program import (
+    APART,
+    IN_PLACE,
     MESSAGE_FIELDS,
     OPERAND_FIELDS,
     ROUND_FIELDS,
@@ -133,7 +136,9 @@ class _Machine:
         op: Op,
         seed: int,
         hosts: Hosts,
+        in_place: bool,
     ) -> None:
+        self.lends = IN_PLACE if in_place else APART
         self.host_of = {rank: host for host in hosts for rank in host}
         # By rank, segment and number; and the cursors that wait for it.
         self.published: dict[tuple[int, int, int], np.ndarray] = {}
@@ -241,7 +246,7 @@ class _Machine:
     def local(self, cursor: _Cursor) -> bool:
         """Run the next step if its operands are there; say whether it did."""
         step = cursor.steps[cursor.step]
-        dst_space, dst, publication, count, *home, after_sends, _, first, end = step
+        dst_space, dst, publication, count, *home, after_sends, _, lends, first, end = step
         operands = cursor.operands[first:end]
         if any(need in cursor.flying for _, _, _, need, _ in operands):
             return False
@@ -273,6 +278,9 @@ class _Machine:
             if (me, t, publication) in self.published:
                 raise Broken(f"rank {me} publishes {publication} twice")
             self.published[me, t, publication] = value.copy()
+            if lends & self.lends:  # it stays where it is, whatever becomes of it
+                space, place = (dst_space, dst) if dst_space != NOWHERE else operands[0][:2]
+                self.published[me, t, publication] = self.load(cursor, space, place, count)
             self.pool += self.waiting.pop((me, t, publication), [])
         cursor.step += 1
         return True
@@ -294,7 +302,9 @@ def packed_plans(
     """Return the plan of each rank, and its program."""
     plans = [compile(algorithm, p, r, root, merged=merged) for r in range(p)]
     local = {rank: host for host in hosts for rank in host}
-    return [(plan, pack(plan, whole=whole, local=local.get(plan.rank, ()))) for plan in plans]
+    return [
+        (plan, pack(plan, whole=whole, local=local.get(plan.rank, ()), lend=True)) for plan in plans
+    ]
 
 
 def equal(algorithm: Algorithm, p: int, size: int) -> list[int]:
@@ -372,7 +382,7 @@ def run(
         _Memory(plan, values, sizes, in_place)
         for (plan, _), values in zip(plans, inputs, strict=True)
     ]
-    _Machine([packed for _, packed in plans], memory, segments, op, seed, hosts).run()
+    _Machine([packed for _, packed in plans], memory, segments, op, seed, hosts, in_place).run()
     for r, each in enumerate(memory):
         if not each.intact():
             raise Broken(f"rank {r} changed its input")

@@ -31,6 +31,7 @@ ROOT = TESTS.parent
 LAUNCHING = (
     "test_processes.py",
     "test_endings.py",
+    "test_waits.py",
     "test_examples.py",
     "test_cli.py",
     "test_benchmarks.py",
@@ -42,6 +43,17 @@ PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 SIDE_BY_SIDE = ("-n", "2")
 LAUNCHED_SIDE_BY_SIDE = ("-n", "3")
+# How ranks talk in the suite, where that is not all through shared memory: by messages of MPI, or
+# as on two hosts.
+MESSAGES = {"COLLECTIVES_SHM": "0"}
+TWO_HOSTS = {"COLLECTIVES_TEST_HOSTS": "2"}
+TRANSPORTS = {
+    ("mpich", 3): MESSAGES,
+    ("mpich", 4): TWO_HOSTS,
+    ("openmpi", 2): MESSAGES,
+    ("openmpi", 5): TWO_HOSTS,
+    ("openmpi", 8): MESSAGES,
+}
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
 
 
@@ -132,9 +144,18 @@ class Run:
         """The suite under a launcher, for each MPI and number of ranks."""
         for family, python in self.python.items():
             for ranks in self.ranks:
-                print(f"$ [{family}] mpiexec -n {ranks} python -m pytest mpi", flush=True)
+                setting = TRANSPORTS.get((family, ranks), {})
+                words = " ".join(f"{name}={value}" for name, value in setting.items())
+                print(f"$ [{family}] {words} mpiexec -n {ranks} python -m pytest mpi", flush=True)
                 result = launch.on_ranks(
-                    python, ranks, *PYTEST, "mpi", deadline=MPI_DEADLINE, cwd=TESTS, echo=True
+                    python,
+                    ranks,
+                    *PYTEST,
+                    "mpi",
+                    deadline=MPI_DEADLINE,
+                    cwd=TESTS,
+                    env=setting,
+                    echo=True,
                 )
                 print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
                 self.judge(result, MPI_DEADLINE)

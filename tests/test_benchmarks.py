@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectives import algorithms
+from collectives.cli import parser, run
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
@@ -76,3 +79,24 @@ def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) ->
         assert row["stats"]["rounds"] == 5
         # The rounds are medians over ranks of blocks; what is reported of ranks is near to them.
         assert row["stats"]["min"] <= row["extra_info"]["median_us"] * 1e-6 <= row["stats"]["max"]
+
+
+def test_results_say_which_command_makes_them() -> None:
+    """The table names each file that is there, with the command that is in the file."""
+    folder = BENCHMARKS / "results"
+    table = dict(re.findall(r"\| `(.*?)` \| `(.*?)` \|", (folder / "README.md").read_text()))
+    assert len(table) >= 3
+    for name, command in table.items():
+        words = [word for word in shlex.split(command) if "=" not in word or word[0] == "-"]
+        options = parser().parse_args(run.joined(words[1:]))
+        assert words[0] == "collectives"
+        assert options.json == f"benchmarks/results/{name}"
+        assert options.peers
+    for path in folder.glob("*.json"):
+        document = json.loads(path.read_text())
+        assert document["command"] == table[path.name][table[path.name].index("collectives ") :]
+        for each in document["runs"]:
+            assert {"mpi", "thread_level", "gloo", "buffers"} <= set(each)
+            for row in each["rows"]:
+                assert {"state", "round_trip_ns", "limit_us", "of_limit", "ratios"} <= set(row)
+                assert not row["wrong"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -18,7 +20,20 @@ import numpy as np
 import pytest
 
 from collectives import algorithms, errors, reductions
-from collectives.cli import arguments, consistency, launcher, main, patterns, run, summary
+from collectives.cli import (
+    arguments,
+    consistency,
+    launcher,
+    main,
+    measure,
+    patterns,
+    plot,
+    report,
+    run,
+    state,
+    summary,
+)
+from collectives.cli.bench import COMMON
 from collectives.cli.operations import OPERATIONS
 from collectives.spec import COLLECTIVES
 
@@ -276,6 +291,98 @@ def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float
     }
 
 
+def measured(algorithm: str, us: float) -> Row:
+    return {
+        "entry": None if algorithm in (*measure.PEERS, measure.COPY) else measure.Entry(),
+        "algorithm": algorithm,
+        "chosen": "ring" if algorithm == "auto" else algorithm,
+        "seconds": [us * 1e-6, us * 1e-6],
+        "noise": 0.0,
+        "blocks": [us * 1e-6],
+        "wrong": 0,
+        "iterations": 5,
+    }
+
+
+def derived(nbytes: int) -> list[Row]:
+    contestants = (("MPI", 100.0), ("gloo", 400.0), ("auto", 50.0), (measure.COPY, 40.0))
+    rows = [measured(*each) for each in contestants]
+    dtype = np.dtype("float32")
+    return report.rows(rows, OPERATIONS["allreduce"], 2, nbytes, nbytes // 4, dtype, 100e-9)
+
+
+def test_times_are_held_against_all_peers_and_the_limit() -> None:
+    mpi, gloo, ours = derived(4 << 20)
+    assert [each["algorithm"] for each in (mpi, gloo, ours)] == ["MPI", "gloo", "auto"]
+    assert ours["ratios"] == pytest.approx({"MPI": 0.5, "gloo": 0.125})
+    assert ours["ratio"] == pytest.approx(0.5)
+    assert ours["best"]
+    assert not mpi["best"]
+    assert ours["limit_us"] == pytest.approx(40.0)
+    assert ours["of_limit"] == pytest.approx(0.8)
+    assert (ours["state"], ours["round_trip_ns"]) == ("near", pytest.approx(100.0))
+    small = derived(64)[2]
+    assert small["limit_us"] == pytest.approx(40.0)
+    assert small["of_limit"] is None, "what fits into a cache may be faster than a copy past it"
+
+
+def test_the_table_has_a_column_for_each_peer() -> None:
+    table = report.columns(measure.PEERS, True)
+    widths = {len(text) for text in report.title(table)}
+    texts = report.lines(derived(4 << 20), table)
+    assert {len(text.removesuffix(" *")) for text in texts} == widths
+    assert texts[2].split()[-5:] == ["0.50", "0.12", "40.00", "80", "*"]
+    without = report.lines(derived(64)[2:], report.columns(["MPI"], False))
+    assert without[0].split()[-1] == "0.50"
+
+
+def test_the_peers_have_a_table_of_their_own() -> None:
+    rows = [*derived(64), *derived(4 << 20)]
+    del rows[4]["ratios"]["gloo"], rows[5]["ratios"]["gloo"]
+    rows.pop(4)
+    run = {
+        "rows": rows,
+        "mpi": "some MPI",
+        "gloo": "some torch",
+        "thread_level": "single",
+        "ranks": 2,
+        "usable_cores": 2,
+    }
+    here = {"cpu": "some CPU", "commit": "abc", "collectives": "1.0"}
+    lines = summary.peer_lines(run, here)
+    assert "commit abc. gloo: some torch." in lines[0]
+    assert any(line.startswith("allreduce, float32: near; a flag") for line in lines)
+    assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
+    assert "| 64 | 50.00 | 100.00 | 400.00 | 0.50 | 0.12 | 40.00 |  |" in lines
+    assert "| 4 Mi | 50.00 | 100.00 |  | 0.50 |  | 40.00 | 80% |" in lines
+
+
+def test_the_state_tells_near_from_far() -> None:
+    assert state.name(None) is None
+    assert [state.name(ns * 1e-9) for ns in (100, 500, 20_000)] == ["near", "far", "busy"]
+    assert state.text([100e-9]) == "near; a flag from rank 0 to rank 1 and back takes 100 ns"
+    text = state.text([100e-9, 120e-9, 500e-9, None])
+    assert text.startswith("near at 2 of 3 sizes, far at 1 of 3 sizes; ")
+    assert text.endswith("takes 120 ns (from 100 to 500)")
+    assert "share no memory" in state.text([None])
+
+
+def test_the_peers_and_the_limit_are_lines_of_the_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plot.svg"
+    plot.plot([*derived(64), *derived(4 << 20)], str(path), "caption")
+    text = path.read_text()
+    for label in ("MPI", "gloo", "auto", "limit: a copy"):
+        assert f"<!-- {label} -->" in text
+
+
+def test_consistency_leaves_other_libraries_out() -> None:
+    rows = [row("allreduce", 8, 8.0), row("reduce", 8, 9.0), row("reduce", 8, 1.0, "gloo")]
+    judged = consistency.judge(rows, 1.1)
+    assert [each["left_us"] for each in judged["violations"]["ours"]] == [9.0]
+    assert judged["checked"]["MPI"] == 0
+
+
 def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
     rows = [
         row("barrier", 0, 9.0),
@@ -496,8 +603,104 @@ def test_bench_prunes_and_prints_a_summary() -> None:
 
 
 @pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("name", [None, "gloo"])
+def test_bench_measures_peers(name: str | None, tmp_path: Path) -> None:
+    """With torch, if it is here, and without."""
+    path = tmp_path / "bench.json"
+    words = "bench --peers -n 2 -b 8 -e 1M -f 131072 --iters 2 --repeat 1 --markdown"
+    more = {}
+    if name is None:  # a torch that is not there, whatever is installed
+        (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No torch', name='torch')")
+        more["PYTHONPATH"] = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    elif importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    done = command(*words.split(), "--json", str(path), **more)
+    assert done.returncode == 0, done.stderr
+    ran = json.loads(path.read_text())["runs"][0]
+    labels = {each["algorithm"] for each in ran["rows"]}
+    names = {each["collective"] for each in ran["rows"]}
+    assert "# gloo: " + ran["gloo"] in done.stdout
+    if name is None:
+        assert ran["gloo"] == "left out, torch is not installed"
+        assert labels == {"MPI", "auto"}
+        assert "| bytes | ours | MPI | x MPI | limit | reached |" in done.stdout
+    else:
+        assert labels == {"MPI", "gloo", "auto"}
+        assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in done.stdout
+        for each in names:
+            have = {row["algorithm"] for row in ran["rows"] if row["collective"] == each}
+            assert have == labels, each
+    assert names == {*COMMON}
+    assert done.stdout.count("# state: ") == len(names)
+    for each in ran["rows"]:
+        assert each["state"] in ("near", "far", "busy")
+        assert each["round_trip_ns"] > 0
+        assert (each["limit_us"] is None) == (each["collective"] == "barrier")
+        assert (each["of_limit"] is None) == (each["bytes"] < 1 << 20)
+        assert each["wrong"] == (None if each["collective"] == "barrier" else 0)
+
+
+@pytest.mark.usefixtures("mpi")
+def test_torch_is_not_imported_without_a_wish(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    words = "bench allreduce -n 2 -b 8 -e 8 --iters 1 --repeat 1"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = command(*words.split(), PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "gloo" not in done.stdout
+    assert "limit" not in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
+def test_bench_on_arrays_in_shared_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    words = "bench all -n 2 -b 8 -e 64K -f 8192 --iters 2 --repeat 1 --buffers shared"
+    done = command(*words.split(), "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    ran = json.loads(path.read_text())["runs"][0]
+    assert ran["buffers"] == "shared"
+    assert {each["wrong"] for each in ran["rows"] if each["collective"] != "barrier"} == {0}
+    done = command(*words.split(), COLLECTIVES_SHM="0")
+    assert done.returncode == 2
+    assert "--buffers is shared, and the ranks share no memory" in done.stderr
+
+
+@pytest.mark.usefixtures("mpi")
+def test_bench_without_shared_memory_says_so() -> None:
+    words = "bench barrier -n 2 --iters 1 --repeat 1"
+    done = command(*words.split(), COLLECTIVES_SHM="0")
+    assert done.returncode == 0, done.stderr
+    assert "# state: ranks 0 and 1 share no memory" in done.stdout
+
+
+@pytest.mark.usefixtures("mpi")
 def test_doctor_finds_nothing() -> None:
-    done = command("doctor")
+    done = command("doctor", COLLECTIVES_SHM_SPINS="123")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("allreduce right") == 2
     assert "No problem found." in done.stdout
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
+    assert "shared memory 2 ranks share " in done.stdout
+    assert re.fullmatch(r"(near|far|busy); a flag .* takes \d+ ns", facts["flags"])
+    assert re.search(r"[\d.]+ GB/s by one rank, [\d.]+ GB/s by each of two", facts["copies"])
+    assert "for 2 ranks" in facts["affinity"]
+    assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
+    for name in ("", "_LANE", "_LIMIT", "_STORES"):
+        assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize(
+    ("name", "value", "status", "text"),
+    [
+        ("COLLECTIVES_SHM", "0", 0, "shared memory none: COLLECTIVES_SHM is 0"),
+        ("COLLECTIVES_SHM", "file", 0, "(file), "),
+        ("COLLECTIVES_SHM_LIMIT", "1000", 1, "shared memory PROBLEM: the ranks of this host"),
+        ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of looks, or unset it"),
+        ("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
+    ],
+)
+def test_doctor_knows_the_settings_of_memory(name: str, value: str, status: int, text: str) -> None:
+    done = command("doctor", **{name: value})
+    assert done.returncode == status, done.stdout + done.stderr
+    assert text in done.stdout

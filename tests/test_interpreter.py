@@ -9,7 +9,7 @@ from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, 
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
-from collectives.program import pack
+from collectives.program import APART, IN_PLACE, STEP_FIELDS, pack
 from collectives.schedule import Round, compile
 from collectives.spec import COLLECTIVES
 
@@ -216,7 +216,7 @@ def fresh_plans():
 def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
     """The interpreter is only a reference if it shows what a plan without waits would do."""
 
-    def impatient(plan, *, whole, local):
+    def impatient(plan, *, whole, local, lend):
         rounds = [
             Round(each.messages, [step._replace(after_sends=False) for step in each.steps])
             for each in plan.rounds
@@ -237,7 +237,7 @@ def test_impatient_plans_go_wrong(monkeypatch, fresh_plans):
 def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     """Homes say how long blocks are: with those of others, vector forms cannot run."""
 
-    def misplaced(plan, *, whole, local):
+    def misplaced(plan, *, whole, local, lend):
         made = pack(plan, whole=whole)
         if made.messages and plan.rank == 1:
             made.messages[6] = (made.messages[6] + 1) % 3
@@ -248,6 +248,36 @@ def test_a_message_of_the_wrong_length_is_seen(monkeypatch, fresh_plans):
     inputs = [np.arange(n) for n in (1, 2, 3)]
     with pytest.raises(Broken, match=r"rank 1: . elements where . belong"):
         run(algorithm, inputs, 0, np.add, [1, 2, 3])
+
+
+def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
+    """In place, an all-to-all overwrites what others may not have read yet: it may not lend."""
+
+    def generous(plan, *, whole, local, lend):
+        made = pack(plan, whole=whole, local=local, lend=lend)
+        assert not made.steps[STEP_FIELDS - 3] & IN_PLACE
+        assert made.steps[STEP_FIELDS - 3] & APART
+        made.steps[STEP_FIELDS - 3] |= IN_PLACE
+        return made
+
+    monkeypatch.setattr("interpreter.pack", generous)
+    algorithm = algorithms.get("allreduce", "all_to_all")
+    inputs = [np.arange(5) + 10**r for r in range(3)]
+    right = [
+        np.array_equal(parts[0], sum(inputs))
+        for seed in range(20)
+        for parts in run_on(algorithm, inputs, 0, np.add, [5], hosts=1, in_place=True, seed=seed)
+    ]
+    assert not all(right)
+
+
+def test_a_two_shot_allreduce_lends_in_place():
+    """What a rank overwrites last has been read by then: its reader's own block came after."""
+    plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
+    steps = pack(plan, whole=True, local=range(4), lend=True).steps
+    rows = [steps[i : i + STEP_FIELDS] for i in range(0, len(steps), STEP_FIELDS)]
+    lends = [row[STEP_FIELDS - 3] for row in rows if row[2] >= 0]
+    assert lends == [APART | IN_PLACE] * 4
 
 
 def test_a_deadlock_is_named():

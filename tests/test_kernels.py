@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from collectives import _core, reductions
+from collectives.errors import ArgumentError, BufferError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 BOOL = [np.dtype(bool)]
@@ -296,3 +297,25 @@ def test_the_selected_isa_is_reported_and_an_unknown_one_changes_nothing():
     with pytest.raises((TypeError, ValueError)):
         _core.kernels_select("mmx")
     assert _core.kernels_isa() == ISAS[-1]
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000, 100_003])
+@pytest.mark.parametrize("offset", [0, 1, 63, 64])
+def test_a_copy_past_the_cache_is_a_copy(n, offset):
+    src = np.arange(n + 3, dtype=np.uint8)[3:]
+    memory = np.full(n + 128, 7, np.uint8)
+    out = memory[offset : offset + n]
+    assert _core.stream_copy(out, src) is out
+    assert (out == src).all()
+    assert (memory[:offset] == 7).all()
+    assert (memory[offset + n :] == 7).all()
+
+
+def test_a_copy_past_the_cache_has_conditions():
+    x = np.zeros(100)
+    with pytest.raises(ArgumentError, match="same dtype and number"):
+        _core.stream_copy(x, np.zeros(99))
+    with pytest.raises(ArgumentError, match="same dtype and number"):
+        _core.stream_copy(x, np.zeros(100, np.float32))
+    with pytest.raises(BufferError, match="dst overlaps src"):
+        _core.stream_copy(x[:60], x[40:])

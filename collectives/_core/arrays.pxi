@@ -291,3 +291,18 @@ def scale(out, src, double factor, dtype=None):
     with nogil:
         scales[code](dst.data, a.data, factor, dst.count)
     return kept_out
+
+
+def stream_copy(dst, src):
+    """Copy an array past the cache, as far as this machine can. Local."""
+    cdef View to, origin
+    kept_dst = view_of(dst, &to, "dst", True)
+    keep = view_of(src, &origin, "src", False)
+    if to.count != origin.count or to.dtype != origin.dtype:
+        raise ArgumentError("dst and src must have the same dtype and number of elements")
+    if overlap(&to, &origin):
+        raise BufferError("dst overlaps src; pass arrays that share no memory")
+    with nogil:
+        cc_stream(to.data, origin.data, to.count * to.itemsize)
+        cc_fence_streams()
+    return kept_dst

@@ -22,9 +22,12 @@ cdef enum:
     BRIEF = 64  # spins with the GIL held
     LEARNED = 4 << 20  # bytes from which on it is learned how to store payloads
     STREAMED = 24 << 20  # bytes from which on a result does not stay in the cache
+    LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
+
+cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 
 
 @cython.final
@@ -68,6 +71,7 @@ cdef struct Call:
     uint64_t checksum  # of the counts of a vector form
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
+    double timeout  # seconds, or COMMON
 
 
 cdef void prescale(const Call *call) noexcept:
@@ -89,6 +93,28 @@ cdef double converted(value, str name) except? -1.0:
         return value
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
+
+
+cdef inline double deadline_of(timeout) except? -2.0:
+    return COMMON if timeout is None else seconds(timeout)
+
+
+cpdef double seconds(value, str name="timeout") except? -2.0:
+    """Return a deadline, which is a positive number of seconds. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none.
+    """
+    cdef double number
+    try:
+        number = value
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not number > 0:
+        raise ArgumentError(f"{name} is {value!r}, and must be a positive number of seconds")
+    return number
 
 
 cdef bint is_copy(kept, x):

@@ -97,7 +97,7 @@ cdef class Engine:
         return False
 
     def call(
-        self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0,
+        self, int kind, x, out, op, root, algorithm, timeout=None, prescale=1.0, postscale=1.0,
         bint blocking=True,
     ):
         """Run a collective; return its result, or a Request where it is not `blocking`."""
@@ -107,24 +107,25 @@ cdef class Engine:
         cdef str text = None
         call.kind = kind
         call.planned = False
+        call.timeout = COMMON
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         if self.agree is None:
-            keep = self.check(&call, x, out, op, root, prescale, postscale)
+            keep = self.check(&call, x, out, op, root, timeout, prescale, postscale)
             choice = self.choice(&call, algorithm)
         else:
             try:
-                keep = self.check(&call, x, out, op, root, prescale, postscale)
+                keep = self.check(&call, x, out, op, root, timeout, prescale, postscale)
                 choice = self.choice(&call, algorithm)
             except Exception as error:
-                self.refuse(COLLECTIVES[kind], error)
+                self.refuse(COLLECTIVES[kind], error, call.timeout)
                 raise
             text = self.describe(&call, op, choice)
         return self.launch(&call, choice, keep, blocking, text)
 
     def call_vector(
-        self, int kind, x, out, op, root, algorithm, prescale, postscale, bint blocking,
+        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
         const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
     ):
         """Run the vector form of a collective, in which each part has a count of its own.
@@ -138,17 +139,20 @@ cdef class Engine:
         cdef str text = None
         call.kind = kind
         call.planned = False
+        call.timeout = COMMON
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         call.counts = &counts[0]
         call.receive_counts = &receive_counts[0]
         try:
-            keep = self.check_vector(&call, x, out, op, root, prescale, postscale, shape)
+            keep = self.check_vector(
+                &call, x, out, op, root, timeout, prescale, postscale, shape
+            )
             choice = self.choice(&call, algorithm)
         except Exception as error:
             if self.agree is not None:
-                self.refuse(COLLECTIVES[kind] + "v", error)
+                self.refuse(COLLECTIVES[kind] + "v", error, call.timeout)
             raise
         if self.agree is not None:
             text = self.describe(&call, op, choice)
@@ -159,7 +163,7 @@ cdef class Engine:
         cdef Call call
         call.kind = kind
         call.planned = False
-        self.check(&call, x, None, op, 0, prescale, postscale)
+        self.check(&call, x, None, op, 0, None, prescale, postscale)
         self.choice(&call, algorithm)
 
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
@@ -172,7 +176,7 @@ cdef class Engine:
         call.kind = kind
         call.planned = True
         planned.engine = self
-        planned.keep = self.check(call, x, out, op, root, prescale, postscale)
+        planned.keep = self.check(call, x, out, op, root, None, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
         planned.text = self.describe(call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
@@ -184,7 +188,7 @@ cdef class Engine:
         planned.prepare()
         return planned
 
-    def exchange(self, Plan plan, x, out, int tag, bint blocking, cut):
+    def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut):
         """Send `x`, receive `out`, or do both, as the plan says.
 
         Other threads are not kept out: one may send what another waits for. What is too large for
@@ -200,6 +204,7 @@ cdef class Engine:
         check_caller()
         if self.broken is not None:
             raise CommunicatorError(self.broken)
+        call.timeout = deadline_of(timeout)
         call.x = View(NULL, 0, 1, 0)
         call.out = View(NULL, 0, 1, 0)
         if x is not None:
@@ -240,7 +245,7 @@ cdef class Engine:
         self.restart(op, tag)
         if not blocking:
             return Request(self, plan, keep).start(op)
-        self.run(op, plan, keep)
+        self.run(op, plan, keep, call.timeout)
         op.next = self.idle
         self.idle = op
         return out
@@ -258,7 +263,7 @@ cdef class Engine:
             if not blocking:
                 make_room()
             if text is not None:
-                self.agree(self.name(call), text, True)
+                self.agree(self.name(call), text, True, self.deadline(call.timeout))
             if call.prescale != 1.0:
                 keep = self.scratch(call, keep)
                 prescale(call)
@@ -267,7 +272,7 @@ cdef class Engine:
             self.restart(op, -1)
             if not blocking:
                 return Request(self, choice.plan, keep).start(op)
-            self.run(op, choice.plan, keep)
+            self.run(op, choice.plan, keep, call.timeout)
             op.next = self.idle
             self.idle = op
         finally:
@@ -275,22 +280,29 @@ cdef class Engine:
                 leave(&self.queue)
         return finished(keep[0])
 
-    cdef int refuse(self, str name, error) except -1:
+    cdef int refuse(self, str name, error, double timeout) except -1:
         """Tell the other ranks that this one has refused its own call."""
         with self:
-            self.agree(name, f"{type(error).__name__}: {error}", False)
+            self.agree(
+                name, f"{type(error).__name__}: {error}", False, self.deadline(timeout)
+            )
         return 0
+
+    cdef inline double deadline(self, double timeout) noexcept:
+        """Return the seconds that a call may wait."""
+        return self.timeout if timeout == COMMON else timeout
 
     cdef str name(self, const Call *call):
         return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
 
-    cdef tuple check(self, Call *call, x, out, op, root, prescale, postscale):
+    cdef tuple check(self, Call *call, x, out, op, root, timeout, prescale, postscale):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
         cdef int kind = call.kind
         cdef bint moves = not self.reduces[kind]
         cdef int divisor
         call.counts = NULL
         call.checksum = 0
+        call.timeout = deadline_of(timeout)
         call.prescale = factor_of(prescale, "prescale")
         call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0
@@ -355,7 +367,7 @@ cdef class Engine:
         return call.part,
 
     cdef tuple check_vector(
-        self, Call *call, x, out, op, root, prescale, postscale, shape,
+        self, Call *call, x, out, op, root, timeout, prescale, postscale, shape,
     ):
         """Check the arguments of a vector form, as `check` does; the counts are in the call."""
         cdef int kind = call.kind
@@ -363,6 +375,7 @@ cdef class Engine:
         cdef int64_t total = 0
         cdef int64_t wanted
         cdef int r
+        call.timeout = deadline_of(timeout)
         call.prescale = factor_of(prescale, "prescale")
         call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0
@@ -588,6 +601,7 @@ cdef class Engine:
         op.status = RUNNING
         op.live = op.window
         op.pending = 0
+        op.lent = 0
         op.failure = NO_FAILURE
         op.has_warned = 0
         for k in range(op.window):
@@ -607,7 +621,7 @@ cdef class Engine:
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
-            self.segment.check_end()
+            self.check_host()
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
@@ -620,7 +634,7 @@ cdef class Engine:
             segment.blocked = segment.next
         return 0
 
-    cdef int run(self, Operation *op, Plan plan, keep) except -1:
+    cdef int run(self, Operation *op, Plan plan, keep, double timeout) except -1:
         """Wait for an operation, most of the time without the GIL; look around at times."""
         cdef Status status = RUNNING
         cdef double start = 0
@@ -640,7 +654,7 @@ cdef class Engine:
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
-                    error = self.trouble(op, plan, now() - start)
+                    error = self.trouble(op, plan, now() - start, timeout)
                 except BaseException:  # also a warning that is an error
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
@@ -661,26 +675,24 @@ cdef class Engine:
         """Return how often a wait polls before it gives way to other processes."""
         return self.spins if op.plan.slots == 0 else self.patience
 
-    cdef object trouble(self, Operation *op, Plan plan, double waited):
+    cdef object trouble(self, Operation *op, Plan plan, double waited, double timeout):
         """Return the error of an operation for which what it waits for will not come, or not in
         time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
         """
-        cdef bint shares = self.segment is not None and op.call != NO_CALL
+        cdef double deadline = self.deadline(timeout)
         try:
-            if shares:
+            if self.segment is not None and op.call != NO_CALL:
                 self.segment.check_calls(op.call, op.what)
-            if waited > self.timeout:
-                return self.stall(op, plan)
-            if shares:
-                why = self.segment.why()
-                # Who sees it for itself, or soon will, says it in its own words.
-                if why == LOST:
-                    self.check_peers(op, plan)
-                    if op.status != RUNNING:
-                        return None
-                if not (why == GAVE_UP_WAITING and waited + NEARLY > self.timeout):
-                    self.segment.check_end()
+            if waited > deadline:
+                return self.stall(op, plan, deadline)
+            if self.segment is not None:
                 self.check_peers(op, plan)
+                if op.status != RUNNING:
+                    return None
+                # Who soon has waited for as long as another says itself for whom.
+                why = self.segment.why()
+                if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
+                    self.segment.check_end()
         except CollectivesError as error:
             return error
         if waited > self.warning and not op.has_warned:
@@ -707,12 +719,22 @@ cdef class Engine:
         awaited = waited_for(op, self.segment)
         for rank, pid, in_order in gone:
             if not in_order or rank in awaited:
+                if in_order:
+                    self.segment.check_end()  # what somebody said before that says more
                 how = "has left" if in_order else "has died"
                 raise PeerLostError(
                     f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {self.rank} "
                     f"waits: {waiting(op, self.segment)}"
                 )
         return 0
+
+    def check_host(self):
+        """Raise if a rank of this host has given up or died. Local."""
+        if self.segment is not None:
+            for rank, pid, in_order in self.segment.lost():
+                if not in_order:
+                    raise PeerLostError(f"rank {rank} (process {pid}) has died")
+            self.segment.check_end()
 
     cdef str situation(self, Operation *op):
         """Say what an operation waits for, and what the ranks of this host are doing."""
@@ -765,32 +787,14 @@ cdef class Engine:
             parts.append(f"postscale={call.postscale:g}")
         return ", ".join(parts)
 
-    cdef object stall(self, Operation *op, Plan plan):
+    cdef object stall(self, Operation *op, Plan plan, double deadline):
         """Return the exception for an operation whose time is up; abandon it afterwards."""
         return StallError(
-            f"{title(plan)}: rank {self.rank} waited {self.timeout:g} s: {self.situation(op)}"
+            f"{title(plan)}: rank {self.rank} waited {deadline:g} s: {self.situation(op)}"
         )
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""
-        if op.failure == MISMATCHED:
-            try:
-                self.segment.disagree(op.call)
-            except CollectivesError as error:
-                self.abandon(op, plan, keep, "failed in")
-                return error
-        if op.failure == FOLD_RAISED:
-            error = (<UserFold>op.user).error
-            self.abandon(op, plan, keep, "failed in", error)
-            return error
-        self.abandon(op, plan, keep, "failed in")
-        where = f"{title(plan)}: rank {self.rank}, round {op.round + 1}"
-        if op.failure == WRONG_LENGTH:
-            got = "more" if op.got < 0 else f"{op.got}"
-            return MismatchError(
-                f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the "
-                f"ranks did not call the same collective with the same count and dtype "
-                f"(COLLECTIVES_VALIDATE=1 says who)"
-            )
-        peer = f", peer {op.peer}" if op.peer >= 0 else ""
-        return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+        error = failure_of(self, op, plan)
+        self.abandon(op, plan, keep, "failed in", error)
+        return error

@@ -104,6 +104,8 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef const Operand *operand
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
+    cdef char *lent = NULL
+    cdef int window = 0
     cdef int i
     a_pass.n = step.operands_end - step.operand
     for i in range(a_pass.n):
@@ -128,22 +130,44 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
         line = cc_line_of(op.segment, op.segment.me, page, step.publication)
         a_pass.publication = line.payload
         if n * op.itemsize > CC_INLINE:
-            a_pass.publication = (
-                cc_buffer_of(op.segment, buffer_number(op, cursor.segment))
-                + step.publication * op.stride
-            )
-            a_pass.stream_publication = op.stream_payloads
-    if n:
+            lent = lendable(op, step, &a_pass, n * op.itemsize, &window)
+            a_pass.publication = NULL
+            if lent == NULL:
+                a_pass.publication = (
+                    cc_buffer_of(op.segment, buffer_number(op, cursor.segment))
+                    + step.publication * op.stride
+                )
+                a_pass.stream_publication = op.stream_payloads
+    if n and (a_pass.dst != NULL or a_pass.publication != NULL):
         if op.fold != NULL or a_pass.n == 1:
             cc_combine(&a_pass, op.fold, n, op.itemsize)
         elif combine_by_user(op, cursor, &a_pass, n):
             fail(op, FOLD_RAISED, 0, -1, cursor.round)
             return -1
     if line != NULL:
-        if a_pass.stream_publication:
+        if a_pass.stream_publication or (lent != NULL and a_pass.stream_dst):
             cc_fence_streams()
-        cc_publish(op.segment, line, page, op.said, a_pass.publication, n * op.itemsize)
+        if lent == NULL:
+            lent = a_pass.publication
+        else:
+            op.lent = 1
+        cc_publish(op.segment, line, page, op.said, window, lent, n * op.itemsize)
     return 0
+
+
+cdef inline char *lendable(
+    const Operation *op, const Step *step, const cc_pass *a_pass, int64_t nbytes, int *window
+) noexcept nogil:
+    """Return the caller's memory that a step may publish as it is, or NULL; and its window."""
+    cdef int space = step.dst_space
+    if not step.lends & op.way or nbytes < LENT or a_pass.scale != NULL:
+        return NULL
+    if space == NOWHERE:
+        space = op.plan.operands[step.operand].space
+    window[0] = op.windows[space]
+    if window[0] == 0:
+        return NULL
+    return a_pass.dst if a_pass.dst != NULL else <char *>a_pass.sources[0]
 
 
 cdef int combine_by_user(
@@ -408,6 +432,8 @@ cdef Status advance(Operation *op) noexcept nogil:
             if op.cursors[k].segment >= 0 and move(op, k):
                 return op.status
         if op.live == 0:
+            if op.lent and not cc_all_finished(op.segment, op.page + op.segments):
+                return RUNNING
             if op.stream:
                 cc_fence_streams()
             op.status = DONE

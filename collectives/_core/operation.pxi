@@ -8,7 +8,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     # Where ranks do not know each other's counts, they could not agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
     cdef bint fits = True
-    op.segment = &engine.segment.c if plan.lines else NULL
+    op.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
     op.call = NO_CALL
     op.comm = engine.comm
     op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
@@ -46,9 +46,18 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.habit = -1
     if call.nbytes >= LEARNED and engine.stores == 0:
         op.habit = 2 * call.kind + op.stream
+    op.windows[0] = op.windows[1] = op.way = 0
+    if op.segment != NULL and op.segment.nwindows > 1:
+        find_windows(op, call)
     op.stream_payloads = engine.stores == 2
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
+    if plan.room and op.stride > plan.room:
+        release(op)
+        raise ArgumentError(
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
+            f"time (COLLECTIVES_SHM_LANE)"
+        )
     op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
     op.span = plan.span
     op.slots = op.window * op.plan.slots
@@ -56,6 +65,17 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         release(op)
         raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
     return 0
+
+
+cdef void find_windows(Operation *op, const Call *call) noexcept:
+    """Note which of the caller's arrays are in shared memory, and whether they are one."""
+    op.way = 2 if overlap(&call.x, &call.out) else 1
+    if op.scale != NULL and not op.scaled:  # which happens at the end of a segment, where they lie
+        return
+    if op.input == call.x.data and call.x.count:
+        op.windows[0] = cc_window_of(op.segment, op.input, call.x.count * call.x.itemsize)
+    if call.out.count:
+        op.windows[1] = cc_window_of(op.segment, op.output, call.out.count * call.out.itemsize)
 
 
 cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:

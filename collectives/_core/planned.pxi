@@ -5,8 +5,9 @@ cdef class PlannedCall:
     """A collective with its arguments, made by `Communicator.plan`, to be run any number of times.
     Collective, as the collective that it runs.
 
-    Call it, or ``start()`` it and ``wait()``. It holds its buffers: each run reads the input as it
-    is then, and writes the same output, which is what it returns.
+    Call it, or ``start()`` it and ``wait()``; both take the ``timeout`` of this run, as the
+    collective does. It holds its buffers: each run reads the input as it is then, and writes the
+    same output, which is what it returns.
     """
 
     cdef Engine engine
@@ -36,7 +37,7 @@ cdef class PlannedCall:
         self.op = op
         return 0
 
-    cdef int begin(self) except -1:
+    cdef int begin(self, double timeout) except -1:
         """Put the operation at its start."""
         if self.engine.broken is not None:
             raise CommunicatorError(self.engine.broken)
@@ -44,18 +45,21 @@ cdef class PlannedCall:
             raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
         self.request = None
         if self.engine.agree is not None:
-            self.engine.agree(COLLECTIVES[self.call.kind], self.text, True)
+            self.engine.agree(
+                COLLECTIVES[self.call.kind], self.text, True, self.engine.deadline(timeout)
+            )
         if self.call.prescale != 1.0:
             prescale(&self.call)
         self.engine.restart(self.op, -1)
         return 0
 
-    def __call__(self):
+    def __call__(self, timeout=None):
+        cdef double deadline = deadline_of(timeout)
         check_caller()
         enter(&self.engine.queue)
         try:
-            self.begin()
-            self.engine.run(self.op, self.choice.plan, self.keep)
+            self.begin(deadline)
+            self.engine.run(self.op, self.choice.plan, self.keep, deadline)
         finally:
             leave(&self.engine.queue)
         return self.keep[0]
@@ -78,7 +82,7 @@ cdef class PlannedCall:
         enter(&self.engine.queue)
         try:
             make_room()
-            self.begin()
+            self.begin(COMMON)
             self.request = Request(self.engine, self.choice.plan, self.keep)
             self.request.owner = self
             self.request.start(self.op)
@@ -96,16 +100,21 @@ cdef class PlannedCall:
         """
         return self.started().test()
 
-    def wait(self):
+    def wait(self, timeout=None):
         """Wait for the run that was started, and return its result.
         Local: the ranks that it waits for have to start it too.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As for `Request.wait`.
 
         Raises
         ------
         CommunicatorError
             If nothing was started.
         """
-        return self.started().wait()
+        return self.started().wait(timeout)
 
     cdef Request started(self):
         if self.request is None:

@@ -120,10 +120,10 @@ cdef class Request:
             self.engine.idle = op
         return 0
 
-    cdef int look_around(self, double waited) except -1:
+    cdef int look_around(self, double waited, double timeout) except -1:
         """End the operation if what it waits for will not come, or not in time."""
         cdef Operation *op = self.op
-        error = None if op == NULL else self.engine.trouble(op, self.plan, waited)
+        error = None if op == NULL else self.engine.trouble(op, self.plan, waited, timeout)
         if error is None or self.op == NULL:
             return 0
         self.waiters += 1
@@ -146,7 +146,7 @@ cdef class Request:
 
         Raises
         ------
-        MPIError, MismatchError
+        MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
         check_caller()
@@ -160,9 +160,15 @@ cdef class Request:
             raise self.error
         return self.op == NULL or self.op.status == DONE
 
-    def wait(self):
+    def wait(self, timeout=None):
         """Wait until the operation is complete; return its result.
         Local, but it waits for what the other ranks do.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds from now after which it raises `StallError`; by default the communicator's. Use
+            `test` to look whether the operation is complete and go on if not.
 
         Returns
         -------
@@ -171,12 +177,15 @@ cdef class Request:
 
         Raises
         ------
+        ArgumentError
+            If `timeout` is not a positive number. The operation goes on.
         StallError
             If the deadline passes; the communicator is broken then.
-        MPIError, MismatchError
+        MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
         cdef double start, limit
+        cdef double deadline = deadline_of(timeout)
         cdef int patience = 0
         cdef int looks = 0
         check_caller()
@@ -191,7 +200,7 @@ cdef class Request:
             self.waiters -= 1
             if self.op.status == RUNNING:
                 PyErr_CheckSignals()
-                self.look_around(limit - start)
+                self.look_around(limit - start, deadline)
                 looks += 1
         self.settle()
         if self.error is not None:

@@ -27,14 +27,17 @@ enum {
     CC_TEXT = 1536,  /* bytes of what a rank says when it gives up */
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
     CC_PAGE = 4096,
-    CC_HABITS = 64
+    CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
+    CC_HABITS = 64,
+    CC_WINDOWS = 4096,
+    CC_OFFSET_BITS = 48
 };
 
 /* One publication. */
 typedef struct {
     uint64_t seq;      /* its page + 1 */
     uint64_t what[3];  /* what is called: the fingerprint */
-    uint64_t offset;   /* of the payload from the start of the segment */
+    uint64_t offset;   /* of the payload in a window, whose number is in the highest 16 bits */
     uint64_t nbytes;
     char payload[CC_INLINE];
 } cc_publication;
@@ -52,6 +55,8 @@ typedef struct {
     int64_t pid;
     int64_t gone;                       /* whether the rank has left in good order */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
+    _Alignas(CC_LINE) uint64_t ping; /* whom a round trip is with, from bit CC_TO on, and its number */
+    _Alignas(CC_LINE) uint64_t pong; /* the same, of the last one that was answered */
 } cc_rank_area;
 
 typedef struct {
@@ -68,6 +73,14 @@ typedef struct {
 typedef struct {
     double cached, streamed; /* lowest of late, or 0 if it was not seen */
 } cc_habit;
+
+/* Shared memory, as this process sees it: window 0 is the segment, the others are what callers have
+ * asked for; `mine` is what is this rank's of it. */
+typedef struct {
+    char *base;
+    char *mine;
+    size_t nbytes; /* of `mine` */
+} cc_window;
 
 /* What one process knows of a segment. */
 typedef struct {
@@ -87,6 +100,8 @@ typedef struct {
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
     cc_habit habits[CC_HABITS];
+    cc_window *windows;
+    int nwindows;
 } cc_segment;
 
 /* ---- words that others read or write -------------------------------------------------------- */
@@ -165,7 +180,8 @@ static size_t cc_segment_bytes(int p, int nlines, int64_t lane_bytes)
     return cc_buffers_at(p, nlines) + (size_t)p * CC_LANES * lane_bytes;
 }
 
-static void cc_segment_open(cc_segment *s, void *memory, int p, int me, int nlines, int64_t lane_bytes)
+/* Returns 0, or -1 without memory. */
+static int cc_segment_open(cc_segment *s, void *memory, int p, int me, int nlines, int64_t lane_bytes)
 {
     char *base = (char *)memory;
     memset(s, 0, sizeof *s);
@@ -178,6 +194,25 @@ static void cc_segment_open(cc_segment *s, void *memory, int p, int me, int nlin
     s->me = me;
     s->nlines = nlines;
     s->lane_bytes = lane_bytes;
+    s->windows = (cc_window *)calloc(CC_WINDOWS, sizeof *s->windows);
+    if (!s->windows)
+        return -1;
+    s->windows[0].base = base;
+    s->nwindows = 1;
+    return 0;
+}
+
+static void cc_segment_close(cc_segment *s) { free(s->windows); }
+
+/* The window in which this rank owns some memory, or 0. */
+static inline int cc_window_of(const cc_segment *s, const char *data, size_t nbytes)
+{
+    for (int i = s->nwindows - 1; i > 0; --i) {
+        const cc_window *w = &s->windows[i];
+        if (data >= w->mine && data + nbytes <= w->mine + w->nbytes)
+            return i;
+    }
+    return 0;
 }
 
 static inline cc_publication *cc_line_of(const cc_segment *s, int rank, uint64_t page, int publication)
@@ -233,17 +268,19 @@ static inline const cc_publication *cc_published(const cc_segment *s, int rank, 
 
 static inline const char *cc_payload(const cc_segment *s, const cc_publication *line)
 {
-    return line->nbytes <= CC_INLINE ? line->payload : (const char *)s->shared + line->offset;
+    const uint64_t offset = line->offset & (((uint64_t)1 << CC_OFFSET_BITS) - 1);
+    return line->nbytes <= CC_INLINE ? line->payload
+                                     : s->windows[line->offset >> CC_OFFSET_BITS].base + offset;
 }
 
-/* Show a publication of `nbytes`, whose payload is in its place. */
+/* Show a publication of `nbytes`, whose payload is in its place in a window. */
 static inline void cc_publish(const cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
-                              const char *payload, uint64_t nbytes)
+                              int window, const char *payload, uint64_t nbytes)
 {
     line->what[0] = what[0];
     line->what[1] = what[1];
     line->what[2] = what[2];
-    line->offset = (uint64_t)(payload - (const char *)s->shared);
+    line->offset = (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(payload - s->windows[window].base);
     line->nbytes = nbytes;
     cc_write(&line->seq, page + 1);
 }
@@ -277,6 +314,8 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *
     call->what[1] = what[1];
     call->what[2] = what[2];
     cc_write(&call->number, s->calls + 1);
+    if (mine->gone) /* the program goes on, after all */
+        mine->gone = 0;
     cc_write(&mine->started, ++s->calls);
     said[0] = what[0];
     said[1] = what[1];
@@ -300,6 +339,24 @@ static inline int cc_call_of(const cc_segment *s, int rank, uint64_t number, uin
     memcpy(what, call->what, sizeof call->what);
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return cc_read(&area->started) <= number + CC_CALLS - 1 ? 1 : -1;
+}
+
+/* ---- round trips of a flag --------------------------------------------------------------------- */
+
+/* What a ping or a pong says: the number of a round trip, and the rank that it is meant for. */
+static inline uint64_t cc_flag(int rank, uint64_t number)
+{
+    return (uint64_t)(rank + 1) << CC_TO | (number & (((uint64_t)1 << CC_TO) - 1));
+}
+
+/* Look at a flag until it has a value (or with `leaves`, has it no more), at most `looks` times. Returns
+ * whether that came. Bits below `lowest` are not looked at. */
+static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest, int leaves, int looks)
+{
+    for (int i = 0; i < looks; ++i, cc_pause())
+        if (((cc_read(flag) ^ value) >> lowest != 0) == leaves)
+            return 1;
+    return 0;
 }
 
 /* ---- past the cache or not ------------------------------------------------------------------- */

@@ -45,6 +45,12 @@ def mapped_bytes():
     return sum([each.nbytes for each in mapped])
 
 
+def take_leave_all():
+    """Tell the other ranks of all communicators that this process will end in good order. Local."""
+    for each in list(mapped):
+        (<Segment>each).take_leave()
+
+
 def give_up_all(str text):
     """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
     for each in list(mapped):
@@ -70,6 +76,7 @@ cdef class Segment:
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef int file
+    cdef list kept  # what the windows are in
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
@@ -77,7 +84,9 @@ cdef class Segment:
         PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
         if <size_t>self.memory.len < cc_segment_bytes(len(ranks), nlines, lane_bytes):
             raise ValueError("the segment is too small")
-        cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes)
+        if cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes):
+            raise MemoryError
+        self.kept = []
         self.ranks = list(ranks)
         self.c.ranks[me].pid = os.getpid()
         self.file = file
@@ -92,17 +101,22 @@ cdef class Segment:
 
     def __dealloc__(self):
         self.let_go()
+        cc_segment_close(&self.c)
         PyBuffer_Release(&self.memory)
 
     cdef void let_go(self) noexcept:
         if self.file >= 0:
-            if not forked:
-                cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+            self.take_leave()
             close(self.file)
             self.file = -1
 
+    cpdef void take_leave(self) noexcept:
+        """Tell the other ranks that this process will end in good order. Local."""
+        if not forked:
+            cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+
     def leave(self):
-        """Tell the other ranks that this one will not come back. Local."""
+        """Leave the segment: this rank will not come back. Local."""
         self.let_go()
 
     @property
@@ -110,12 +124,46 @@ cdef class Segment:
         return self.c.nbytes
 
     @property
+    def kind(self):
+        """``"memfd"`` for a file without a name, ``"file"`` for one that had a name."""
+        path = os.readlink(f"/proc/self/fd/{self.file}")
+        return "memfd" if path.startswith("/memfd:") else "file"
+
+    @property
+    def lanes(self):
+        return CC_LANES
+
+    @property
     def lane_bytes(self):
         return self.c.lane_bytes
 
     @property
+    def windows(self):
+        """How much other shared memory it has: what `add_window` added."""
+        return self.c.nwindows - 1
+
+    @property
     def lines(self):
         return self.c.nlines
+
+    def add_window(self, memory, size_t start, size_t nbytes):
+        """Let others read what is this rank's of other shared memory: `nbytes` from `start` on.
+        Local, but all ranks must add the same windows in the same order.
+        """
+        cdef Py_buffer view
+        cdef cc_window *window = &self.c.windows[self.c.nwindows]
+        if self.c.nwindows == CC_WINDOWS:
+            raise CommunicatorError(
+                f"the communicator has {CC_WINDOWS - 1} arrays in shared memory, and no room for "
+                f"another"
+            )
+        PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
+        window.base = <char *>view.buf
+        PyBuffer_Release(&view)  # as long as it is kept, it stays where it is
+        window.mine = window.base + start
+        window.nbytes = nbytes
+        self.kept.append(memory)
+        self.c.nwindows += 1
 
     cdef bint is_there(self, int number):
         """Say whether the process of a rank still runs."""
@@ -136,7 +184,7 @@ cdef class Segment:
         return [
             (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
             for i in range(self.c.p)
-            if not self.is_there(i)
+            if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
         ]
 
     def give_up(self, str text, error=None):
@@ -187,7 +235,7 @@ cdef class Segment:
         raise MismatchError(self.disagreement(call))
 
     cdef uint64_t first_difference(self, uint64_t call):
-        """Return the first call on record that ranks made differently, up to one at which it showed.
+        """Return the first call on record that ranks made differently, up to where it showed.
 
         Who had nobody to wait for went on.
         """
@@ -257,6 +305,21 @@ cdef class Segment:
                 state = "is in" if ended < started else "has left"
                 lines.append(f"{where} {state} call {started}, {called(what)}")
         return lines
+
+    def round_trip(self, int rank, int count, double timeout=60):
+        """Return the seconds in which a flag goes to another rank of the host and back.
+        Collective between the two.
+
+        The median of `count` times, each the mean of `VOLLEY` round trips.
+
+        Raises
+        ------
+        PeerLostError
+            If the other one has died.
+        StallError
+            If it does not come, or does not answer, for `timeout` seconds.
+        """
+        return flag_round_trip(self, self.ranks.index(rank), count, timeout)
 
 
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:

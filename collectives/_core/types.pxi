@@ -36,10 +36,15 @@ cdef extern from "_core/combine.h" nogil:
         cc_scale_fn scale
         double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
+    void cc_stream(void *, const void *, size_t)
 
 cdef extern from "_core/segment.h" nogil:
     enum:
-        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT
+        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS
+    ctypedef struct cc_window:
+        char *base
+        char *mine
+        size_t nbytes
     ctypedef struct cc_publication:
         uint64_t[3] what
         uint64_t nbytes
@@ -50,6 +55,8 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t ended
         int64_t pid
         int64_t gone
+        uint64_t ping
+        uint64_t pong
     ctypedef struct cc_shared:
         unsigned char *token
         uint64_t nbytes
@@ -70,12 +77,16 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t calls
         uint64_t history
         uint64_t floor
+        cc_window *windows
+        int nwindows
     uint64_t cc_read(const uint64_t *)
     void cc_write(uint64_t *, uint64_t)
     void cc_pause()
     void cc_fence_streams()
     size_t cc_segment_bytes(int, int, int64_t)
-    void cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    int cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    void cc_segment_close(cc_segment *)
+    int cc_window_of(const cc_segment *, const char *, size_t)
     cc_publication *cc_line_of(const cc_segment *, int, uint64_t, int)
     char *cc_buffer_of(const cc_segment *, int)
     int cc_all_finished(cc_segment *, uint64_t)
@@ -83,7 +94,8 @@ cdef extern from "_core/segment.h" nogil:
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
     const char *cc_payload(const cc_segment *, const cc_publication *)
     void cc_publish(
-        const cc_segment *, cc_publication *, uint64_t, const uint64_t *, const char *, uint64_t
+        const cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
+        uint64_t,
     )
     int cc_same(const uint64_t *, const uint64_t *)
     uint64_t cc_mixed(uint64_t, uint64_t)
@@ -91,6 +103,8 @@ cdef extern from "_core/segment.h" nogil:
     void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
+    uint64_t cc_flag(int, uint64_t)
+    int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
     int cc_streams(const cc_segment *, int, uint64_t)
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
@@ -123,6 +137,7 @@ cdef struct Message:
 
 cdef struct Step:
     int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
+    int32_t lends  # bits: 1 if the caller's arrays are apart, 2 if they are in one place
     int32_t operand, operands_end
 
 cdef struct Operand:
@@ -264,6 +279,9 @@ cdef struct Operation:
     int stream  # whether the output is written past the cache
     int habit  # the kind of operation, if it is to be learned whether payloads are, too; else -1
     int stream_payloads
+    int[2] windows  # in which the input and the output lie, or 0
+    int way  # which bit of Step.lends counts
+    int lent  # whether others read the caller's arrays
     int scaled  # whether steps scale the result
     int64_t work_offset  # of the workspace in a cursor's memory
     # where it stands

@@ -1,4 +1,4 @@
-# Waiting, in words: for whom an operation waits.
+# In words: for whom an operation waits, and why it failed.
 
 cdef str how(error):
     return "stalled in" if isinstance(error, StallError) else "failed in"
@@ -13,6 +13,9 @@ cdef str waiting(Operation *op, Segment segment):
     cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
+    if op.live == 0 and op.lent:
+        readers = ", ".join(map(str, behind(segment, op.page + op.segments)))
+        return f"nothing but that rank {readers} has read what is in shared memory"
     for k in range(op.window):
         cursor = &op.cursors[k]
         if cursor.segment < 0:
@@ -23,22 +26,35 @@ cdef str waiting(Operation *op, Segment segment):
             if cursor.pending and transport.is_pending(op.requests, slot):
                 message = message_of(op, slot)
                 parts.append(f"for rank {message.peer} to {'receive' if message.send else 'send'}")
-        silent, behind = missing(op, cursor, segment)
+        silent, late = missing(op, cursor, segment)
         parts += [f"for rank {rank} to send" for rank in silent]
-        parts += [f"for rank {rank} to finish what came before" for rank in behind]
+        parts += [f"for rank {rank} to finish what came before" for rank in late]
         return f"{where} waits {', '.join(parts)}"
     return "nothing was posted"
 
 
 cdef set waited_for(Operation *op, Segment segment):
-    """Return the ranks of this host that an operation waits for."""
+    """Return the ranks that an operation waits for."""
     cdef int k
     ranks = set()
+    if op.live == 0 and op.lent:
+        ranks.update(behind(segment, op.page + op.segments))
+    for k in range(op.slots if op.pending else 0):
+        if transport.is_pending(op.requests, k):
+            ranks.add(message_of(op, k).peer)
     for k in range(op.window):
         if op.cursors[k].segment >= 0:
             for some in missing(op, &op.cursors[k], segment):
                 ranks.update(some)
     return ranks
+
+
+cdef list behind(Segment segment, uint64_t page):
+    """Return the ranks that have not finished the pages below `page`."""
+    cdef int i
+    return [
+        segment.ranks[i] for i in range(segment.c.p) if cc_read(&segment.c.ranks[i].progress) < page
+    ]
 
 
 cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
@@ -47,14 +63,12 @@ cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
     cdef const Step *step
     cdef const Operand *operand
     cdef int i
-    silent, behind = [], []
+    silent = []
     if op.segment == NULL:
-        return silent, behind
+        return silent, []
     if not cursor.started:
-        for i in range(op.segment.p):
-            if cc_read(&op.segment.ranks[i].progress) < needed_before(op, cursor.segment):
-                behind.append(segment.ranks[i])
-    elif cursor.round < op.plan.nrounds:
+        return silent, behind(segment, needed_before(op, cursor.segment))
+    if cursor.round < op.plan.nrounds:
         if cursor.step < op.plan.rounds[cursor.round].steps_end:
             step = &op.plan.steps[cursor.step]
             for i in range(step.operand, step.operands_end):
@@ -62,4 +76,25 @@ cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
                 if operand.space == SLOT:
                     if cc_published(op.segment, operand.peer, page, operand.first) == NULL:
                         silent.append(segment.ranks[operand.peer])
-    return silent, behind
+    return silent, []
+
+
+cdef object failure_of(Engine engine, Operation *op, Plan plan):
+    """Return the exception for an operation that failed."""
+    if op.failure == MISMATCHED:
+        try:
+            engine.segment.disagree(op.call)
+        except CollectivesError as error:
+            return error
+    if op.failure == FOLD_RAISED:
+        return (<UserFold>op.user).error
+    where = f"{title(plan)}: rank {engine.rank}, round {op.round + 1}"
+    if op.failure == WRONG_LENGTH:
+        got = "more" if op.got < 0 else f"{op.got}"
+        return MismatchError(
+            f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the ranks "
+            f"did not call the same collective with the same count and dtype "
+            f"(COLLECTIVES_VALIDATE=1 says who)"
+        )
+    peer = f", peer {op.peer}" if op.peer >= 0 else ""
+    return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")

@@ -23,8 +23,22 @@ Operations: {", ".join(OPERATIONS)}; several with commas between, or all of the 
 are bytes of the whole array: the larger side, where input and output differ. Starts the ranks
 itself, for each n in turn; under an mpiexec that is already there, it measures on those ranks.
 Where a rank could be done before others have begun (reduce, broadcast, gather, scatter, scan,
-exscan), a time lasts until the last one is done. The exit status is 1 if an element was wrong.
+exscan), a time lasts until the last one is done. --peers without operations measures those that
+all peers have. The line below a table says whether ranks 0 and 1 share a cache: near, if a flag
+goes from one to the other and back in less than 250 ns. The exit status is 1 if an element was
+wrong.
 """
+
+# What gloo has, too: the operations of --peers where none is named.
+COMMON = (
+    "allreduce",
+    "broadcast",
+    "reduce",
+    "allgather",
+    "reduce_scatter",
+    "alltoall",
+    "barrier",
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -54,12 +68,28 @@ def add_parser(commands: Any) -> None:
     add("--root", type=int, default=0, help="root of a rooted collective")
     add("--algorithm", default="auto", help="auto (default), all, or names with commas between")
     add("--segment", type=arguments.nbytes, metavar="SIZE", help="bytes of a segment")
+    add(
+        "--buffers",
+        choices=("private", "shared"),
+        default="private",
+        help="where the arrays of the library's calls are; shared: in memory of Communicator.empty",
+    )
     add("--warmup", type=arguments.positive, default=3, help="iterations before all (default: 3)")
     add("--iters", type=arguments.positive, help="iterations in a block (default: about 30 ms)")
     add("--repeat", type=arguments.positive, default=5, help="blocks of each (default: 5)")
     add("--check", type=int, choices=(0, 1), default=1, help="0: do not verify results")
     add("--prune", type=float, metavar="X", help="leave out what takes X times the fastest's time")
-    add("--markdown", action="store_true", help="print a table of all times over MPI's, too")
+    add(
+        "--peers",
+        action="store_true",
+        help="beside MPI's own, measure torch.distributed with gloo (if torch is installed) and "
+        "how long copying as many bytes takes",
+    )
+    add(
+        "--markdown",
+        action="store_true",
+        help="print a table of all times over MPI's, too; with --peers one of each operation",
+    )
     add(
         "--consistency",
         action="store_true",
@@ -94,9 +124,9 @@ def _check(options: argparse.Namespace) -> None:
     from collectives.cli import plot, report  # noqa: F401  report: fails early without numpy
 
     if options.operations is None:
-        if not options.consistency:
+        if not options.consistency and not options.peers:
             raise ArgumentError(f"say what to measure: all, or one of {', '.join(OPERATIONS)}")
-        options.operations = list(OPERATIONS)
+        options.operations = list(OPERATIONS if options.consistency else COMMON)
     if options.factor is None:
         options.factor = 2 if options.consistency else 4
     if options.factor < 2:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from collectives.cli.measure import MPI_LABEL
+from collectives.cli.measure import MPI_LABEL, PEERS
 from collectives.select import size_text
 
 __all__ = ["RULES", "judge", "lines"]
@@ -72,7 +72,8 @@ def judge(rows: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
     """
     result: dict[str, Any] = {"tolerance": tolerance, "checked": {}, "violations": {}}
     for who in ("ours", MPI_LABEL):
-        own = [row for row in rows if (row["algorithm"] == MPI_LABEL) == (who == MPI_LABEL)]
+        others = (MPI_LABEL,) if who == MPI_LABEL else PEERS
+        own = [row for row in rows if (row["algorithm"] in others) == (who == MPI_LABEL)]
         times = {(row["collective"], row["bytes"]): row for row in own}
         relations = [each for each in _relations(times) if each[1][1] > 0 and each[2][1] > 0]
         result["checked"][who] = len(relations)

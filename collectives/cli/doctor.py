@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
@@ -19,29 +20,26 @@ __all__ = ["add_parser"]
 
 PROBE_SECONDS = 60
 
-# Two ranks that say who they are, each in one write, so that lines stay whole.
-PROBE = """
-import os, platform
-import numpy
-import collectives
-from mpi4py import MPI
-comm = collectives.world()
-total = comm.allreduce(numpy.full(1000, comm.rank + 1.0))
-right = bool((total == comm.size * (comm.size + 1) / 2).all())
-levels = {getattr(MPI, "THREAD_" + n): n.lower() for n in
-          ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
-text = (f"probe: rank {comm.rank} of {comm.size} on {platform.node()}, "
-        f"{len(os.sched_getaffinity(0))} cores, local rank {comm.local_rank} of "
-        f"{comm.local_size}, thread level {levels[MPI.Query_thread()]}, "
-        f"allreduce {'right' if right else 'WRONG'}")
-os.write(1, (text + chr(10)).encode())
-"""
+# The two ranks, and what begins the lines in which they say who they are, and what they share.
+# Nothing of it is imported here, for it needs NumPy.
+PROGRAM = "from collectives.cli import probe; probe.main()"
+PROBE, MEMORY = "probe: ", "memory: "
+
+SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 
 VARIABLES = {
-    "COLLECTIVES_TIMEOUT": (r"\d*\.?\d+([eE][+-]?\d+)?", "a positive number of seconds"),
+    "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_VALIDATE": (r"[01]?", "0 or 1"),
     "COLLECTIVES_SEGMENT": (r"\d+", "a number of bytes"),
+    "COLLECTIVES_SHM": (r"(auto|memfd|file|0)?", "auto, memfd, file or 0"),
+    "COLLECTIVES_SHM_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_SHM_LANE": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_SHM_SPINS": (r"0*[1-9]\d*", "a positive number of looks"),
+    "COLLECTIVES_SHM_STORES": (r"(auto|cached|streamed)?", "auto, cached or streamed"),
+    "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
 }
+# Those of them whose value is told where ranks are tried.
+TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
 
 
 def add_parser(commands: Any) -> None:
@@ -117,8 +115,9 @@ def _variables(findings: _Findings) -> None:
     for name, (pattern, wanted) in VARIABLES.items():
         value = os.environ.get(name)
         if value is None:
-            findings.fact(name.removeprefix("COLLECTIVES_").lower(), f"{name} is not set")
-        elif not re.fullmatch(pattern, value) or (name.endswith("TIMEOUT") and float(value) <= 0):
+            if not name.startswith(TOLD_LATER):
+                findings.fact(name.removeprefix("COLLECTIVES_").lower(), f"{name} is not set")
+        elif not re.fullmatch(pattern, value) or (pattern == SECONDS and float(value) <= 0):
             findings.problem(
                 name.removeprefix("COLLECTIVES_").lower(),
                 f"{name} is {value!r}",
@@ -171,12 +170,15 @@ def _first_on_path(findings: _Findings, starter: launcher.Launcher) -> None:
 def _probe(findings: _Findings, starter: launcher.Launcher, extra: str) -> None:
     from collectives.cli import child
 
-    program = launcher.rank_program(PROBE)
+    program = launcher.rank_program(PROGRAM)
     status, output = child.capture(starter.command(2, program, extra), PROBE_SECONDS)
-    lines = sorted(line for line in output.splitlines() if line.startswith("probe: "))
+    lines = sorted(line for line in output.splitlines() if line.startswith(PROBE))
     for line in lines:
-        findings.fact("probe", line.removeprefix("probe: "))
-    if status == 0 and len(lines) == 2 and all(line.endswith("right") for line in lines):
+        findings.fact("probe", line.removeprefix(PROBE))
+    facts = [line.removeprefix(MEMORY) for line in output.splitlines() if line.startswith(MEMORY)]
+    if facts:
+        _memory(findings, json.loads(facts[0]))
+    if status == 0 and len(lines) == 2 and all(line.endswith("right") for line in lines) and facts:
         return
     if status == 124:
         text = f"two ranks did not end within {PROBE_SECONDS} s"
@@ -191,3 +193,44 @@ def _probe(findings: _Findings, starter: launcher.Launcher, extra: str) -> None:
         if child.HYDRA.decode() in output:
             remedy = "mpiexec itself failed, as MPICH's does under load: try again"
     findings.problem("probe", text, remedy)
+
+
+def _memory(findings: _Findings, facts: dict[str, Any]) -> None:
+    """Say what the two ranks share, how fast that is, and what follows from it."""
+    from collectives.cli import state
+    from collectives.select import size_text
+
+    settings = facts["settings"]
+    if facts["warning"]:
+        remedy = "docker run --shm-size=1g; start all ranks of a host in one container"
+        if "COLLECTIVES_" in facts["warning"]:
+            remedy = "set that variable to something else, or unset it"
+        findings.problem("shared memory", facts["warning"], remedy)
+    elif "kind" not in facts:
+        off = settings["kind"] == "0"
+        why = "COLLECTIVES_SHM is 0" if off else "the two ranks are on different hosts"
+        findings.fact("shared memory", f"none: {why}")
+    else:
+        findings.fact(
+            "shared memory",
+            f"{facts['ranks']} ranks share {size_text(facts['nbytes'])} ({facts['kind']}), "
+            f"{facts['lanes']} lanes of {size_text(facts['lane_bytes'])} for each",
+        )
+        findings.fact("flags", state.text([facts["round_trip"]]))
+        alone, at_once = (facts["copied"] / facts[f"copy_{how}"] for how in ("alone", "at_once"))
+        findings.fact(
+            "copies",
+            f"past the cache: {alone / 1e9:.1f} GB/s by one rank, {at_once / 1e9:.1f} GB/s by each "
+            f"of two at once",
+        )
+        findings.fact("affinity", f"{facts['cores']} cores for {facts['ranks']} ranks")
+    for name, value, variable in (
+        ("memory", settings["kind"], "SHM"),
+        ("lane", size_text(settings["lane_bytes"]), "SHM_LANE"),
+        ("limit", f"{size_text(settings['limit_bytes'])} for each process", "SHM_LIMIT"),
+        ("stores", settings["stores"], "SHM_STORES"),
+        ("a wait", f"yields after {settings['spins']} looks", "SHM_SPINS"),
+        ("a wait", f"is reported after {settings['stall_warning']:g} s", "STALL_WARNING"),
+        ("a wait", f"is an error after {settings['timeout']:g} s", "TIMEOUT"),
+    ):
+        findings.fact("setting", f"{name:7} {value:30} COLLECTIVES_{variable}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from collectives import Communicator, binding, reductions, select
+from collectives import Communicator, reductions, select
 from collectives.spec import COLLECTIVES, Collective
 
 __all__ = ["OPERATIONS", "Arrays", "Operation"]
@@ -94,17 +94,24 @@ class Operation:
             first, last = (row * n + n * edge // per for edge in (b, b + 1))
             yield part, first, last - first
 
-    def choice(self, p: int, nbytes: int, MPI: Any) -> str:
-        """Return the name of the algorithm that the library chooses. Local."""
+    def choice(self, comm: Communicator, nbytes: int) -> str:
+        """Return the name of the algorithm that the library chooses. Local.
+
+        Parameters
+        ----------
+        comm : Communicator
+        nbytes : int
+            Bytes of the whole array.
+        """
         if not self.chosen:
             return "direct"
         decision = select.decide(
             self.contract.name,
             None,
-            p=p,
+            p=comm.size,
             # Of an alltoallv no rank knows the whole.
             nbytes=0 if self.name == "alltoallv" else nbytes,
-            family=binding.family(MPI),
+            family=comm.transport,
             vector=self.vector,
         )
         return decision.algorithm.name
@@ -158,6 +165,8 @@ class Arrays:
         Used where there is something to fold.
     x : ndarray
         The input; empty on ranks that have none.
+    empty : callable
+        Makes an array of a number of elements and a dtype, for the output.
     """
 
     def __init__(
@@ -169,6 +178,7 @@ class Arrays:
         root: int,
         op: reductions.Reduction,
         x: NDArray[Any],
+        empty: Callable[..., NDArray[Any]] = np.empty,
     ) -> None:
         self.operation, self.n, self.op = operation, n, op
         self.p, self.rank, self.root = p, rank, root
@@ -178,12 +188,13 @@ class Arrays:
         self.x = x
         if operation.name == "broadcast":
             # In place, as MPI has it.
-            self.x = x if self.has_input else np.empty(n, x.dtype)
+            self.x = x if self.has_input else empty(n, x.dtype)
             self.out = self.x
         else:
             length = sum(size for _, _, size in self.wanted())
             # Rank 0 of an exscan gets nothing, and has an array like all others.
-            self.out = np.zeros(length if contract.name != "exscan" else n, x.dtype)
+            self.out = empty(length if contract.name != "exscan" else n, x.dtype)
+            self.out.fill(0)
         self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
 
     def wanted(self) -> Iterator[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ exact in every dtype on any plausible number of ranks, so a result is right or w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,20 @@ def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) 
     return values.astype(dtype)
 
 
-def filled(count: int, values: NDArray[Any], first: int = 0) -> NDArray[Any]:
-    """Return `count` elements of the repeated `values`, from element `first` on. Local."""
-    out = np.empty(count, values.dtype)
+def filled(
+    count: int, values: NDArray[Any], first: int = 0, empty: Callable[..., NDArray[Any]] = np.empty
+) -> NDArray[Any]:
+    """Return `count` elements of the repeated `values`, from element `first` on. Local.
+
+    Parameters
+    ----------
+    count : int
+    values : ndarray
+    first : int
+    empty : callable
+        Makes an array of a number of elements and a dtype.
+    """
+    out = empty(count, values.dtype)
     values = np.roll(values, -(first % PERIOD))
     whole = count // PERIOD
     out[: whole * PERIOD].reshape(whole, PERIOD)[:] = values

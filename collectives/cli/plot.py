@@ -9,6 +9,7 @@ from collectives.errors import ArgumentError
 __all__ = ["check", "plot"]
 
 MARKS = "osD^v<>pPXh*"
+COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are broken
 
 
 def check() -> None:
@@ -38,6 +39,7 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
 
     places = list(dict.fromkeys((row["collective"], row["ranks"]) for row in rows))
     labels = list(dict.fromkeys(row["algorithm"] for row in rows))
+    ours = [label for label in labels if label not in COLOURS]
     figure, axes = pyplot.subplots(
         len(places), 2, figsize=(12, 0.6 + 3.9 * len(places)), squeeze=False, layout="constrained"
     )
@@ -54,12 +56,13 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
                 "marker": MARKS[number % len(MARKS)],
                 "markersize": 4,
                 "linewidth": 1.4,
-                "color": "black" if label == "MPI" else f"C{(number - 1) % 10}",
-                "linestyle": "--" if label == "MPI" else "-",
+                "color": COLOURS.get(label) or f"C{ours.index(label) % 10}",
+                "linestyle": "--" if label in COLOURS else "-",
             }
             # A time that vanishes in the subtracted barrier has no place on a logarithmic axis.
             left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
             right.plot(x, [row["busbw"] for row in points], **style)
+        _limit(left, right, here)
         left.set(yscale="log", ylabel="time (us)", title=f"{what}: time of one call")
         right.set(ylabel="bus bandwidth (GB/s)", title=f"{what}: bus bandwidth", ylim=(0, None))
         ticks = sorted({row["bytes"] for row in here})
@@ -79,6 +82,19 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
         raise ArgumentError(f"--plot {path}: {error}") from error
     finally:
         pyplot.close(figure)
+
+
+def _limit(left: Any, right: Any, rows: list[dict[str, Any]]) -> None:
+    """Draw the time of copies, if it was measured, and their speed where it is a limit."""
+    points = {row["bytes"]: row for row in rows if row["limit_us"]}
+    large = {size: row for size, row in points.items() if row["of_limit"]}
+    style: dict[str, Any] = {"label": "limit: a copy", "color": "gray", "linestyle": ":"}
+    if points:
+        times = [row["limit_us"] for row in points.values()]
+        left.plot(list(points), times, marker=".", **style)
+    if large:
+        speeds = [row["busbw"] / row["of_limit"] for row in large.values()]
+        right.plot(list(large), speeds, marker=".", **style)
 
 
 def _short(value: float) -> str:

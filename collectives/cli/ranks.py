@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collectives import world
-from collectives.cli import arguments, consistency, measure, report
+from collectives.cli import arguments, consistency, gloo, measure, report, state
 from collectives.cli.operations import OPERATIONS, Operation
 from collectives.errors import ArgumentError, CollectivesError
 
@@ -47,28 +47,23 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError(
             f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
         )
+    if options.buffers == "shared" and comm.size > 1 and comm.transport != "shm":
+        raise ArgumentError("--buffers is shared, and the ranks share no memory")
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
     line = _Progress(first and (options.progress or sys.stderr.isatty()))
-    bench = measure.Bench(comm, mpi, line.show)
-    facts = report.machine(MPI, mpi)
+    facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
+    peer = None
+    if options.peers:
+        found = gloo.join(mpi)
+        peer = None if isinstance(found, str) else found
+        facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
+    bench = measure.Bench(comm, mpi, line.show, peer)
     if first:
         _print(report.header(facts, report.host()))
-    rows: list[dict[str, Any]] = []
-    before = None
-    for settings, asked, count, left_out in _course(options, comm.size, dtype):
-        if first and settings.operation != before:
-            # Where operations take turns, the titles once are enough.
-            titles = report.title() if before is None or not options.consistency else []
-            _print([*_heading(options, settings.operation, left_out), *titles])
-        before = settings.operation
-        measured = bench.measure(settings, count)
-        operation = OPERATIONS[settings.operation]
-        derived = report.rows(measured, operation, comm.size, asked, count, dtype)
-        rows += derived
-        line.clear()
-        if first:
-            _print(report.lines(derived))
+    rows = _tables(options, bench, dtype, line)
+    if peer is not None:
+        peer.leave()
     wrong = sum(row["wrong"] or 0 for row in rows)
     result = {**facts, "rows": rows}
     if options.consistency:
@@ -80,6 +75,40 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     if first:
         return report.finish(options, [result])
     return int(wrong > 0)
+
+
+def _tables(
+    options: argparse.Namespace, bench: measure.Bench, dtype: Any, line: _Progress
+) -> list[dict[str, Any]]:
+    """Measure everything, and print tables on rank 0; return their rows. Collective."""
+    comm, first = bench.comm, bench.comm.rank == 0
+    peers = measure.PEERS if bench.gloo is not None else (measure.MPI_LABEL,)
+    table = report.columns(peers, options.peers)
+    rows: list[dict[str, Any]] = []
+    trips: list[float | None] = []  # of the table that is being printed
+    before = None
+    for settings, asked, count, left_out in _course(options, comm.size, dtype):
+        if settings.operation != before:
+            # Where operations take turns, the titles and the state once are enough.
+            heading = [*_state(trips), *_heading(options, settings.operation, left_out)]
+            if options.consistency:
+                heading = _heading(options, settings.operation, left_out)
+            if before is None or not options.consistency:
+                trips.clear()
+                heading += report.title(table)
+            _print(heading, first)
+        before = settings.operation
+        if comm.size > 1:
+            trips.append(state.round_trip(comm, bench.mpi))
+        measured = bench.measure(settings, count)
+        operation = OPERATIONS[settings.operation]
+        trip = trips[-1] if trips else None
+        derived = report.rows(measured, operation, comm.size, asked, count, dtype, trip)
+        rows += derived
+        line.clear()
+        _print(report.lines(derived, table), first)
+    _print(_state(trips), first)
+    return rows
 
 
 Step = tuple[measure.Settings, int, int, list[str]]
@@ -104,6 +133,8 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
             iters=options.iters,
             repeat=options.repeat,
             verify=bool(options.check),
+            limit=options.peers,
+            shared=options.buffers == "shared",
             prune=options.prune,
         )
         sizes = _sizes(options, OPERATIONS[name], dtype.itemsize, p)
@@ -138,6 +169,11 @@ def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> lis
     return [f"# {what}", *(f"# left out: {text}" for text in left_out)]
 
 
+def _state(trips: list[float | None]) -> list[str]:
+    """Return the line below a table, or none above the first."""
+    return [f"# state: {state.text(trips)}"] if trips else []
+
+
 def _dtype(name: str) -> Any:
     try:
         if name == "bfloat16":
@@ -151,8 +187,9 @@ def _dtype(name: str) -> Any:
         raise ArgumentError(f"--dtype is {name!r}, which is no dtype of NumPy") from None
 
 
-def _print(texts: list[str]) -> None:
-    print("\n".join(texts), flush=True)
+def _print(texts: list[str], wanted: bool = True) -> None:
+    if wanted and texts:
+        print("\n".join(texts), flush=True)
 
 
 class _Progress:

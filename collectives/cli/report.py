@@ -6,35 +6,44 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from collectives import __version__, _core, binding
+from collectives.cli import state
+from collectives.cli.measure import COPY, MPI_LABEL, PEERS
 from collectives.cli.operations import Operation
 from collectives.errors import ArgumentError
 
-__all__ = ["finish", "header", "host", "lines", "machine", "rows", "title"]
+__all__ = ["columns", "finish", "header", "host", "lines", "machine", "rows", "title"]
 
-COLUMNS = (
-    ("bytes", 11),
-    ("count", 10),
-    ("dtype", 10),
-    ("algorithm", 25),
-    ("min", 10),
-    ("median", 10),
-    ("max", 10),
-    ("algbw", 8),
-    ("busbw", 8),
-    ("#wrong", 7),
-    ("x MPI", 7),
+Column = tuple[str, str, int]  # name, unit, width
+
+COLUMNS: tuple[Column, ...] = (
+    ("bytes", "", 11),
+    ("count", "", 10),
+    ("dtype", "", 10),
+    ("algorithm", "", 25),
+    ("min", "us", 10),
+    ("median", "us", 10),
+    ("max", "us", 10),
+    ("algbw", "GB/s", 8),
+    ("busbw", "GB/s", 8),
+    ("#wrong", "", 7),
 )
-UNITS = ("", "", "", "", "us", "us", "us", "GB/s", "GB/s", "", "")
+LIMIT: tuple[Column, ...] = (("limit", "us", 10), ("reached", "%", 9))
+
+# Bytes from which on a time is held against the limit. Less may lie in a cache, where collectives
+# work and which the copies pass by.
+LARGE = 1 << 20
 
 
 def rows(
@@ -44,12 +53,15 @@ def rows(
     asked: int,
     count: int,
     dtype: Any,
+    trip: float | None = None,
 ) -> list[dict[str, Any]]:
     """Derive the report's rows from one size's measurements. Local.
 
     Bytes are those of the whole array: the larger side, where input and output differ. Times are
-    in us, over the ranks. Bandwidths in GB/s = 1e9 B/s, from the median over ranks; ``ratio`` is
-    that median over MPI's (below 1 is faster than MPI).
+    in us, over the ranks. Bandwidths in GB/s = 1e9 B/s, from the median over ranks; ``ratios`` are
+    that median over each peer's (below 1 is faster than the peer), ``ratio`` that over MPI's.
+    ``limit_us`` is the time in which every rank copies as many bytes, and ``of_limit`` that time
+    over the median, for large arrays; ``round_trip_ns`` and ``state`` are the machine's.
 
     Parameters
     ----------
@@ -59,15 +71,25 @@ def rows(
     p, asked, count : int
         Number of ranks, bytes that were asked for, elements of the whole array.
     dtype : dtype
+    trip : float, optional
+        Seconds; of `state.round_trip`.
     """
     derived = []
     nbytes = count * dtype.itemsize
-    medians = [statistics.median(row["seconds"]) for row in measured]
-    mpi = next((t for row, t in zip(measured, medians, strict=True) if row["chosen"] == "MPI"), 0.0)
+    medians = {row["algorithm"]: statistics.median(row["seconds"]) for row in measured}
+    copy = medians.pop(COPY, None)
     # A time that vanished in the subtracted barrier is below what can be told.
-    best = min((t for t in medians if t > 0), default=None)
-    for row, median in zip(measured, medians, strict=True):
+    best = min((t for t in medians.values() if t > 0), default=None)
+    for row in measured:
+        if row["algorithm"] == COPY:
+            continue
+        median = medians[row["algorithm"]]
         algbw = nbytes / median / 1e9 if median > 0 else 0.0
+        ratios = {
+            peer: median / medians[peer]
+            for peer in PEERS
+            if medians.get(peer, 0.0) > 0 and median > 0
+        }
         derived.append(
             {
                 "collective": operation.name,
@@ -84,7 +106,12 @@ def rows(
                 "algbw": algbw,
                 "busbw": algbw * operation.bus_factor(p),
                 "wrong": row["wrong"],
-                "ratio": median / mpi if mpi > 0 and median > 0 else None,
+                "ratio": ratios.get(MPI_LABEL),
+                "ratios": ratios,
+                "limit_us": None if copy is None else copy * 1e6,
+                "of_limit": copy / median if copy and median > 0 and nbytes >= LARGE else None,
+                "round_trip_ns": None if trip is None else trip * 1e9,
+                "state": state.name(trip),
                 "best": median == best,
                 "iterations": row["iterations"],
                 "noise_us": row["noise"] * 1e6,
@@ -94,33 +121,53 @@ def rows(
     return derived
 
 
-def title() -> list[str]:
+def columns(peers: Sequence[str], limit: bool) -> list[Column]:
+    """Return the columns of a table. Local.
+
+    Parameters
+    ----------
+    peers : sequence of str
+        The labels of those that times are held against.
+    limit : bool
+        Whether that is also done with the time of copies.
+    """
+    against = [(f"x {peer}", "", max(7, len(peer) + 3)) for peer in peers]
+    return [*COLUMNS, *against, *(LIMIT if limit else ())]
+
+
+def title(table: list[Column]) -> list[str]:
     """Return the table's two head lines. Local."""
-    names = [name.rjust(width) for name, width in COLUMNS]
-    units = [unit.rjust(width) for unit, (_, width) in zip(UNITS, COLUMNS, strict=True)]
+    names = [name.rjust(width) for name, _, width in table]
+    units = [unit.rjust(width) for _, unit, width in table]
     return ["#" + "".join(names)[1:], "#" + "".join(units)[1:]]
 
 
-def lines(derived: list[dict[str, Any]]) -> list[str]:
+def lines(derived: list[dict[str, Any]], table: list[Column]) -> list[str]:
     """Return the table's lines of one size; ``*`` marks the fastest. Local."""
     texts = []
     for row in derived:
         label = row["algorithm"]
         if label.partition("/")[0] == "auto":
             label = f"{label}={row['chosen']}"
-        cells = [
-            str(row["bytes"]),
-            str(row["count"]),
-            row["dtype"],
-            label,
-            *(f"{row[key]:.2f}" for key in ("min_us", "median_us", "max_us")),
-            *(f"{row[key]:.3f}" for key in ("algbw", "busbw")),
-            "-" if row["wrong"] is None else str(row["wrong"]),
-            "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        ]
-        text = "".join(" " + cell.rjust(w - 1) for cell, (_, w) in zip(cells, COLUMNS, strict=True))
+        cells = {
+            "bytes": str(row["bytes"]),
+            "count": str(row["count"]),
+            "dtype": row["dtype"],
+            "algorithm": label,
+            **{key: f"{row[f'{key}_us']:.2f}" for key in ("min", "median", "max")},
+            **{key: f"{row[key]:.3f}" for key in ("algbw", "busbw")},
+            "#wrong": _number(row["wrong"], "d"),
+            **{f"x {peer}": f"{ratio:.2f}" for peer, ratio in row["ratios"].items()},
+            "limit": _number(row["limit_us"], ".2f"),
+            "reached": _number(row["of_limit"], ".0%").removesuffix("%"),
+        }
+        text = "".join(" " + cells.get(name, "-").rjust(width - 1) for name, _, width in table)
         texts.append(text + (" *" if row["best"] and len(derived) > 1 else ""))
     return texts
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def host() -> dict[str, Any]:
@@ -134,7 +181,7 @@ def host() -> dict[str, Any]:
         "numpy": np.__version__,
         "collectives": __version__,
         "commit": _commit(),
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["collectives", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -170,7 +217,22 @@ def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
         f"{bound} for each rank; {here['cpu']}",
         "# time of one call: min, median and max over ranks, in us; GB/s = 1e9 B/s; x MPI: time / "
         "MPI's time",
+        *_wishes(facts),
     ]
+
+
+def _wishes(facts: dict[str, Any]) -> list[str]:
+    """Return what the header says of arrays in shared memory, and of more peers than MPI."""
+    texts = []
+    if facts["buffers"] == "shared":
+        texts.append("# arrays in memory that the ranks share, but private ones for the peers")
+    if "gloo" in facts:
+        texts.append(f"# gloo: {facts['gloo']}")
+        texts.append(
+            "# limit: every rank at once copies as many bytes, private and past the cache; "
+            "reached: limit / time"
+        )
+    return texts
 
 
 def _cpu() -> str:
@@ -220,6 +282,8 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     for each in reports:
         if options.markdown:
             print("\n".join(["", *summary.lines(each)]), flush=True)
+            if options.peers:
+                print("\n".join(["", *summary.peer_lines(each, here)]), flush=True)
         if options.consistency:
             print("\n".join(consistency.lines(each["consistency"])), flush=True)
     wrong = sum(row["wrong"] or 0 for row in rows)

@@ -1,13 +1,17 @@
-"""``collectives bench --markdown``: the library's time over MPI's, everything in one table."""
+"""``collectives bench --markdown``: the library's time over MPI's, everything in one table.
+
+With ``--peers`` there is a table of each operation as well, with the times of all peers.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from collectives.cli.measure import MPI_LABEL
+from collectives.cli import state
+from collectives.cli.measure import PEERS
 from collectives.select import size_text
 
-__all__ = ["lines"]
+__all__ = ["lines", "peer_lines"]
 
 # Times over MPI's above this are set in bold.
 SLOW = 1.3
@@ -35,7 +39,7 @@ def lines(run: dict[str, Any]) -> list[str]:
                 row
                 for row in rows
                 if (row["collective"], row["asked"]) == (name, size)
-                and row["algorithm"] != MPI_LABEL
+                and row["algorithm"] not in PEERS
             ]
             told = [row for row in here if row["ratio"] is not None]
             cells[name, size] = _cell(told) if told else "-" if here else ""
@@ -55,6 +59,62 @@ def lines(run: dict[str, Any]) -> list[str]:
     ]
     tail = [f"Largest, {what}: {ratio:.2f} ({where})." for what, (ratio, where) in worst.items()]
     return [*head, *body, "", *tail]
+
+
+def peer_lines(run: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """Return a table in Markdown of each operation: times of ours and of all peers. Local.
+
+    Ours is the library's choice; where that was not measured, the fastest algorithm.
+
+    Parameters
+    ----------
+    run : dict
+        A report of `ranks`, with ``--peers``.
+    here : dict
+        Of `report.host`.
+    """
+    rows = run["rows"]
+    peers = [peer for peer in PEERS if any(row["algorithm"] == peer for row in rows)]
+    commit = f", commit {here['commit']}" if here["commit"] else ""
+    texts = [
+        f"{run['mpi']}, thread level {run['thread_level']}; {_ranks(run['ranks'])} on "
+        f"{run['usable_cores']} cores, {here['cpu']}; collectives {here['collectives']}{commit}. "
+        f"gloo: {run['gloo']}. Times in us."
+    ]
+    head = ["bytes", "ours", *peers, *(f"x {peer}" for peer in peers), "limit", "reached"]
+    for name in dict.fromkeys(row["collective"] for row in rows):
+        table = [row for row in rows if row["collective"] == name]
+        trips = {row["asked"]: row["round_trip_ns"] for row in table}
+        known = [1e-9 * trip for trip in trips.values() if trip is not None]
+        where = f": {state.text(known)}" if run["ranks"] > 1 else ""
+        texts += ["", f"{name}, {table[0]['dtype']}{where}.", ""]
+        texts += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        texts += [
+            f"| {' | '.join(_peer_cells(size, table, peers))} |"
+            for size in dict.fromkeys(row["asked"] for row in table)
+        ]
+    return texts
+
+
+def _peer_cells(size: int, rows: list[dict[str, Any]], peers: list[str]) -> list[str]:
+    """Return the cells of one size: times, ratios, the limit, and how much of it is reached."""
+    here = [row for row in rows if row["asked"] == size]
+    own = [row for row in here if row["algorithm"] not in PEERS]
+    ours = _default(own) or min(own, key=lambda row: row["median_us"])
+    times = {row["algorithm"]: row["median_us"] for row in here}
+    ratios = [ours["ratios"].get(peer) for peer in peers]
+    return [
+        _bytes(size),
+        _figure(ours["median_us"], ".2f"),
+        *(_figure(times.get(peer), ".2f") for peer in peers),
+        *(_figure(ratio, ".2f") for ratio in ratios),
+        _figure(ours["limit_us"], ".2f"),
+        _figure(ours["of_limit"], ".0%"),
+    ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _default(rows: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -44,6 +44,9 @@ INPUTS = {
 }
 
 
+NO_SECONDS = (0, -1, -0.5, float("nan"), "1", [1.0], 2j)  # what is no deadline
+
+
 class Promises:
     """The tests; `form` is the collective."""
 
@@ -268,6 +271,44 @@ class Promises:
             self.refused(world.comm, r"op is .*, and must be one of collectives\.SUM", op=op)
         text = "BAND is not defined on float64; it is on bool, int8"
         self.refused(world.comm, text, errors.UnsupportedTypeError, op=cc.BAND)
+
+    def test_wrong_timeout(self, world):
+        comm = world.comm
+        form = self.form(comm.size, 6, dtype="float64", root=comm.size - 1)
+        for timeout in NO_SECONDS:
+            text = re.escape(f"timeout is {timeout!r}, and must be a positive number of seconds")
+            with pytest.raises(errors.ArgumentError, match=text):
+                form.call(comm, timeout=timeout)
+            request = form.call(comm, start=True)
+            with pytest.raises(errors.ArgumentError, match=text):
+                request.wait(timeout=timeout)
+            form.verify(request.wait(60), comm.rank)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'timeout'"):
+            form.call(comm, start=True, timeout=1.0)
+
+    @pytest.mark.parametrize("start", [False, True])
+    def test_a_deadline_of_its_own(self, world, fresh, start):
+        """Rank 0 does not come: somebody waits for it as long as the call says, not longer."""
+        comm = fresh(validate=False, timeout=1000.0)
+        if comm.size == 1:
+            pytest.skip("nobody to wait for")
+        gives = self.form.collective in ("broadcast", "scatter")
+        form = self.form(comm.size, 6, root=0 if gives else comm.size - 1)
+        form.counts = np.full_like(form.counts, 6)  # nobody waits for an empty part
+        told = ""
+        if comm.rank:
+            try:
+                if start:
+                    form.call(comm, start=True).wait(timeout=0.2)
+                else:
+                    form.call(comm, timeout=0.2)
+            except errors.StallError as error:
+                told = str(error)
+                assert f": rank {comm.rank} waited 0.2 s: " in told
+            except errors.PeerAbortedError:
+                pass  # it had less to wait for, and another rank gave up
+            assert comm.timeout == 1000.0
+        assert any(world.mpi.allgather(told))
 
     def test_wrong_input(self, world):
         for x, text, error in (

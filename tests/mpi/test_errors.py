@@ -192,6 +192,100 @@ def test_a_later_timeout_counts_under_validation(world, fresh):
     world.mpi.Barrier()
 
 
+def calls_with_a_deadline(comm):
+    """Return every other way to say a deadline, as functions of it."""
+    x = np.ones(3)
+    return {
+        "barrier": lambda t: comm.barrier(timeout=t),
+        "allreduce_many": lambda t: comm.allreduce_many([x, x], timeout=t),
+        "iallreduce_many": lambda t: comm.iallreduce_many([x, x]).wait(timeout=t),
+        "plan": lambda t: comm.plan("allreduce", x)(timeout=t),
+        "plan.wait": lambda t: comm.plan("allreduce", x).start().wait(timeout=t),
+        "broadcast_object": lambda t: comm.broadcast_object("x", timeout=t),
+        "gather_object": lambda t: comm.gather_object("x", root=1, timeout=t),
+        "allgather_object": lambda t: comm.allgather_object("x", timeout=t),
+        "scatter_object": lambda t: comm.scatter_object(None, timeout=t),
+        "recv": lambda t: comm.recv(x.copy(), 0, timeout=t),
+        "sendrecv": lambda t: comm.sendrecv(x, 0, x.copy(), 0, timeout=t),
+    }
+
+
+# Under validation what is started waits for all, and has the deadline of the communicator.
+@pytest.mark.parametrize(
+    ("name", "validate"),
+    [
+        (name, validate)
+        for name in calls_with_a_deadline(None)
+        for validate in (False, True)
+        if not validate or name not in ("iallreduce_many", "plan.wait")
+    ],
+)
+def test_a_deadline_of_its_own(world, fresh, name, validate):
+    """Rank 0 does not come, and rank 1 waits for it as long as its call says."""
+    comm = fresh(validate=validate, timeout=1000.0)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    if comm.rank == 1:
+        with pytest.raises(StallError, match=r"\brank 1 .*waited 0\.2 s"):
+            calls_with_a_deadline(comm)[name](0.2)
+    world.mpi.Barrier()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "1"])
+def test_a_deadline_is_a_positive_number(world, timeout):
+    comm = world.comm
+    text = f"timeout is {timeout!r}, and must be a positive number of seconds"
+
+    def assign(seconds):
+        comm.timeout = seconds
+
+    calls = calls_with_a_deadline(comm)
+    calls["send"] = lambda t: comm.send(np.ones(3), 0, timeout=t)
+    calls["timeout"] = assign
+    calls["Communicator"] = lambda t: cc.Communicator(timeout=t)
+    calls["world"] = lambda t: cc.allreduce(np.ones(3), timeout=t)
+    for name in calls:
+        if comm.size > 1 or name != "gather_object":  # there is no rank 1
+            with pytest.raises(ArgumentError, match=text):
+                calls[name](timeout)
+
+
+def test_a_refused_deadline_leaves_the_request(world):
+    comm = world.comm
+    planned = comm.plan("allreduce", np.ones(3)).start()
+    many = comm.iallreduce_many([np.ones(3), np.ones(4)])
+    for request in (planned, many):
+        with pytest.raises(ArgumentError, match="timeout is 0, and must be"):
+            request.wait(0)
+    assert (planned.wait() == comm.size).all()
+    assert [y.tolist() for y in many.wait(60.0)] == [[comm.size] * 3, [comm.size] * 4]
+
+
+def test_a_deadline_may_be_later_than_that_of_the_communicator(fresh):
+    comm = fresh(validate=False, timeout=0.2)
+    planned = comm.plan("allreduce", np.ones(3))
+    for call in (
+        lambda: comm.barrier(timeout=60),
+        lambda: comm.iallreduce(np.ones(3)).wait(timeout=float("inf")),
+        lambda: comm.allreduce_many([np.ones(3)], timeout=np.float32(60)),
+        lambda: planned(60),
+    ):
+        if comm.rank == 0:
+            time.sleep(0.5)
+        call()
+
+
+def test_a_deadline_is_of_one_call(world):
+    """The next call waits as long as the communicator says, with the same operation in the core."""
+    comm = world.comm
+    planned = comm.plan("barrier")
+    for call in (comm.barrier, planned):
+        call(timeout=30)
+        if comm.rank == 0:
+            time.sleep(0.5)
+        call()
+
+
 def test_late_is_not_too_late(world):
     """A rank that comes within the deadline is waited for."""
     if world.comm.rank == 0:

@@ -1,0 +1,59 @@
+"""Memory that the ranks of a communicator share, for the arrays of one size after another.
+
+With ``--buffers shared`` the library's calls of the benchmark work on such arrays, and those of the
+peers on private ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from collectives import Communicator
+
+__all__ = ["Room"]
+
+LINE = 128  # bytes: where an array begins
+
+
+class Room:
+    """Shared memory of a communicator. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self._bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+
+    def clear(self, arrays: int, nbytes: int) -> None:
+        """Have room for some arrays, in the place of all before. Collective.
+
+        Parameters
+        ----------
+        arrays, nbytes : int
+            Number of arrays, and bytes that each has at most; the same on all ranks.
+        """
+        wanted = arrays * (nbytes + LINE)
+        self._used = 0
+        if wanted > len(self._bytes):
+            self._bytes = self.comm.empty(wanted, np.uint8)
+
+    def empty(self, n: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array of n elements. Local.
+
+        Parameters
+        ----------
+        n : int
+        dtype : dtype
+        """
+        nbytes = n * np.dtype(dtype).itemsize
+        array = self._bytes[self._used : self._used + nbytes].view(dtype)
+        assert len(array) == n, "there is room for all arrays of a size"
+        self._used += -(-nbytes // LINE) * LINE
+        return array

@@ -1,0 +1,135 @@
+"""The state of the machine: how far two ranks are from each other, and how fast memory is copied.
+
+On a virtual machine the cores may share a cache in one minute and not in the next, and times of
+small messages follow. So what is measured says in which state it was.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collectives import Communicator, _core
+
+__all__ = ["FAR", "NEAR", "alone", "copies", "copy_seconds", "name", "round_trip", "text"]
+
+# Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
+# and from 16 us on where both ranks had one core (collectives doctor; 2026-11-20).
+NEAR, FAR = 250e-9, 5e-6
+
+TRIPS, TRIES = 31, 5  # readings of the clock for a median, and medians of which the least counts
+NAP = 1e-3  # seconds between two looks of a rank that keeps quiet
+
+
+def round_trip(comm: Communicator, mpi: Any) -> float | None:
+    """Return the seconds in which a flag goes from rank 0 to rank 1 and back. Collective.
+
+    The median of many, where the two run at the same time if they do so at all; None where they
+    share no memory. The other ranks sleep in the meantime.
+
+    Parameters
+    ----------
+    comm, mpi : Communicator, mpi4py.MPI.Intracomm
+        The same ranks.
+    """
+    segment = comm._segment
+    seconds = None
+    if comm.rank < 2 and segment is not None and {0, 1} <= set(segment.ranks):
+        seconds = min(segment.round_trip(1 - comm.rank, TRIPS) for _ in range(TRIES))
+    _rest(mpi)
+    measured: float | None = mpi.bcast(seconds)
+    return measured
+
+
+def name(seconds: float | None) -> str | None:
+    """Return ``"near"``, ``"far"``, or ``"busy"``: the two ranks took turns on a core. Local.
+
+    Parameters
+    ----------
+    seconds : float or None
+        Of `round_trip`.
+    """
+    if seconds is None:
+        return None
+    return "near" if seconds < NEAR else "far" if seconds < FAR else "busy"
+
+
+def text(trips: Sequence[float | None]) -> str:
+    """Say in which state the machine was, by one or more round trips. Local.
+
+    Parameters
+    ----------
+    trips : sequence of (float or None)
+        Seconds.
+    """
+    known = sorted(seconds for seconds in trips if seconds is not None)
+    if not known:
+        return "ranks 0 and 1 share no memory"
+    names = [str(name(seconds)) for seconds in known]
+    counts = {each: names.count(each) for each in dict.fromkeys(names)}
+    words = ", ".join(f"{each} at {n} of {len(known)} sizes" for each, n in counts.items())
+    if len(counts) == 1:
+        words = names[0]
+    span = f" (from {1e9 * known[0]:.0f} to {1e9 * known[-1]:.0f})" if len(known) > 1 else ""
+    median = 1e9 * statistics.median(known)
+    return f"{words}; a flag from rank 0 to rank 1 and back takes {median:.0f} ns{span}"
+
+
+def copies(nbytes: int, number: int) -> list[Any]:
+    """Prepare calls that copy from private memory to private memory, past the cache. Local.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of each copy.
+    number : int
+        Calls, each with memory of its own.
+    """
+    return [
+        partial(_core.stream_copy, np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8))
+        for _ in range(number)
+    ]
+
+
+def copy_seconds(nbytes: int, times: int) -> float:
+    """Return the seconds of one copy past the cache, the median of some. Local.
+
+    Parameters
+    ----------
+    nbytes, times : int
+    """
+    (copy,) = copies(nbytes, 1)
+    copy()
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        copy()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
+    """Return what `copy_seconds` does where one rank copies and the others sleep. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+    rank : int
+        The one; the others get None.
+    nbytes, times : int
+    """
+    seconds = copy_seconds(nbytes, times) if mpi.Get_rank() == rank else None
+    _rest(mpi)
+    return seconds
+
+
+def _rest(mpi: Any) -> None:
+    """Wait for all ranks without keeping a core from those that are at work."""
+    request = mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(NAP)

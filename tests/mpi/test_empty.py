@@ -1,0 +1,150 @@
+"""Arrays in shared memory: every algorithm reads and writes them where they lie, in time."""
+
+import gc
+
+import numpy as np
+import pytest
+from forms import CUT, WHOLE
+
+import collectives as cc
+from collectives.errors import ArgumentError, CommunicatorError
+
+N = 12_000  # elements: with 2 to 8 ranks, some pieces are long enough to stay in place, others not
+FORMS = [form for form in (*WHOLE, *CUT) if form.collective != "barrier"]
+WAYS = ("x", "out", "both", "place")
+
+
+@pytest.fixture(scope="module")
+def comm():
+    """A communicator whose programs lend."""
+    return cc.Communicator()
+
+
+@pytest.fixture(scope="module")
+def memory(comm):
+    """Room for an input and an output of any form."""
+    return [comm.empty(comm.size * N + 16, np.float32) for _ in range(2)]
+
+
+def test_shapes_and_dtypes(comm):
+    for shape, dims in ((3, (3,)), ((2, 3), (2, 3)), ((), ()), (0, (0,)), ((4, 0), (4, 0))):
+        for dtype in (np.float64, "float32", np.int8, np.complex128):
+            x = comm.empty(shape, dtype)
+            assert x.shape == dims
+            assert x.dtype == dtype
+            assert x.flags.writeable
+            assert x.flags.c_contiguous
+    with pytest.raises(ArgumentError, match="no negative dimension"):
+        comm.empty((2, -1))
+
+
+def test_shapes_may_differ(comm):
+    x = comm.empty(3000 * (comm.rank + 1))
+    x[:] = comm.rank
+    counts = [3000 * (r + 1) for r in range(comm.size)]
+    y = comm.allgatherv(x, counts=counts)
+    assert (y == np.repeat(np.arange(comm.size), counts)).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("segment", [0, 20_000])
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_every_algorithm(comm, memory, segments, form, segment, way):
+    """What is passed may be changed at once, although others have read it where it lies."""
+    case = form(comm.size, N)
+    if way == "place" and form.name == "alltoall":
+        way = "both"
+    with segments(comm, segment):
+        for name in form.algorithms():
+            if cc.algorithms.get(form.collective, name).refusal(comm.size):
+                continue
+            x, out = case.x(comm.rank), case.empty(comm.rank)
+            if way == "place":
+                x, out = case.shared(comm.rank)
+                base = x if out is None or x.size >= out.size else out
+                whole = memory[0][: base.size]
+                whole[:] = base
+                first = x if base is out else out
+                if first is not None:
+                    start = (first.ctypes.data - base.ctypes.data) // 4
+                    part = whole[start : start + first.size]
+                x, out = (part, whole) if base is not x else (whole, None if out is None else part)
+            if way in ("x", "both"):
+                memory[0][3 : 3 + x.size] = x
+                x = memory[0][3 : 3 + x.size]
+            if way in ("out", "both") and out is not None:
+                out = memory[1][5 : 5 + out.size]
+            before = None if way == "place" else x.copy()
+            got = case.call(comm, x, out, algorithm=name)
+            got = None if got is None else np.array(got)
+            if before is not None:
+                assert (x == before).all()
+            if way != "out":
+                x[:] = -1
+            if out is not None:
+                out[:] = -2
+            case.verify(got, comm.rank)
+
+
+def test_several_in_flight(comm):
+    arrays = [comm.empty(5000 + i, np.int64) for i in range(6)]
+    for _ in range(5):
+        for x in arrays:
+            x[:] = np.arange(x.size) + comm.rank
+        requests = [comm.iallreduce(x, out=x) for x in arrays]
+        for request, x in zip(reversed(requests), reversed(arrays), strict=True):
+            request.wait()
+            want = comm.size * np.arange(x.size) + comm.size * (comm.size - 1) // 2
+            assert (x == want).all()
+            x[:] = 0
+
+
+def test_planned_calls_find_them(comm):
+    x = comm.empty(8000, np.float32)
+    planned = comm.plan("allreduce", x, x)
+    for i in range(5):
+        x[:] = i
+        assert (planned() == i * comm.size).all()
+
+
+def test_averages(comm):
+    """What is scaled is not what others read."""
+    x = comm.empty(50_000, np.float32)
+    for name in cc.algorithms.names("allreduce"):
+        if not cc.algorithms.get("allreduce", name).refusal(comm.size):
+            x[:] = comm.rank
+            comm.allreduce(x, out=x, op=cc.AVG, algorithm=name)
+            assert (x == np.float32((comm.size - 1) / 2)).all(), name
+
+
+def test_they_outlive_their_communicator(world):
+    comm = cc.Communicator(world.mpi)
+    x = comm.empty(10_000)
+    view = x[5:]
+    x[:] = comm.rank
+    comm.allreduce(x, out=x)
+    comm.free()
+    with pytest.raises(CommunicatorError, match="freed"):
+        comm.empty(3)
+    del x
+    gc.collect()
+    total = world.comm.size * (world.comm.size - 1) / 2
+    assert (view == total).all()
+    assert (world.comm.allreduce(view) == total * world.comm.size).all()
+
+
+def test_many_come_and_go(comm):
+    for i in range(30):
+        x = comm.empty(2000 + i)
+        x[:] = i
+        assert (comm.allreduce(x, out=x) == i * comm.size).all()
+        del x
+
+
+def test_other_libraries_share_them(comm):
+    torch = pytest.importorskip("torch")
+    x = comm.empty(5000, np.float32)
+    tensor = torch.from_numpy(x)
+    tensor.fill_(2)
+    comm.allreduce(tensor, out=tensor)
+    assert (x == 2 * comm.size).all()

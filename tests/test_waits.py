@@ -1,0 +1,90 @@
+"""What a wait says when it is long, or when a rank of the host will not come."""
+
+import re
+
+import pytest
+from launch import DEADLINE_PASSED
+from programs import program
+
+LATE = """
+import time
+import numpy as np, collectives as cc
+comm = cc.world()
+comm.barrier()
+for turn in range(2):
+    if comm.rank == 1:
+        time.sleep(1.5)
+    comm.allreduce(np.zeros(3), algorithm="ring")
+"""
+
+
+def waits(call):
+    """Return the program in which rank 1 does something else, and rank 0 waits for it."""
+    return f"""
+import sys
+import numpy as np, collectives as cc
+comm = cc.world()
+comm.barrier()
+try:
+    {call}
+except cc.CollectivesError as error:
+    print(f"rank {{comm.rank}}: {{type(error).__name__}}: {{error}}")
+except ValueError:
+    pass
+"""
+
+
+GIVES_UP = """
+def add(a, b):
+    if comm.rank == 1:
+        raise ValueError("no good on this rank")
+    return a + b
+"""
+
+
+def test_a_long_wait_is_a_warning_once_for_each_call():
+    result = program(LATE, env={"COLLECTIVES_STALL_WARNING": "0.3"}, options=("-W", "always"))
+    assert result.status == 0, result
+    texts = re.findall(r":9: StallWarning: (.*)", result.err)
+    assert len(texts) == 2, result.err
+    for number, text in enumerate(texts, 2):
+        assert re.fullmatch(
+            r"allreduce 'ring' on 2 ranks: rank 0 has waited \d+ s: round 1, segment 1 of 1 waits "
+            rf"for rank 1 to send \(call {number}; rank 0 \(process \d+\) is in call {number}, "
+            r"allreduce\(count=3, dtype=float64, op=SUM, algorithm=ring\); rank 1 \(process \d+\) "
+            rf"has left call {number - 1}, \w+\(.*\)\)",
+            text,
+        ), text
+
+
+def test_a_warning_that_is_an_error_ends_the_wait():
+    loud = "import warnings; warnings.simplefilter('error')\n"
+    result = program(loud + LATE, env={"COLLECTIVES_STALL_WARNING": "0.3"})
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "StallWarning: allreduce 'ring' on 2 ranks: rank 0 has waited" in result.err
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sys.exit() if comm.rank else comm.allreduce(np.zeros(3), algorithm='ring')",
+        "comm.free() if comm.rank else comm.allreduce(np.zeros(3), algorithm='ring')",
+    ],
+    ids=["exit", "free"],
+)
+def test_who_waits_for_a_rank_that_has_left_learns_it(call):
+    result = program(waits(call))
+    assert re.match(
+        r"rank 0: PeerLostError: allreduce 'ring' on 2 ranks: rank 1 \(process \d+\) has left "
+        r"while rank 0 waits: round 1, segment 1 of 1 waits for rank 1 to send\n",
+        result.out,
+    ), result
+
+
+def test_the_words_of_a_rank_come_before_that_it_has_left():
+    call = "comm.allreduce(np.ones(4), op=cc.reduction(add), algorithm='ring')"
+    text = waits(call).replace("comm.barrier()\n", f"comm.barrier()\n{GIVES_UP}")
+    for _ in range(3):  # who is faster is chance
+        result = program(text)
+        told = "rank 0: PeerAbortedError: rank 1 gave up: ValueError: no good on this rank\n"
+        assert result.out == told, result
