@@ -7,8 +7,9 @@ Run it under the MPI that is to be measured, once for each number of ranks, on a
 It replaces the rows of that family of MPI and number of ranks, and leaves the others. Times are
 those of ``collectives bench``: all candidates have a trial, and those within half again of the
 fastest are measured in turns. The smallest time of the slowest rank wins. A simpler choice (the one
-of the size before, or an unsegmented one) is kept where the winner gains less than 4 %. From 1 MiB
-on, an algorithm that was not near the fastest at the two sizes before is not tried again.
+of the size before, or else the one with the fewest rounds) is kept where the winner gains less than
+8 %. From 1 MiB on, an algorithm that was not near the fastest at the two sizes before is not tried
+again.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from collectives.spec import COLLECTIVES
 
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
 PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
-SIMPLER = 1.04  # keep the simpler choice unless it is slower by this factor
+SIMPLER = 1.08  # keep the simpler choice unless it is slower by this factor
 NEAR = 1.5  # what takes longer than this times the fastest in its trial is not measured
 LARGE = 1 << 20  # bytes from which on algorithms that are not near are given up
 
@@ -89,7 +90,7 @@ def choose(bench: measure.Bench, name: str, options: argparse.Namespace) -> Rows
         measured = bench.measure(settings, operation.elements(nbytes // 4, p))
         times = {row["entry"]: max(row["seconds"]) for row in measured}
         near = [near[1], {entry.algorithm for entry in times}]
-        before = simplest(times, before)
+        before = simplest(name, p, times, before)
         # The boundary between two measured sizes is their geometric mean.
         limit = int(nbytes * options.factor**0.5) - 1 if nbytes != sizes[-1] else None
         if rows and rows[-1][1:] == list(before):
@@ -114,12 +115,19 @@ def candidates(name: str, p: int) -> list[str]:
     return found
 
 
-def simplest(times: dict[Entry, float], before: Entry | None) -> Entry:
+def simplest(name: str, p: int, times: dict[Entry, float], before: Entry | None) -> Entry:
     """Return the fastest, or what is hardly slower and simpler. All ranks have the same times."""
-    best = min(times, key=lambda each: times[each])
-    simple = [each for each in times if each == before or (before is None and each.segment == 0)]
-    simple = [each for each in simple if times[each] < SIMPLER * times[best]]
-    return min(simple, key=lambda each: times[each]) if simple else best
+    best = min(times.values())
+    close = [each for each in times if times[each] < SIMPLER * best]
+    if before in close:
+        return before
+
+    def complexity(entry: Entry) -> tuple[float, int, float]:
+        rounds, _, _ = algorithms.get(name, entry.algorithm).totals(p)
+        base = entry.algorithm.partition(":")[0]
+        return rounds, algorithms.names(name).index(base), times[entry]
+
+    return min(close, key=complexity)
 
 
 def save(path: Path, family: str, name: str, size: int, rows: Rows) -> None:

@@ -112,11 +112,15 @@ cdef class Engine:
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         if self.agree is None:
-            keep = self.check(&call, x, out, op, root, timeout, prescale, postscale)
+            if timeout is not None:
+                call.timeout = seconds(timeout)
+            keep = self.check(&call, x, out, op, root, prescale, postscale)
             choice = self.choice(&call, algorithm)
         else:
             try:
-                keep = self.check(&call, x, out, op, root, timeout, prescale, postscale)
+                if timeout is not None:
+                    call.timeout = seconds(timeout)
+                keep = self.check(&call, x, out, op, root, prescale, postscale)
                 choice = self.choice(&call, algorithm)
             except Exception as error:
                 self.refuse(COLLECTIVES[kind], error, call.timeout)
@@ -163,7 +167,7 @@ cdef class Engine:
         cdef Call call
         call.kind = kind
         call.planned = False
-        self.check(&call, x, None, op, 0, None, prescale, postscale)
+        self.check(&call, x, None, op, 0, prescale, postscale)
         self.choice(&call, algorithm)
 
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
@@ -176,7 +180,7 @@ cdef class Engine:
         call.kind = kind
         call.planned = True
         planned.engine = self
-        planned.keep = self.check(call, x, out, op, root, None, prescale, postscale)
+        planned.keep = self.check(call, x, out, op, root, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
         planned.text = self.describe(call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
@@ -295,14 +299,13 @@ cdef class Engine:
     cdef str name(self, const Call *call):
         return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
 
-    cdef tuple check(self, Call *call, x, out, op, root, timeout, prescale, postscale):
+    cdef tuple check(self, Call *call, x, out, op, root, prescale, postscale):
         """Check the arguments; return (what the caller gets, what else must stay alive)."""
         cdef int kind = call.kind
         cdef bint moves = not self.reduces[kind]
         cdef int divisor
         call.counts = NULL
         call.checksum = 0
-        call.timeout = deadline_of(timeout)
         call.prescale = factor_of(prescale, "prescale")
         call.factor = call.postscale = factor_of(postscale, "postscale")
         call.root = self.check_root(root) if self.rooted[kind] else 0

@@ -1,5 +1,7 @@
 """The vector forms: each rank gives, or gets, a number of elements of its own."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from cases import COMPLEX, FLOATS, verify
@@ -8,7 +10,7 @@ from promises import Promises
 
 import collectives as cc
 from collectives import errors
-from collectives.errors import ArgumentError, BufferError, MismatchError
+from collectives.errors import ArgumentError, BufferError, MismatchError, PeerAbortedError
 
 
 class TestAllgatherv(Promises):
@@ -241,7 +243,8 @@ def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fres
         with pytest.raises(MismatchError, match=text):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
     else:
-        comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
+        with contextlib.suppress(PeerAbortedError):  # that rank may be faster than the others
+            comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
     world.mpi.Barrier()
 
 
