@@ -3,8 +3,8 @@
 The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
 the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
 through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are
-reserved at once, and whose name is gone as soon as all have it open. Where that is not possible
-either, ranks talk through MPI, after a warning that says why.
+reserved at once; if it must have a name, that is gone as soon as all have it open. Where that is
+not possible either, ranks talk through MPI, after a warning that says why.
 
 Its pages become memory when they are first written, by their owner.
 """
@@ -267,9 +267,8 @@ def _file(wish: str, nbytes: int) -> tuple[int, str | None]:
         except (AttributeError, OSError) as error:
             reasons.append(f"memfd_create: {error}")
     if wish != "memfd":
-        path = f"/dev/shm/collectives-{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file, path = _file_in_memory()
         except OSError as error:
             raise _Failure("; ".join([*reasons, str(error)])) from None
         try:
@@ -277,9 +276,20 @@ def _file(wish: str, nbytes: int) -> tuple[int, str | None]:
             return file, path
         except OSError as error:
             os.close(file)
-            os.unlink(path)
+            if path:
+                os.unlink(path)
             reasons.append(f"/dev/shm has no room for {nbytes} bytes: {error}")
     raise _Failure("; ".join(reasons))
+
+
+def _file_in_memory() -> tuple[int, str | None]:
+    """Return an empty file in ``/dev/shm``, and its path if it must have one to be opened."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open("/dev/shm", flags | os.O_TMPFILE, 0o600), None
+    except OSError:  # not in this file system
+        path = f"/dev/shm/collectives-{os.getpid()}-{secrets.token_hex(8)}"
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path
 
 
 def _map(file: int, nbytes: int) -> mmap.mmap:

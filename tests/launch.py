@@ -59,10 +59,18 @@ def mpiexec(bin: Path) -> tuple[str, ...]:
     return (str(path), *options)
 
 
-def command_line(python: str | Path, ranks: int, arguments: Sequence[str | Path]) -> list[str]:
-    """Return the command that starts a Python program on so many ranks."""
+def command_line(
+    python: str | Path, ranks: int, arguments: Sequence[str | Path], survive: bool = False
+) -> list[str]:
+    """Return the command that starts a Python program on so many ranks.
+
+    If they are to survive, Open MPI's launcher does not end them when one of them dies. That of
+    MPICH does, whatever it is told.
+    """
     launcher = list(mpiexec(environment_of(python)))
-    if len(launcher) > 1 and ranks > len(os.sched_getaffinity(0)):
+    if survive and len(launcher) > 1:
+        launcher.append("--enable-recovery")
+    if "--oversubscribe" in launcher and ranks > len(os.sched_getaffinity(0)):
         # Open MPI spins for whole time slices where it does not know that it should not.
         launcher += ["--mca", "mpi_yield_when_idle", "1"]
     return [*launcher, "-n", str(ranks), str(python), *map(str, arguments)]
@@ -156,9 +164,14 @@ def on_ranks(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     echo: bool = False,
+    survive: bool = False,
+    prefix: Sequence[str] = (),
 ) -> Result:
-    """Run a Python program on so many ranks; repeat the launch if it was the launcher that died."""
-    command = command_line(python, ranks, arguments)
+    """Run a Python program on so many ranks; repeat the launch if it was the launcher that died.
+
+    The launcher's command stands behind `prefix`.
+    """
+    command = [*prefix, *command_line(python, ranks, arguments, survive)]
     for launch in range(1, LAUNCHES + 1):
         result = run(command, deadline=deadline, env=env, cwd=cwd, echo=echo)
         died = LAUNCHER_DIED in result.out or LAUNCHER_DIED in result.err

@@ -14,7 +14,7 @@ OPEN_MPI = len(mpiexec(BIN)) > 1
 CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20", "COLLECTIVES_ABORT": "1"}
 
 
-def program(text, ranks=2, env=None, deadline=60, options=()):
+def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, prefix=()):
     """Run a program on some ranks, in a folder from which nothing is imported."""
     source = textwrap.dedent(text)
     return on_ranks(
@@ -25,6 +25,8 @@ def program(text, ranks=2, env=None, deadline=60, options=()):
         source,
         env={**CLEAN, **(env or {})},
         deadline=deadline,
+        survive=survive,
+        prefix=prefix,
     )
 
 

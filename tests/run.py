@@ -31,6 +31,7 @@ ROOT = TESTS.parent
 LAUNCHING = (
     "test_processes.py",
     "test_endings.py",
+    "test_shared_memory_endings.py",
     "test_waits.py",
     "test_examples.py",
     "test_cli.py",

@@ -720,6 +720,8 @@ cdef class Engine:
         if op.status != RUNNING:
             return 0
         awaited = waited_for(op, self.segment)
+        # First those that are waited for: others may have died of the same.
+        gone.sort(key=lambda each: each[0] not in awaited)
         for rank, pid, in_order in gone:
             if not in_order or rank in awaited:
                 if in_order:

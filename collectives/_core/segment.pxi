@@ -252,18 +252,19 @@ cdef class Segment:
         return call
 
     cdef str disagreement(self, uint64_t call):
-        """Return what each rank of the host has called, after giving them a second to come."""
+        """Return what each rank of the host has called, after giving them two seconds to come."""
         cdef uint64_t what[3]
         cdef int i, known
         cdef object key
-        limit = now() + 1
+        limit = now() + 2
         groups = {}
         for i in range(self.c.p):
             while True:
                 known = cc_call_of(&self.c, i, call, what)
                 if known or now() > limit or not self.is_there(i):
                     break
-                sched_yield()
+                with nogil:
+                    nanosleep(&NAP_TIME, NULL)
             key = known
             if known == 1:
                 key = what[0], what[1], what[2]

@@ -19,7 +19,7 @@ STEPS = 300
 SEEDS = range(34 if FULL else 1)  # so that a whole run has 10 000 steps
 TINY = 4096  # bytes of a lane, in which short arrays have many segments
 LEARNED, STREAMED = 4 << 20, 24 << 20  # bytes; as in call.pxi
-COMMUNICATORS = 200
+COMMUNICATORS = 200 if FULL or MPI.COMM_WORLD.size < 4 else 60
 
 
 def runnable(form, p):

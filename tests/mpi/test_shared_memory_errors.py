@@ -1,0 +1,245 @@
+"""Ranks of a host that call different things, or do not come: everybody hears who did what."""
+
+import re
+import time
+import warnings
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import collectives as cc
+from collectives import segment
+from collectives.errors import (
+    CommunicatorError,
+    MismatchError,
+    PeerAbortedError,
+    SharedMemoryWarning,
+    StallError,
+    StallWarning,
+)
+
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank agrees with itself")
+
+X = np.ones(8)
+SUM8 = r"allreduce\(count=8, dtype=float64, op=SUM, algorithm=\w+\)"
+COMES_LATE = 0.8  # seconds
+
+# What one rank calls where the others call allreduce(X), and how they hear of it.
+ODD = {
+    "collective": (lambda comm: comm.reduce(X), r"reduce\(count=8, dtype=float64, op=SUM, root=0,"),
+    "barrier": (lambda comm: comm.barrier(), r"barrier\(algorithm=\w+\)"),
+    "count": (lambda comm: comm.allreduce(X[:7]), r"allreduce\(count=7,"),
+    "longer": (lambda comm: comm.allreduce(np.ones(1 << 18)), r"allreduce\(count=262144,"),
+    "dtype": (lambda comm: comm.allreduce(X.view("i8")), r"allreduce\(count=8, dtype=int64,"),
+    "op": (lambda comm: comm.allreduce(X, op=cc.MAX), r"allreduce\(count=8, dtype=float64, op=MAX"),
+    "algorithm": (lambda comm: comm.allreduce(X, algorithm="tree"), r"op=SUM, algorithm=tree\)"),
+    "prescale": (lambda comm: comm.allreduce(X, prescale=2.0), rf"{SUM8} with options [0-9a-f]+"),
+    "vector": (
+        lambda comm: comm.allgatherv(X, counts=[8] * comm.size),
+        rf"allgatherv\(count={8 * MPI.COMM_WORLD.size}, dtype=float64, algorithm=",
+    ),
+    "started": (lambda comm: comm.iallreduce(X[:5]).wait(), r"allreduce\(count=5,"),
+    "planned": (lambda comm: comm.plan("allreduce", X[:5])(), r"allreduce\(count=5,"),
+}
+
+
+def what_is_told(world, comm, call):
+    """Make a call, and others until it shows; return what the ranks are told."""
+
+    def go_on():
+        call()
+        for _ in range(3):
+            comm.allreduce(X)
+
+    with pytest.raises(MismatchError) as caught:
+        go_on()
+    with pytest.raises(CommunicatorError, match="the communicator is broken: rank"):
+        comm.barrier()
+    # On a crowded machine a rank may come after the others have stopped waiting for its word.
+    told = world.mpi.allgather(str(caught.value))
+    return [each for each in told if "did not come so far" not in each] or told[:1]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_every_rank_is_told_who_called_what(world, fresh, kind):
+    """Without any agreement beforehand."""
+    call, text = ODD[kind]
+    comm = fresh(validate=False, timeout=10.0)
+    odd = comm.size // 2
+    told = what_is_told(
+        world, comm, lambda: call(comm) if comm.rank == odd else comm.allreduce(X, algorithm=None)
+    )
+    for each in told:
+        assert "the ranks do not agree on call 1 of the communicator: " in each
+        assert re.search(rf"\brank {odd} called [^;]*{text}", each), each
+        assert re.search(rf"\branks? [^;]* called [^;]*{SUM8}", each), each
+
+
+def test_segments_differ(world, fresh, segments):
+    """Ranks that read different settings would publish pieces of different lengths."""
+    comm = fresh(validate=False, timeout=10.0)
+    with segments(comm, 64 if comm.rank == 0 else 128):
+        told = what_is_told(world, comm, lambda: comm.allreduce(np.ones(1000), algorithm="ring"))
+    for each in told:
+        assert len(set(re.findall(r"algorithm=ring\) with options ([0-9a-f]+)", each))) == 2, each
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "scatter", "reduce", "gather"])
+def test_roots_differ(world, fresh, collective):
+    """In a broadcast nobody who believes to be the root waits for anybody."""
+    comm = fresh(validate=False, timeout=10.0)
+    x = np.ones(2 * comm.size)
+    told = what_is_told(world, comm, lambda: getattr(comm, collective)(x, root=comm.rank))
+    for each in told:
+        assert "the ranks do not agree on call 1 of the communicator: " in each
+        for rank in range(comm.size):
+            assert re.search(rf"\brank {rank} called {collective}\([^;]*root={rank}\b", each), each
+
+
+def test_a_disagreement_that_shows_late(world, fresh):
+    """The call that was different is named, not that in which it came out."""
+    comm = fresh(validate=False, timeout=10.0)
+
+    def calls():
+        comm.allreduce(X)
+        for count in (8, 8 - (comm.rank == 0), 8):
+            comm.broadcast(X[:count], root=comm.rank)
+
+    for each in what_is_told(world, comm, calls):
+        assert "the ranks do not agree on call 2 of the communicator: " in each
+        assert "root=0" in each
+        assert "root=1" in each
+
+
+def test_a_rank_comes_late(world, fresh, environ):
+    """The others warn once, and say what each rank does; then the call ends as it should."""
+    with environ(COLLECTIVES_STALL_WARNING="0.3"):
+        comm = fresh(validate=False, timeout=60.0)
+    comm.barrier()
+    comm.allreduce(X)
+    late = comm.size - 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if comm.rank == late:
+            time.sleep(COMES_LATE)
+        y = comm.allreduce(X, algorithm="all_to_all")
+    assert (y == comm.size).all()
+    told = [str(each.message) for each in caught if each.category is StallWarning]
+    if comm.rank == late:
+        assert not told
+        return
+    assert len(told) == 1, told
+    assert re.match(
+        rf"allreduce 'all_to_all' on {comm.size} ranks: rank {comm.rank} has waited \d s: "
+        rf"round 1, segment 1 of 1 waits for rank {late} to send \(call 3; ",
+        told[0],
+    ), told[0]
+    for rank in range(comm.size):
+        state = r"has left call 2" if rank == late else "is in call 3"
+        assert re.search(
+            rf"rank {rank} \(process \d+\) {state}, allreduce\(count=8, dtype=float64, op=SUM, ",
+            told[0],
+        ), told[0]
+
+
+@pytest.mark.parametrize("way", ["blocking", "started", "planned"])
+def test_a_rank_does_not_come(world, fresh, way):
+    """The others raise StallError, or hear that of the first one to do so."""
+    comm = fresh(validate=False, timeout=0.4)
+    planned = comm.plan("broadcast", X, root=0, algorithm="flat")
+    call = {
+        "blocking": lambda: comm.broadcast(X, root=0, algorithm="flat"),
+        "started": lambda: comm.ibroadcast(X, root=0, algorithm="flat").wait(),
+        "planned": planned,
+    }[way]
+    comm.barrier()
+    told, error = "", None
+    if comm.rank:
+        with pytest.raises((StallError, PeerAbortedError)) as caught:
+            call()
+        told, error = str(caught.value), caught.type
+    told = world.mpi.allgather((told, error))
+    assert any(kind is StallError for _, kind in told[1:])
+    for text, _ in told[1:]:
+        assert re.search(
+            rf"broadcast 'flat' on {comm.size} ranks, root 0: rank \d+ waited 0.4 s: round 1, "
+            r"segment 1 of 1 waits for rank 0 to send \(call 2; .*"
+            r"rank 0 \(process \d+\) has left call 1, barrier\(",
+            text,
+        ), text
+    # Who comes later hears of it.
+    with pytest.raises((PeerAbortedError, CommunicatorError), match=r"StallError|is broken: rank"):
+        comm.broadcast(X, root=0, algorithm="flat")
+
+
+def test_a_warning_that_is_an_error(world, fresh, environ):
+    """It ends the call, and the others hear of it."""
+    with environ(COLLECTIVES_STALL_WARNING="0.1"):
+        comm = fresh(validate=False, timeout=10.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if comm.rank == 0:
+            with pytest.raises(StallWarning, match="rank 0 has waited"):
+                comm.allreduce(X)
+    world.mpi.Barrier()
+    if comm.rank:
+        with pytest.raises(PeerAbortedError, match="rank 0 gave up: it was interrupted in"):
+            comm.allreduce(X)
+
+
+def test_a_fold_that_raises(world, fresh):
+    """The others hear what it said."""
+    comm = fresh(validate=False, timeout=10.0)
+
+    def fold(left, right):
+        if comm.rank == comm.size - 1:
+            raise ValueError("this fold is unlucky")
+        return left + right
+
+    def calls():
+        op = cc.reduction(fold, name="unlucky", commutative=True)
+        comm.allreduce(X, op=op, algorithm="all_to_all")
+        comm.barrier()
+
+    with pytest.raises((ValueError, PeerAbortedError), match="this fold is unlucky"):
+        calls()
+
+
+def test_no_room_for_a_segment(world, environ, monkeypatch):
+    """The first rank of the host says so, once, and everything goes through MPI."""
+    monkeypatch.setattr(segment, "_has_warned", False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with environ(COLLECTIVES_SHM_LIMIT="1"):
+            comms = [cc.Communicator() for _ in range(3)]
+    for comm in comms:
+        assert comm.transport != "shm"
+        assert (comm.allreduce(X) == comm.size).all()
+        comm.free()
+    told = [str(each.message) for each in caught if each.category is SharedMemoryWarning]
+    assert len(told) == (world.comm.rank == 0)
+    for text in told:
+        assert re.fullmatch(
+            r"the ranks of this host cannot share memory and talk through MPI, which is slower: "
+            r"rank 0: the segments of this process would have more than 1 bytes "
+            r"\(COLLECTIVES_SHM_LIMIT\)",
+            text,
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COLLECTIVES_SHM", "perhaps"),
+        ("COLLECTIVES_SHM_LANE", "many"),
+        ("COLLECTIVES_SHM_LIMIT", "-1"),
+        ("COLLECTIVES_SHM_STORES", "fast"),
+        ("COLLECTIVES_STALL_WARNING", "soon"),
+    ],
+)
+def test_what_is_wrong_in_the_environment(world, environ, name, value):
+    """All ranks are told; nobody is left waiting."""
+    with environ(**{name: value}), pytest.raises(cc.errors.ArgumentError, match=f"{name} is '"):
+        cc.Communicator()
+    world.mpi.Barrier()

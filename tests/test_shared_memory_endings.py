@@ -1,0 +1,416 @@
+"""Ranks that share memory and end badly, stop for a while, or have no room."""
+
+import json
+import os
+import shutil
+import time
+from textwrap import dedent
+
+import pytest
+from launch import run
+from programs import OPEN_MPI, program
+
+BOUND = 10  # seconds in which all others know of a death; a quiet machine needs 0.1
+
+# What each program begins with. A rank notes what comes of it in a file, as launchers lose the
+# output of ranks that outlive others. MPICH's ends them, so there they have sessions of their own.
+BEGIN = """
+import json, os, signal, sys, threading, time
+signal.alarm(60)
+if "ALONE" in os.environ:
+    child = os.fork()
+    if child:
+        os._exit(os.waitpid(child, 0)[1] != 0)
+    os.setsid()
+if "CORE" in os.environ:
+    os.sched_setaffinity(0, {int(os.environ["CORE"])})
+import numpy as np, collectives as cc
+from mpi4py import MPI
+comm = cc.world()
+rank, size = comm.rank, comm.size
+
+def note(**what):
+    path = f"{os.environ['NOTES']}/{rank}"
+    with open(path + ".new", "w") as file:
+        json.dump({"pid": os.getpid(), "at": time.time(), **what}, file)
+    os.rename(path + ".new", path)
+
+def note_end(call):
+    try:
+        call()
+        note(error=None)
+    except cc.CollectivesError as error:
+        note(error=type(error).__name__, text=str(error))
+
+def leave():
+    # When all others have noted their end; without MPI's farewell, which waits for the dead.
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        paths = [f"{os.environ['NOTES']}/{each}" for each in range(size)]
+        if all("nothing yet" not in open(path).read() for path in paths):
+            break
+        time.sleep(0.02)
+    os._exit(0)
+
+def die():
+    note(error="killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def work(seconds=60):
+    limit = time.monotonic() + seconds
+    x, long = np.full(1000, rank + 1.0), np.full(300000, rank + 1.0, np.float32)
+    total = size * (size + 1) / 2
+    while True:
+        assert (comm.allreduce(x) == total).all()
+        assert (comm.allreduce(long, algorithm="round_robin") == total).all()
+        assert (comm.iallgather(x).wait()[:, 0] == np.arange(1, size + 1)).all()
+        if comm.broadcast(np.array([time.monotonic() > limit]))[0]:
+            return
+note(error="nothing yet")
+"""
+
+
+class Ranks:
+    """Start a program on some ranks; collect what they note, and see that nothing is left."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.result = None
+
+    def __call__(self, text, ranks=3, *, env=None, survive=False, prefix=()):
+        env = {"NOTES": str(self.folder), "COLLECTIVES_TIMEOUT": "30", **(env or {})}
+        if survive and not OPEN_MPI:
+            env["ALONE"] = "1"
+        source = BEGIN + dedent(text)
+        self.result = program(source, ranks, env=env, survive=survive, prefix=prefix)
+        limit = time.monotonic() + BOUND
+        while self.alive() and time.monotonic() < limit:
+            time.sleep(0.05)
+        notes = self.notes()
+        assert len(notes) == ranks, (notes, self.result)
+        assert not self.alive(), notes
+        assert not self.left_behind(), self.left_behind()
+        return notes
+
+    def notes(self):
+        files = [each for each in self.folder.iterdir() if each.name.isdigit()]
+        return {int(each.name): json.loads(each.read_text()) for each in files}
+
+    def alive(self):
+        return [each["pid"] for each in self.notes().values() if is_alive(each["pid"])]
+
+    def left_behind(self):
+        pids = {str(each["pid"]) for each in self.notes().values()}
+        return [
+            name
+            for name in os.listdir("/dev/shm")
+            if name.startswith("collectives-") and name.split("-")[1] in pids
+        ]
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    return Ranks(tmp_path)
+
+
+def who_lost(notes, dead):
+    """Check that all others say which rank has died; return the seconds until the last one did."""
+    others = {rank: each for rank, each in notes.items() if rank != dead}
+    for each in others.values():
+        assert each["error"] == "PeerLostError", notes
+        assert f"rank {dead} (process {notes[dead]['pid']}) has died while rank " in each["text"]
+    return max(each["at"] for each in others.values()) - notes[dead]["at"]
+
+
+# -- ranks that die ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shm", ["memfd", "file"])
+def test_a_rank_is_killed(ranks, shm):
+    """In the middle of whatever it does."""
+    notes = ranks(
+        """
+        if rank == 1:
+            threading.Timer(0.3, die).start()
+        note_end(work)
+        leave()
+        """,
+        4,
+        env={"COLLECTIVES_SHM": shm},
+        survive=True,
+    )
+    assert who_lost(notes, 1) < BOUND
+
+
+def test_a_rank_dies_whose_child_lives(ranks):
+    """What counts is the process that was a rank, not who else has its files open."""
+    notes = ranks(
+        """
+        if rank == 2:
+            if os.fork() == 0:
+                os.closerange(0, 3)
+                leave()
+            die()
+        note_end(work)
+        leave()
+        """,
+        survive=True,
+    )
+    assert who_lost(notes, 2) < BOUND
+
+
+def test_a_rank_dies_while_others_are_busy(ranks):
+    """They hear of it in their next call; and of several, each may name another."""
+    notes = ranks(
+        """
+        comm.barrier()
+        if rank in (0, 3):
+            die()
+        time.sleep(0.5)
+        note_end(work)
+        leave()
+        """,
+        4,
+        survive=True,
+    )
+    for rank in (1, 2):
+        assert notes[rank]["error"] == "PeerLostError"
+        assert any(
+            f"rank {dead} (process {notes[dead]['pid']}) has" in notes[rank]["text"]
+            for dead in (0, 3)
+        )
+
+
+@pytest.mark.parametrize("shm", ["memfd", "file"])
+def test_all_ranks_are_killed(ranks, shm):
+    notes = ranks(
+        """
+        threading.Timer(0.2, die).start()
+        note_end(work)
+        """,
+        env={"COLLECTIVES_SHM": shm},
+    )
+    assert "killed" in [each["error"] for each in notes.values()]
+
+
+def test_a_rank_dies_as_segments_are_made(ranks):
+    """The file has no name that somebody would have to take away."""
+    notes = ranks(
+        """
+        from collectives import segment
+        if rank == 1:
+            segment._open = lambda *offer: die()
+        cc.Communicator()
+        """,
+        env={"COLLECTIVES_SHM": "file"},
+    )
+    assert notes[1]["error"] == "killed"
+
+
+# -- ranks that end early ----------------------------------------------------------------------
+
+
+def test_a_rank_raises(ranks):
+    """The others hear what it said."""
+    notes = ranks(
+        """
+        comm.barrier()
+        if rank == 1:
+            raise ValueError("this rank is unlucky")
+        note_end(work)
+        """,
+        env={"COLLECTIVES_ABORT": "0"},
+        survive=True,
+    )
+    for rank in (0, 2):
+        assert notes[rank]["error"] == "PeerAbortedError", notes
+        assert notes[rank]["text"] == "rank 1 gave up: ValueError: this rank is unlucky"
+
+
+def test_a_rank_leaves_in_good_order(ranks):
+    """Who does not need it any more is not disturbed."""
+    notes = ranks(
+        """
+        comm.broadcast(np.ones(3), root=1, algorithm="flat")
+        if rank != 1:
+            if rank == 2:
+                time.sleep(0.5)
+            note_end(work)
+        """
+    )
+    assert ranks.result.status == 0, ranks.result
+    assert notes[1]["error"] == "nothing yet"
+    for rank in (0, 2):
+        assert notes[rank]["error"] == "PeerLostError", notes
+        assert f"rank 1 (process {notes[1]['pid']}) has left while rank " in notes[rank]["text"]
+
+
+def test_the_last_message_of_a_rank_that_leaves(ranks):
+    """It has been published: who comes later finds it."""
+    notes = ranks(
+        """
+        def rest():
+            assert (comm.broadcast(np.full(3, rank), root=1, algorithm="chain") == 1).all()
+        if rank == 1:
+            rest()
+        else:
+            time.sleep(0.3 * rank)
+            note_end(rest)
+        """
+    )
+    assert ranks.result.status == 0, ranks.result
+    assert notes[0]["error"] is notes[2]["error"] is None, notes
+
+
+@pytest.mark.parametrize("shm", ["memfd", "file"])
+@pytest.mark.parametrize(
+    "ending", ["pass", "raise ValueError('unlucky')", "sys.exit(3)", "comm.free()"]
+)
+def test_nothing_is_left_behind(ranks, shm, ending):
+    notes = ranks(f"work(0.05)\n{ending}", 2, env={"COLLECTIVES_SHM": shm})
+    assert len(notes) == 2
+
+
+# -- ranks that do not run for a while ---------------------------------------------------------
+
+
+def test_a_rank_is_stopped_and_goes_on(ranks):
+    """Nobody takes it for dead."""
+    notes = ranks(
+        """
+        pids = [int(pid) for pid in comm.allgather(np.array([os.getpid()])).ravel()]
+        def disturb():
+            for other in pids[1:]:
+                time.sleep(0.1)
+                os.kill(other, signal.SIGSTOP)
+                time.sleep(0.3)
+                os.kill(other, signal.SIGCONT)
+        if rank == 0:
+            threading.Thread(target=disturb).start()
+        note_end(lambda: work(1.5))
+        """
+    )
+    assert ranks.result.status == 0, ranks.result
+    assert all(each["error"] is None for each in notes.values()), notes
+
+
+def test_on_one_core(ranks):
+    notes = ranks(
+        """
+        assert len(os.sched_getaffinity(0)) == 1
+        note_end(lambda: work(0.5))
+        """,
+        4,
+        env={"CORE": str(min(os.sched_getaffinity(0)))},
+    )
+    assert ranks.result.status == 0, ranks.result
+    assert all(each["error"] is None for each in notes.values()), notes
+
+
+def test_a_rank_waits_long_and_has_a_child(ranks):
+    """A child that ends takes no lock of its parent along."""
+    notes = ranks(
+        """
+        def calls():
+            for turn in range(3):
+                if rank == turn:
+                    child = os.fork()
+                    if child == 0:
+                        os._exit(0)
+                    os.waitpid(child, 0)
+                    time.sleep(0.3)
+                comm.barrier()
+        note_end(calls)
+        """
+    )
+    assert all(each["error"] is None for each in notes.values()), notes
+
+
+def test_messages_of_the_program_move_on(ranks):
+    """A rank waits in shared memory, and another for a message that it has sent with MPI itself."""
+    notes = ranks(
+        """
+        x = np.ones(1 << 22, np.uint8)
+        def calls():
+            if rank == 0:
+                request = MPI.COMM_WORLD.Isend(x, 1)
+                comm.barrier()
+                request.Wait()
+            else:
+                MPI.COMM_WORLD.Recv(x, 0)
+                comm.barrier()
+        note_end(calls)
+        """,
+        2,
+        # Without these MPI moves by turns of the sender, as in containers, which forbid them.
+        env={
+            "MPIR_CVAR_CH4_CMA_ENABLE": "0",
+            "OMPI_MCA_smsc": "^cma,xpmem,knem,accelerator",
+        },
+    )
+    assert notes[0]["error"] is notes[1]["error"] is None, notes
+
+
+# -- no room -----------------------------------------------------------------------------------
+
+
+def private_shm(nbytes):
+    """Return the command before another that gives it a ``/dev/shm`` of its own."""
+    mount = f'mount -t tmpfs -o size={nbytes} none /dev/shm && exec "$@"'
+    option = "-m" if os.geteuid() == 0 else "-rm"
+    prefix = ["unshare", option, "sh", "-c", mount, "sh"]
+    if not shutil.which("unshare") or run([*prefix, "true"], deadline=10).status:
+        pytest.skip("this user cannot mount a file system of its own (unshare -m)")
+    return prefix
+
+
+def test_a_small_dev_shm(ranks):
+    """Segments become smaller as long as they can; then there is one warning, and MPI."""
+    notes = ranks(
+        """
+        import warnings
+        def fill(left):
+            comm.barrier()  # nobody has a segment any more that it has made below
+            if rank == 0:
+                free = os.statvfs("/dev/shm")
+                with open(f"/dev/shm/filler-{left}", "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - left)
+            comm.barrier()
+        def made(kind):
+            os.environ["COLLECTIVES_SHM"] = kind
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                made = cc.Communicator()
+            y = made.allreduce(np.full(1 << 20, rank))
+            assert (y == size * (size - 1) // 2).all()
+            lane = made._segment.lane_bytes if made._segment else 0
+            return made.transport, lane, [str(each.message) for each in caught]
+        fill(20 << 20)
+        some = made("file")
+        fill(100 << 10)
+        note(error=None, made=[some, made("file"), made("file"), made("auto")])
+        """,
+        4,
+        prefix=private_shm(64 << 20),
+    )
+    assert ranks.result.status == 0, ranks.result
+    for rank, each in notes.items():
+        some, first, second, other = each["made"]
+        assert some == ["shm", 512 << 10, []]
+        assert first[:2] == second[:2] == ["openmpi" if OPEN_MPI else "mpich", 0]
+        assert len(first[2]) == (rank == 0)
+        for text in first[2]:
+            assert text.startswith(
+                "the ranks of this host cannot share memory and talk through MPI"
+            )
+            assert "rank 0: /dev/shm has no room for" in text
+        assert second[2] == []
+        assert other == ["shm", 1 << 20, []]  # memory without a file system
