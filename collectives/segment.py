@@ -3,8 +3,8 @@
 The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
 the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
 through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are
-reserved at once; if it must have a name, that is gone as soon as all have it open. Where that is
-not possible either, ranks talk through MPI, after a warning that says why.
+reserved at once; if it must have a name, as between namespaces, that is gone as soon as all have
+it open. Where that is not possible either, ranks talk through MPI, after a warning that says why.
 
 Its pages become memory when they are first written, by their owner.
 """
@@ -38,6 +38,16 @@ PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
 
+# What is tried for each value of COLLECTIVES_SHM: memory without a file, a file without a name, and
+# one with a name, which ranks find that do not see each other's processes.
+WAYS: dict[str, tuple[str, ...]] = {
+    "auto": ("memfd", "file", "named"),
+    "memfd": ("memfd",),
+    "file": ("file", "named"),
+    "0": (),
+}
+_way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary()
+
 _has_warned = False
 
 
@@ -60,17 +70,43 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     ArgumentError
         If an environment variable has a value that it cannot have.
     """
-    rank = mpi.Get_rank()
     # What is wrong with the environment is raised on all ranks, not on one.
-    wish = settings()["kind"]
+    wishes = set(mpi.allgather(settings()["kind"]))
+    wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
+    segment = None
+    told: dict[int, list[str]] = {}
+    for way in WAYS[wish]:
+        had = segment
+        segment, problems = _attempt(mpi, local, way, had)
+        if segment is not None and had is None:
+            _way[segment] = way
+        for rank in local:
+            if problems[rank]:
+                told.setdefault(rank, []).append(problems[rank])
+        if not any(problems):
+            break
+    if segment is None and told and mpi.Get_rank() == local[0]:
+        _warn({rank: "; ".join(reasons) for rank, reasons in told.items()})
+    return segment
+
+
+def _attempt(
+    mpi: Any, local: list[int], way: str, segment: _core.Segment | None
+) -> tuple[_core.Segment | None, list[str]]:
+    """Try one way to have a segment, or take part for the sake of other hosts. Collective.
+
+    Return it, or None, and what kept each rank from it.
+    """
+    rank = mpi.Get_rank()
     leads = rank == local[0]
+    idle = len(local) < 2 or segment is not None
     nlines = 2 * len(local) + 16
     memory = offer = path = None
     file = -1
-    problem = "" if wish != "0" else "COLLECTIVES_SHM is 0"
-    if len(local) > 1 and not problem and leads:
+    problem = ""
+    if leads and not idle:
         try:
-            file, path, lane = _create(wish, len(local), nlines)
+            file, path, lane = _create(way, len(local), nlines)
             memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
             token = secrets.token_bytes(16)
             memory[:16] = token
@@ -78,7 +114,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         except (_Failure, OSError) as error:
             problem = str(error)
     offers = mpi.allgather(offer)
-    if len(local) > 1 and not problem and not leads:
+    if not leads and not idle:
         offer = offers[local[0]]
         try:
             if offer is None:
@@ -86,11 +122,11 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
             file, memory = _open(offer, len(local), nlines)
         except (_Failure, OSError) as error:
             problem = str(error)
-    segment = None
+    made = None
     if offer is not None and not problem:
         # Before any rank is done here, for then it may look for the locks of the others.
         try:
-            segment = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+            made = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
         except MemoryError:
             problem = "no memory"
         except OSError as error:
@@ -99,18 +135,15 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
-    if len(local) < 2:
-        return None
-    told = {each: problems[each] for each in local if problems[each]}
-    if told or segment is None:
-        if segment is not None:
-            segment.leave()  # with its file
+    if idle:
+        return segment, problems
+    if any(problems[each] for each in local):
+        if made is not None:
+            made.leave()  # with its file
         elif file >= 0:
             os.close(file)
-        if leads:
-            _warn(told)
-        return None
-    return segment
+        made = None
+    return made, problems
 
 
 def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
@@ -137,7 +170,7 @@ def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
     file, path, problem = -1, None, ""
     if rank == local[0]:
         try:
-            file, path = _file(_wish(), max(ends[-1], _PAGE))
+            file, path = _file(_way[segment], max(ends[-1], _PAGE))
         except (_Failure, OSError) as error:
             problem = str(error)
     offers = mpi.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
@@ -182,7 +215,7 @@ def release(segment: _core.Segment) -> None:
 
 def _wish() -> str:
     wish = os.environ.get("COLLECTIVES_SHM", "") or "auto"
-    if wish not in ("auto", "0", "memfd", "file"):
+    if wish not in WAYS:
         raise ArgumentError(f"COLLECTIVES_SHM is {wish!r}, and must be auto, memfd, file or 0")
     return wish
 
@@ -237,7 +270,7 @@ def _lane() -> int:
     return environment_number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
-def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
+def _create(way: str, p: int, nlines: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
     lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
     while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
@@ -249,47 +282,36 @@ def _create(wish: str, p: int, nlines: int) -> tuple[int, str | None, int]:
         lane //= 2
     while True:
         try:
-            return *_file(wish, _core.segment_bytes(p, nlines, lane)), lane
+            return *_file(way, _core.segment_bytes(p, nlines, lane)), lane
+        except (AttributeError, OSError) as error:
+            raise _Failure(f"{way}: {error}") from None
         except _Failure:
             if lane // 2 < SMALLEST_LANE:
                 raise
             lane //= 2
 
 
-def _file(wish: str, nbytes: int) -> tuple[int, str | None]:
+def _file(way: str, nbytes: int) -> tuple[int, str | None]:
     """Return a file of some bytes, and its path if it has one."""
-    reasons = []
-    if wish != "file":
-        try:
-            file = os.memfd_create("collectives", os.MFD_CLOEXEC)
-            os.ftruncate(file, nbytes)
-            return file, None
-        except (AttributeError, OSError) as error:
-            reasons.append(f"memfd_create: {error}")
-    if wish != "memfd":
-        try:
-            file, path = _file_in_memory()
-        except OSError as error:
-            raise _Failure("; ".join([*reasons, str(error)])) from None
-        try:
-            os.posix_fallocate(file, 0, nbytes)
-            return file, path
-        except OSError as error:
-            os.close(file)
-            if path:
-                os.unlink(path)
-            reasons.append(f"/dev/shm has no room for {nbytes} bytes: {error}")
-    raise _Failure("; ".join(reasons))
-
-
-def _file_in_memory() -> tuple[int, str | None]:
-    """Return an empty file in ``/dev/shm``, and its path if it must have one to be opened."""
+    path = None
+    if way == "memfd":
+        file = os.memfd_create("collectives", os.MFD_CLOEXEC)
+        os.ftruncate(file, nbytes)
+        return file, None
     flags = os.O_RDWR | os.O_CLOEXEC
-    try:
-        return os.open("/dev/shm", flags | os.O_TMPFILE, 0o600), None
-    except OSError:  # not in this file system
+    if way == "file":
+        file = os.open("/dev/shm", flags | os.O_TMPFILE, 0o600)
+    else:
         path = f"/dev/shm/collectives-{os.getpid()}-{secrets.token_hex(8)}"
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        os.close(file)
+        if path:
+            os.unlink(path)
+        raise _Failure(f"/dev/shm has no room for {nbytes} bytes: {error}") from None
+    return file, path
 
 
 def _map(file: int, nbytes: int) -> mmap.mmap:
@@ -314,13 +336,12 @@ def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap
 
 
 def _warn(problems: dict[int, str]) -> None:
-    """Say once why ranks do not share memory, unless that is what was asked for."""
+    """Say once why ranks do not share memory."""
     global _has_warned
-    reasons = {rank: why for rank, why in problems.items() if "COLLECTIVES_SHM is 0" not in why}
-    if not reasons or _has_warned:
+    if _has_warned:
         return
     _has_warned = True
-    rank, why = next(iter(reasons.items()))
+    rank, why = next(iter(problems.items()))
     warnings.warn(
         f"the ranks of this host cannot share memory and talk through MPI, which is slower: rank "
         f"{rank}: {why}",
