@@ -81,7 +81,7 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
         if segment is not None and had is None:
             _way[segment] = way
         for rank in local:
-            if problems[rank]:
+            if problems[rank] and problems[rank] not in told.get(rank, ()):
                 told.setdefault(rank, []).append(problems[rank])
         if not any(problems):
             break

@@ -701,7 +701,8 @@ cdef class Engine:
         if waited > self.warning and not op.has_warned:
             op.has_warned = 1
             warnings.warn(
-                f"{title(plan)}: rank {self.rank} has waited {waited:.3g} s: {self.situation(op)}",
+                f"{title(plan)}: rank {self.rank} has waited {waited:.{int(waited < 1)}f} s: "
+                f"{self.situation(op)}",
                 StallWarning, stacklevel=2,
             )
         return None
