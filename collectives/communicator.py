@@ -366,12 +366,16 @@ class Communicator(GroupedCalls, ObjectCalls):
         if min(dims, default=0) < 0:
             raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
         nbytes = prod(dims) * np.dtype(dtype).itemsize
+        self.barrier()  # see dup()
         with self._engine:
             self._alive()
-            if self._segment is None:
+            if not self._lanes:
                 return np.empty(shape, dtype)
+            first = self._segment is not None and self._segment.windows == 0
             array = segment.window(self._mpi, self._segment, nbytes)
-            if self._segment.windows == 1:  # programs lend nothing yet
+            if array is None:
+                return np.empty(shape, dtype)
+            if first:  # programs lend nothing yet
                 self._plans.clear()
                 self.forget()
         return array.view(dtype).reshape(dims)

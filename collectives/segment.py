@@ -146,26 +146,39 @@ def _attempt(
     return made, problems
 
 
-def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
+def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.uint8] | None:
     """Return an array of bytes in shared memory of its own, a window of the segment. Collective.
+
+    Windows whose arrays are gone on all ranks of the host make room for new ones.
 
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm
         That of the segment: all ranks, of this host and others.
-    segment : Segment
+    segment : Segment or None
     nbytes : int
         Of this rank.
+
+    Returns
+    -------
+    array or None
+        None where there is no segment.
 
     Raises
     ------
     CommunicatorError
         If there is no memory, or no room for another window.
     """
+    if segment is None:  # on other hosts there are some
+        mpi.allgather((0, set()))
+        mpi.allgather(None)
+        _refuse(mpi.allgather(""))
+        return None
     local = segment.ranks
     rank = mpi.Get_rank()
-    sizes = mpi.allgather(nbytes)
-    ends = list(accumulate(sizes[each] + _PAGE - 1 & -_PAGE for each in local))
+    told = mpi.allgather((nbytes, segment.released.copy()))
+    segment.drop_windows(set.intersection(*(told[each][1] for each in local)))
+    ends = list(accumulate(told[each][0] + _PAGE - 1 & -_PAGE for each in local))
     starts = [0, *ends]
     file, path, problem = -1, None, ""
     if rank == local[0]:
@@ -180,24 +193,40 @@ def window(mpi: Any, segment: _core.Segment, nbytes: int) -> NDArray[np.uint8]:
         memory = _map(file, max(ends[-1], _PAGE))
     except OSError as error:
         problem = problem or str(error)
-    problems = [each for each in mpi.allgather(problem) if each]
+    problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
     if file >= 0:
         os.close(file)
-    if problems:
-        raise CommunicatorError(f"no shared memory for an array: {problems[0]}")
+    _refuse(problems)
     mine = starts[local.index(rank)]
-    segment.add_window(memory, mine, nbytes)
+    number = segment.add_window(memory, mine, nbytes)
     array = np.frombuffer(memory, np.uint8, nbytes, mine)
     if nbytes:
-        finalizer = weakref.finalize(array, _give_back, memory, mine, ends[local.index(rank)])
+        end = ends[local.index(rank)]
+        finalizer = weakref.finalize(
+            array, _give_back, memory, mine, end, segment.released, number
+        )
         finalizer.atexit = False
+    else:
+        segment.released.add(number)
     return array
 
 
-def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
-    """Give the memory of an array back that nobody can reach any more; addresses stay."""
+def _refuse(problems: list[str]) -> None:
+    """Raise if some rank has had a problem."""
+    for each in problems:
+        if each:
+            raise CommunicatorError(f"no shared memory for an array: {each}")
+
+
+def _give_back(
+    memory: mmap.mmap, start: int, end: int, released: set[int], number: int
+) -> None:
+    """Give the memory of an array back that nobody can reach any more; addresses stay until the
+    other ranks have done so, too.
+    """
+    released.add(number)
     if not _core.is_forked():
         with contextlib.suppress(OSError, ValueError):
             memory.madvise(mmap.MADV_REMOVE, start, end - start)

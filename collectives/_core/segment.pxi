@@ -76,7 +76,8 @@ cdef class Segment:
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
     cdef int file
-    cdef list kept  # what the windows are in
+    cdef list kept  # what the windows are in, by their numbers
+    cdef readonly set released  # numbers of windows whose arrays are gone on this rank
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
@@ -86,7 +87,8 @@ cdef class Segment:
             raise ValueError("the segment is too small")
         if cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes):
             raise MemoryError
-        self.kept = []
+        self.kept = [None]
+        self.released = set()
         self.ranks = list(ranks)
         self.c.ranks[me].pid = os.getpid()
         self.file = file
@@ -139,7 +141,7 @@ cdef class Segment:
 
     @property
     def windows(self):
-        """How much other shared memory it has: what `add_window` added."""
+        """One less than the numbers of windows in use: 0 if there was no `add_window`."""
         return self.c.nwindows - 1
 
     @property
@@ -148,22 +150,38 @@ cdef class Segment:
 
     def add_window(self, memory, size_t start, size_t nbytes):
         """Let others read what is this rank's of other shared memory: `nbytes` from `start` on.
-        Local, but all ranks must add the same windows in the same order.
+        Local, but all ranks must add and drop the same windows in the same order.
+
+        Returns its number.
         """
         cdef Py_buffer view
-        cdef cc_window *window = &self.c.windows[self.c.nwindows]
-        if self.c.nwindows == CC_WINDOWS:
+        cdef cc_window *window
+        cdef int number = self.c.nwindows
+        if None in self.kept[1:]:
+            number = self.kept.index(None, 1)
+        elif number == CC_WINDOWS:
             raise CommunicatorError(
                 f"the communicator has {CC_WINDOWS - 1} arrays in shared memory, and no room for "
                 f"another"
             )
+        else:
+            self.kept.append(None)
+            self.c.nwindows += 1
+        window = &self.c.windows[number]
         PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
         window.base = <char *>view.buf
         PyBuffer_Release(&view)  # as long as it is kept, it stays where it is
         window.mine = window.base + start
         window.nbytes = nbytes
-        self.kept.append(memory)
-        self.c.nwindows += 1
+        self.kept[number] = memory
+        return number
+
+    def drop_windows(self, numbers):
+        """Forget windows whose arrays are gone on all ranks, which must do the same. Local."""
+        for number in numbers:
+            self.c.windows[<int>number] = cc_window(NULL, NULL, 0)
+            self.kept[number] = None
+        self.released.difference_update(numbers)
 
     cdef bint is_there(self, int number):
         """Say whether the process of a rank still runs."""
