@@ -37,11 +37,17 @@ class Schedule:
         self.comms = dict(comms)
         self.seed = seed
         self.own = np.random.default_rng([seed, cc.world().rank, 1])
-        self.pending = []  # (text, request, form, rank)
+        self.pending = []  # (text, request, form, rank, pieces)
         self.planned = []  # (text, planned, form, rank)
         self.bits = []  # of results that all ranks of the world have
+        # Pieces of shared memory for arrays, on each communicator.
+        self.free = [
+            comm.empty(MOST + 256, np.uint8)
+            for _, comm in sorted(self.comms.items())
+            for _ in range(4)
+        ]
 
-    def run(self, steps, seconds=None):
+    def run(self, steps):
         """Make some steps, and wait for all that they have started."""
         for number in range(steps):
             self.step(number)
@@ -65,7 +71,7 @@ class Schedule:
             if rng.integers(2):
                 comm.barrier()
             else:
-                self.pending.append((text, comm.ibarrier(), None, 0))
+                self.pending.append((text, comm.ibarrier(), None, 0, []))
             return
         mine = [each for each in self.planned if each[0] == name]
         if how == "again" and mine:
@@ -74,26 +80,30 @@ class Schedule:
             return
         form, algorithm = self.form(comm.size, rng, how == "planned")
         text = f"{text}: {form.name} '{algorithm}', n={form.n}, {form.dtype}, {form.op}"
-        if how == "started":
-            request = form.call(comm, algorithm=algorithm, start=True)
-            self.pending.append((text, request, form, comm.rank))
-            return
         if how == "planned":
             self.plan(comm, name, form, algorithm)
             return
         x, out = None, None
-        if how == "out":
-            out = form.empty(comm.rank)
+        if how in ("out", "started"):
+            x, out = form.x(comm.rank), form.empty(comm.rank)
         elif how == "in place":
             x, out = form.shared(comm.rank)
         elif how == "unaligned":
             x = shifted(form.x(comm.rank), int(rng.integers(1, 64)))
             out = form.empty(comm.rank)
             out = out if out is None else shifted(out, out.itemsize * int(rng.integers(1, 9)))
+        pieces = []
+        if x is not None and how != "unaligned" and self.own.random() < 0.7:
+            x, out, pieces = self.moved(x, out)
+        if how == "started":
+            request = form.call(comm, x, out, algorithm=algorithm, start=True)
+            self.pending.append((text, request, form, comm.rank, pieces))
+            return
         result = form.call(comm, x, out, algorithm=algorithm)
         form.verify(result, comm.rank)
         if form.collective == "allreduce" and comm.size == cc.world().size:
             self.bits.append(digest(result))
+        self.give_back(pieces)
 
     def form(self, p, rng, planned):
         """Return a call, and the name of an algorithm or None."""
@@ -142,13 +152,50 @@ class Schedule:
     def finish(self, left):
         """Wait for requests, in any order, until so many are left."""
         while len(self.pending) > max(0, left):
-            text, request, form, rank = self.pending.pop(int(self.own.integers(len(self.pending))))
+            number = int(self.own.integers(len(self.pending)))
+            text, request, form, rank, pieces = self.pending.pop(number)
             result = request.wait()
             try:
                 if form is not None:
                     form.verify(result, rank)
             except AssertionError as error:
                 raise AssertionError(f"{text}: {error}") from error
+            self.give_back(pieces)
+
+    def moved(self, x, out):
+        """Return arrays of a call in memory that ranks share, one or both; and the pieces of it."""
+        arrays = [x] if out is None or np.shares_memory(x, out) else [x, out]
+        if len(arrays) == 2 and self.own.random() < 0.5:
+            arrays.pop(int(self.own.integers(2)))
+        pieces = []
+        for array in arrays:
+            if not self.free:
+                break
+            whole = array
+            if out is not None and len(arrays) == 1 and np.shares_memory(x, out):
+                whole = x if x.size >= out.size else out
+            if whole.nbytes > MOST:
+                continue
+            pieces.append(self.free.pop(int(self.own.integers(len(self.free)))))
+            start = whole.itemsize * int(self.own.integers(256 // whole.itemsize))
+            there = pieces[-1][start : start + whole.nbytes].view(whole.dtype)
+            there[:] = whole
+            x, out = (each if each is None else _at(each, whole, there) for each in (x, out))
+        return x, out, pieces
+
+    def give_back(self, pieces):
+        """Spoil the memory of a call that is complete: nobody may read it any more."""
+        for piece in pieces:
+            piece[:] = 0xA5
+        self.free += pieces
+
+
+def _at(array, whole, there):
+    """Return what is in a copy of the whole where the array is in the whole."""
+    if not np.shares_memory(array, whole):
+        return array
+    first = (array.ctypes.data - whole.ctypes.data) // whole.itemsize
+    return there[first : first + array.size]
 
 
 def elements(rng, itemsize, parts, p):
