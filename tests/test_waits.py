@@ -51,8 +51,8 @@ def test_a_long_wait_is_a_warning_once_for_each_call():
         assert re.fullmatch(
             r"allreduce 'ring' on 2 ranks: rank 0 has waited [\d.]+ s: round 1, segment 1 of 1 "
             rf"waits for rank 1 to send \(call {number}; rank 0 \(process \d+\) is in call "
-            rf"{number}, allreduce\(count=3, dtype=float64, op=SUM, algorithm=ring\); rank 1 \(process \d+\) "
-            rf"has left call {number - 1}, \w+\(.*\)\)",
+            rf"{number}, allreduce\(count=3, dtype=float64, op=SUM, algorithm=ring\); rank 1 "
+            rf"\(process \d+\) has left call {number - 1}, \w+\(.*\)\)",
             text,
         ), text
 
