@@ -118,7 +118,7 @@ def candidates(name: str, p: int) -> list[str]:
 def simplest(name: str, p: int, times: dict[Entry, float], before: Entry | None) -> Entry:
     """Return the fastest, or what is hardly slower and simpler. All ranks have the same times."""
     best = min(times.values())
-    close = [each for each in times if times[each] < SIMPLER * best]
+    close = [each for each in times if times[each] <= SIMPLER * best]
     if before in close:
         return before
 
