@@ -204,9 +204,7 @@ def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.u
     array = np.frombuffer(memory, np.uint8, nbytes, mine)
     if nbytes:
         end = ends[local.index(rank)]
-        finalizer = weakref.finalize(
-            array, _give_back, memory, mine, end, segment.released, number
-        )
+        finalizer = weakref.finalize(array, _give_back, memory, mine, end, segment.released, number)
         finalizer.atexit = False
     else:
         segment.released.add(number)
@@ -220,9 +218,7 @@ def _refuse(problems: list[str]) -> None:
             raise CommunicatorError(f"no shared memory for an array: {each}")
 
 
-def _give_back(
-    memory: mmap.mmap, start: int, end: int, released: set[int], number: int
-) -> None:
+def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], number: int) -> None:
     """Give the memory of an array back that nobody can reach any more; addresses stay until the
     other ranks have done so, too.
     """
