@@ -32,7 +32,15 @@ HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))
 if HOSTS > 1:
     os.environ["COLLECTIVES_HOST"] = f"host {MPI.COMM_WORLD.Get_rank() % HOSTS}"
 
-SHARED_FROM = 4  # ranks
+# What tests shared memory itself is left out where ranks talk otherwise.
+SHARES = HOSTS == 1 and os.environ.get("COLLECTIVES_SHM", "auto") != "0"
+OF_SHARED_MEMORY = (
+    "test_round_trip.py",
+    "test_shared_memory.py",
+    "test_shared_memory_errors.py",
+)
+
+SHARED_FROM = 3  # ranks
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
@@ -69,6 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     ``COLLECTIVES_TEST_FULL=1`` runs all of them.
     """
+    if not SHARES:
+        others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
+        items[:] = [item for item in items if item.path.name not in OF_SHARED_MEMORY]
+        config.hook.pytest_deselected(items=others)
     if MPI.COMM_WORLD.Get_size() < SHARED_FROM or cases.FULL:
         return
     half = int(binding.family(MPI) == "openmpi")
