@@ -150,6 +150,26 @@ def test_a_rank_is_killed(ranks, shm):
     assert who_lost(notes, 1) < BOUND
 
 
+@pytest.mark.parametrize("call", ["wait()", "test()"])
+def test_requests_of_a_rank_that_dies(ranks, call):
+    """Also who only asks again and again hears of it."""
+    notes = ranks(
+        f"""
+        comm.barrier()
+        if rank == 1:
+            die()
+        request = comm.iallreduce(np.ones(3))
+        def calls():
+            while not request.{call}:
+                pass
+        note_end(calls)
+        leave()
+        """,
+        survive=True,
+    )
+    assert who_lost(notes, 1) < BOUND
+
+
 def test_a_rank_dies_whose_child_lives(ranks):
     """What counts is the process that was a rank, not who else has its files open."""
     notes = ranks(
@@ -334,15 +354,18 @@ def test_a_rank_waits_long_and_has_a_child(ranks):
     assert all(each["error"] is None for each in notes.values()), notes
 
 
-def test_messages_of_the_program_move_on(ranks):
+@pytest.mark.parametrize("call", ["barrier()", "ibarrier().wait()", "ibarrier()"])
+def test_messages_of_the_program_move_on(ranks, call):
     """A rank waits in shared memory, and another for a message that it has sent with MPI itself."""
     notes = ranks(
-        """
+        f"""
         x = np.ones(1 << 22, np.uint8)
         def calls():
             if rank == 0:
                 request = MPI.COMM_WORLD.Isend(x, 1)
-                comm.barrier()
+                barrier = comm.{call}
+                while barrier and not barrier.test():
+                    pass
                 request.Wait()
             else:
                 MPI.COMM_WORLD.Recv(x, 0)

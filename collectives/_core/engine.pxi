@@ -721,12 +721,11 @@ cdef class Engine:
         if op.status != RUNNING:
             return 0
         awaited = waited_for(op, self.segment)
-        # First those that are waited for: others may have died of the same.
-        gone.sort(key=lambda each: each[0] not in awaited)
         for rank, pid, in_order in gone:
             if not in_order or rank in awaited:
-                if in_order:
-                    self.segment.check_end()  # what somebody said before that says more
+                # What somebody said before that says more, and of several dead who was the first.
+                if self.segment.why() != LOST or len(gone) > 1:
+                    self.segment.check_end()
                 how = "has left" if in_order else "has died"
                 raise PeerLostError(
                     f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {self.rank} "

@@ -73,6 +73,7 @@ cdef class Request:
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
     cdef int waiters  # threads that look at the operation without the GIL
+    cdef double looked  # when test() has last looked around
     cdef object code  # that of the caller, and where it stood in it
     cdef int at
     cdef readonly object origin  # the whole stack, where somebody develops
@@ -149,12 +150,23 @@ cdef class Request:
         MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
+        cdef double moment
+        cdef Operation *op = self.op
         check_caller()
-        if self.op != NULL:
+        if op != NULL:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
+                if op.status == RUNNING and not op.pending:
+                    transport.nudge(op.comm)  # as in wait()
                 unlock_in_flight()
+            if self.op != NULL and self.op.status == RUNNING:
+                moment = now()
+                if self.looked == 0:
+                    self.looked = moment
+                elif moment - self.looked > SLICE:
+                    self.looked = moment
+                    self.look_around(0, deadline_of(None))
             self.settle()
         if self.error is not None:
             raise self.error

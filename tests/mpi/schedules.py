@@ -44,7 +44,7 @@ class Schedule:
         self.free = [
             comm.empty(MOST + 256, np.uint8)
             for _, comm in sorted(self.comms.items())
-            for _ in range(4)
+            for _ in range(2)
         ]
 
     def run(self, steps):

@@ -238,6 +238,7 @@ PLACEMENTS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::collectives.errors.SharedMemoryWarning")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("private", [None, 0])
 def test_hosts(world, made, placement, private):
@@ -247,9 +248,12 @@ def test_hosts(world, made, placement, private):
     """
     p, rank = world.comm.size, world.comm.rank
     host = PLACEMENTS[placement](rank, p)
-    shm = {"COLLECTIVES_SHM": 0} if host == private else {}
+    shm = {"COLLECTIVES_SHM_LIMIT": 1} if host == private else {}
     comm = made(COLLECTIVES_HOST=host, COLLECTIVES_SHM_LANE=TINY, **shm)
     assert comm.nodes == len({PLACEMENTS[placement](r, p) for r in range(p)})
+    x = comm.empty(5000, "int16")
+    x[:] = 1
+    assert (comm.allreduce(x, x) == p).all()
     requests = []
     for form, name in with_each_algorithm(p, (2, 1500), seed=3, dtype="int16"):
         requests.append((form, name, form.call(comm, algorithm=name, start=True)))
