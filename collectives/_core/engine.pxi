@@ -1,13 +1,10 @@
 # The engine of a communicator: arguments into a C struct, one run without the GIL, return.
 
-import warnings
-
 from cpython.number cimport PyNumber_Index
 
-from collectives.errors import CollectivesError, PeerLostError, StallWarning
+from collectives.errors import PeerLostError
 
 cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
-cdef double NEARLY = 1.0  # seconds
 
 
 @cython.final
@@ -657,7 +654,7 @@ cdef class Engine:
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
-                    error = self.trouble(op, plan, now() - start, timeout)
+                    error = trouble(self, op, plan, now() - start, timeout)
                 except BaseException:  # also a warning that is an error
                     self.abandon(op, plan, keep, "was interrupted in")
                     raise
@@ -678,61 +675,6 @@ cdef class Engine:
         """Return how often a wait polls before it gives way to other processes."""
         return self.spins if op.plan.slots == 0 else self.patience
 
-    cdef object trouble(self, Operation *op, Plan plan, double waited, double timeout):
-        """Return the error of an operation for which what it waits for will not come, or not in
-        time; None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
-        """
-        cdef double deadline = self.deadline(timeout)
-        try:
-            if self.segment is not None and op.call != NO_CALL:
-                self.segment.check_calls(op.call, op.what)
-            if waited > deadline:
-                return self.stall(op, plan, deadline)
-            if self.segment is not None:
-                self.check_peers(op, plan)
-                if op.status != RUNNING:
-                    return None
-                # Who soon has waited for as long as another says itself for whom.
-                why = self.segment.why()
-                if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
-                    self.segment.check_end()
-        except CollectivesError as error:
-            return error
-        if waited > self.warning and not op.has_warned:
-            op.has_warned = 1
-            warnings.warn(
-                f"{title(plan)}: rank {self.rank} has waited {waited:.{int(waited < 1)}f} s: "
-                f"{self.situation(op)}",
-                StallWarning, stacklevel=2,
-            )
-        return None
-
-    cdef int check_peers(self, Operation *op, Plan plan) except -1:
-        """Raise PeerLostError if a rank of this host has died, or has left and is waited for."""
-        gone = self.segment.lost()
-        if not gone:
-            return 0
-        with nogil:
-            lock_in_flight()
-            op.moved = 1
-            while op.status == RUNNING and op.moved:  # what they have left behind may be enough
-                advance(op)
-            unlock_in_flight()
-        if op.status != RUNNING:
-            return 0
-        awaited = waited_for(op, self.segment)
-        for rank, pid, in_order in gone:
-            if not in_order or rank in awaited:
-                # What somebody said before that says more, and of several dead who was the first.
-                if self.segment.why() != LOST or len(gone) > 1:
-                    self.segment.check_end()
-                how = "has left" if in_order else "has died"
-                raise PeerLostError(
-                    f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {self.rank} "
-                    f"waits: {waiting(op, self.segment)}"
-                )
-        return 0
-
     def check_host(self):
         """Raise if a rank of this host has given up or died. Local."""
         if self.segment is not None:
@@ -740,13 +682,6 @@ cdef class Engine:
                 if not in_order:
                     raise PeerLostError(f"rank {rank} (process {pid}) has died")
             self.segment.check_end()
-
-    cdef str situation(self, Operation *op):
-        """Say what an operation waits for, and what the ranks of this host are doing."""
-        text = waiting(op, self.segment)
-        if self.segment is not None and op.call != NO_CALL:
-            text = f"{text} (call {op.call + 1}; {'; '.join(self.segment.doing())})"
-        return text
 
     cdef int abandon(self, Operation *op, Plan plan, keep, str how, error=None) except -1:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
@@ -791,12 +726,6 @@ cdef class Engine:
         if call.postscale != 1.0:
             parts.append(f"postscale={call.postscale:g}")
         return ", ".join(parts)
-
-    cdef object stall(self, Operation *op, Plan plan, double deadline):
-        """Return the exception for an operation whose time is up; abandon it afterwards."""
-        return StallError(
-            f"{title(plan)}: rank {self.rank} waited {deadline:g} s: {self.situation(op)}"
-        )
 
     cdef object failure(self, Operation *op, Plan plan, keep):
         """Return the exception for an operation that failed."""

@@ -12,11 +12,17 @@ cdef list lost = []
 
 
 def pending(Engine engine=None):
-    """Return a line for each request that is not complete, of one engine or of all. Local."""
+    """Return a line for each request that is not complete, of one engine or of all. Local.
+
+    Raises the error of one that fails, with the place that started it.
+    """
     lines = []
     for request in list(live):
         if engine is None or (<Request>request).engine is engine:
-            request.test()
+            try:
+                request.test()
+            except CollectivesError as error:
+                raise type(error)(f"{error}, started at {request.where()}") from error
             if request.state() is not None:
                 lines.append(f"{request.state()}, started at {request.where()}")
     return lines
@@ -124,7 +130,7 @@ cdef class Request:
     cdef int look_around(self, double waited, double timeout) except -1:
         """End the operation if what it waits for will not come, or not in time."""
         cdef Operation *op = self.op
-        error = None if op == NULL else self.engine.trouble(op, self.plan, waited, timeout)
+        error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
         if error is None or self.op == NULL:
             return 0
         self.waiters += 1

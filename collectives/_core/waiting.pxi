@@ -1,4 +1,10 @@
-# In words: for whom an operation waits, and why it failed.
+# Waiting: whether there is hope, for whom an operation waits, and why it failed.
+
+import warnings
+
+from collectives.errors import CollectivesError, PeerLostError, StallWarning
+
+cdef double NEARLY = 1.0  # seconds
 
 cdef str how(error):
     return "stalled in" if isinstance(error, StallError) else "failed in"
@@ -6,6 +12,75 @@ cdef str how(error):
 
 cdef str title(Plan plan):
     return plan.source.algorithm.title(plan.source.p, plan.source.root)
+
+
+cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
+    """Return the error of an operation for which what it waits for will not come, or not in time;
+    None if there is hope. Warn once if it is long. Between hosts, only the clock tells.
+    """
+    cdef double deadline = engine.deadline(timeout)
+    cdef Segment segment = engine.segment
+    try:
+        if segment is not None and op.call != NO_CALL:
+            segment.check_calls(op.call, op.what)
+        if waited > deadline:
+            return StallError(
+                f"{title(plan)}: rank {engine.rank} waited {deadline:g} s: {situation(op, segment)}"
+            )
+        if segment is not None:
+            check_peers(engine, op, plan)
+            if op.status != RUNNING:
+                return None
+            # Who soon has waited for as long as another says itself for whom.
+            why = segment.why()
+            if not (why == GAVE_UP_WAITING and waited + NEARLY > deadline):
+                segment.check_end()
+    except CollectivesError as error:
+        return error
+    if waited > engine.warning and not op.has_warned:
+        op.has_warned = 1
+        warnings.warn(
+            f"{title(plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
+            f"{situation(op, segment)}",
+            StallWarning, stacklevel=2,
+        )
+    return None
+
+
+cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
+    """Raise PeerLostError if a rank of this host has died, or has left and is waited for."""
+    cdef Segment segment = engine.segment
+    gone = segment.lost()
+    if not gone:
+        return 0
+    with nogil:
+        lock_in_flight()
+        op.moved = 1
+        while op.status == RUNNING and op.moved:  # what they have left behind may be enough
+            advance(op)
+        unlock_in_flight()
+    if op.status != RUNNING:
+        return 0
+    awaited = waited_for(op, segment)
+    for rank, pid, in_order in gone:
+        if not in_order or rank in awaited:
+            # What somebody said before that says more, and of several dead who was the first.
+            if segment.why() != LOST or len(gone) > 1:
+                segment.check_end()
+            how = "has left" if in_order else "has died"
+            raise PeerLostError(
+                f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
+                f"waits: {waiting(op, segment)}"
+            )
+    return 0
+
+
+cdef str situation(Operation *op, Segment segment):
+    """Say what an operation waits for, and what the ranks of this host are doing."""
+    text = waiting(op, segment)
+    if segment is not None and op.call != NO_CALL:
+        text = f"{text} (call {op.call + 1}; {'; '.join(segment.doing())})"
+    return text
 
 
 cdef str waiting(Operation *op, Segment segment):
