@@ -20,8 +20,9 @@ cdef enum:
     EXCHANGE = 11  # send, recv and both: no collective
     SPINS = 2000  # about 20 us
     BRIEF = 64  # spins with the GIL held
-    LEARNED = 4 << 20  # bytes from which on it is learned how to store payloads
-    STREAMED = 24 << 20  # bytes from which on a result does not stay in the cache
+    AWAY = 32  # where ranks share cores, spins for one that is on another
+    LEARNED = 8 << 20  # bytes, of all ranks, from which on it is learned how to store them
+    STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
     LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 

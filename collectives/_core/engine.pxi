@@ -616,6 +616,8 @@ cdef class Engine:
     cdef int enter_segment(self, Operation *op) except -1:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
+        if self.spins < BRIEF:
+            segment.ranks[segment.me].core = sched_getcpu()
         op.call = segment.calls
         cc_begin_call(segment, op.what, op.said)
         if segment.shared.given_up:
@@ -625,7 +627,7 @@ cdef class Engine:
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
-            op.stream_payloads = cc_streams(segment, op.habit, op.call)
+            op.stores = cc_way(segment, op.habit, op.stores)
         op.page = segment.next
         segment.next += op.segments
         # An operation of many segments shares its few buffers with no other.
@@ -666,7 +668,7 @@ cdef class Engine:
         if status == FAILED:
             raise self.failure(op, plan, keep)
         if op.habit >= 0 and op.segment != NULL:
-            cc_learn(op.segment, op.habit, op.stream_payloads, (now() - began) / op.nbytes)
+            cc_learn(op.segment, op.habit, op.stores, (now() - began) / op.nbytes)
         if op.call != NO_CALL:
             cc_end_call(&self.segment.c, op.call)
         return 0

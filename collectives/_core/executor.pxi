@@ -10,6 +10,7 @@
 # names publications by page, rank and number.
 
 cdef extern from "<sched.h>" nogil:
+    int sched_getcpu()
     int sched_yield()
 
 cdef extern from "<time.h>" nogil:
@@ -122,7 +123,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     if step.dst_space != NOWHERE:
         a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
         if step.is_final:
-            a_pass.stream_dst = op.stream
+            a_pass.stream_dst = op.stores & CC_RESULTS
             if op.scaled:
                 a_pass.scale = op.scale
                 a_pass.factor = op.factor
@@ -137,7 +138,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
                     cc_buffer_of(op.segment, buffer_number(op, cursor.segment))
                     + step.publication * op.stride
                 )
-                a_pass.stream_publication = op.stream_payloads
+                a_pass.stream_publication = op.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
         if op.fold != NULL or a_pass.n == 1:
             cc_combine(&a_pass, op.fold, n, op.itemsize)
@@ -434,7 +435,7 @@ cdef Status advance(Operation *op) noexcept nogil:
         if op.live == 0:
             if op.lent and not cc_all_finished(op.segment, op.page + op.segments):
                 return RUNNING
-            if op.stream:
+            if op.stores & CC_RESULTS:
                 cc_fence_streams()
             op.status = DONE
             return DONE
@@ -452,6 +453,39 @@ cdef void advance_in_flight() noexcept nogil:
         op = op.next
 
 
+cdef bint awaits(const Operation *op, const Cursor *cursor, int rank) noexcept nogil:
+    """Say whether a cursor waits for a rank of this host: to finish a page, or to publish."""
+    cdef uint64_t page = op.page + cursor.segment
+    cdef const Operand *operand
+    cdef const Step *step
+    cdef int i
+    if cursor.segment < 0 or op.segment == NULL:
+        return False
+    if not cursor.started:
+        return cc_read(&op.segment.ranks[rank].progress) < needed_before(op, cursor.segment)
+    if cursor.round == op.plan.nrounds or cursor.step == op.plan.rounds[cursor.round].steps_end:
+        return False
+    step = &op.plan.steps[cursor.step]
+    for i in range(step.operand, step.operands_end):
+        operand = &op.plan.operands[i]
+        if operand.space == SLOT and operand.peer == rank:
+            if cc_published(op.segment, rank, page, operand.first) == NULL:
+                return True
+    return False
+
+
+cdef bint must_give_way(const Operation *op) noexcept nogil:
+    """Say whether an operation waits for a rank that was last seen on the core of this one."""
+    cdef const cc_segment *segment = op.segment
+    cdef int rank, k
+    for rank in range(segment.p):
+        if rank != segment.me and segment.ranks[rank].core == segment.ranks[segment.me].core:
+            for k in range(op.window):
+                if awaits(op, &op.cursors[k], rank):
+                    return True
+    return False
+
+
 cdef Status wait(
     Operation *op, int listed, int patience, double limit, int drowsy
 ) noexcept nogil:
@@ -465,6 +499,7 @@ cdef Status wait(
     """
     cdef int idle = 0
     cdef int moved
+    cdef int looks = 0
     while True:
         if listed or serialized:
             lock_in_flight()
@@ -488,10 +523,14 @@ cdef Status wait(
         idle += 1
         if drowsy and idle > patience:
             nanosleep(&NAP_TIME, NULL)
-        elif idle > patience:
-            sched_yield()
-        else:
+        elif idle <= patience:
             cc_pause()
+        elif patience < BRIEF and looks < AWAY and op.segment != NULL and not must_give_way(op):
+            looks += 1
+            cc_pause()
+        else:
+            looks = 0
+            sched_yield()
         if idle & 63 and not drowsy:
             continue
         if not op.pending:

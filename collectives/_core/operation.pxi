@@ -42,14 +42,10 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
     op.factor = call.factor
     op.scaled = op.plan.scaled
-    op.stream = call.nbytes >= STREAMED
-    op.habit = -1
-    if call.nbytes >= LEARNED and engine.stores == 0:
-        op.habit = 2 * call.kind + op.stream
+    choose_stores(op, call.kind, engine.stores)
     op.windows[0] = op.windows[1] = op.way = 0
     if op.segment != NULL and op.segment.nwindows > 1:
         find_windows(op, call)
-    op.stream_payloads = engine.stores == 2
     # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
     op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
     if plan.room and op.stride > plan.room:
@@ -65,6 +61,20 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
         release(op)
         raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
     return 0
+
+
+cdef void choose_stores(Operation *op, int kind, int stores) noexcept:
+    """Decide what is written past the cache, or that it is to be learned."""
+    cdef int64_t everywhere = op.nbytes * (op.segment.p if op.segment != NULL else 1)
+    op.habit = -1
+    op.stores = CC_RESULTS if everywhere >= STREAMED else 0
+    if op.segment == NULL:
+        return
+    if stores == 2:
+        op.stores |= CC_PAYLOADS
+    elif stores == 0 and everywhere >= LEARNED:
+        # Kinds of operations, by powers of two of their bytes.
+        op.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
 
 
 cdef void find_windows(Operation *op, const Call *call) noexcept:

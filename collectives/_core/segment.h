@@ -28,7 +28,9 @@ enum {
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
     CC_PAGE = 4096,
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
-    CC_HABITS = 64,
+    CC_HABITS = 128,
+    CC_PAYLOADS = 1,
+    CC_RESULTS = 2,
     CC_WINDOWS = 4096,
     CC_OFFSET_BITS = 48
 };
@@ -52,6 +54,7 @@ typedef struct {
     _Alignas(CC_LINE) uint64_t progress;
     _Alignas(CC_LINE) uint64_t started; /* calls that have begun */
     uint64_t ended;                     /* and of the blocking ones, those that have come to an end */
+    int64_t core;                       /* on which its last call began, if ranks share cores */
     int64_t pid;
     int64_t gone;                       /* whether the rank has left in good order */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
@@ -68,10 +71,10 @@ typedef struct {
     char text[CC_TEXT];
 } cc_shared;
 
-/* Whether payloads are better written to the cache or past it: what was seen of one kind of
- * operation, in seconds per byte. */
+/* How long one kind of operation took by each way to store: see cc_way. */
 typedef struct {
-    double cached, streamed; /* lowest of late, or 0 if it was not seen */
+    double seen[4]; /* seconds per byte: the lowest of late, or 0 if it was not tried */
+    unsigned calls;
 } cc_habit;
 
 /* Shared memory, as this process sees it: window 0 is the segment, the others are what callers have
@@ -361,23 +364,30 @@ static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest
 
 /* ---- past the cache or not ------------------------------------------------------------------- */
 
-/* Say whether an operation of a kind is to write its payloads past the cache.
+/* Return the way in which an operation of a kind is to store: the sum of CC_PAYLOADS if its payloads
+ * go past the cache, and CC_RESULTS if its results do.
  *
- * Which is better depends on whether the cores share a cache, and that changes on virtual machines
- * while a program runs. So the other way is tried in one call of 32, the same on all ranks. */
-static inline int cc_streams(const cc_segment *s, int kind, uint64_t call)
+ * Which is best depends on how much fits into the caches, and on whether the cores share one, which
+ * changes on virtual machines while a program runs. So every way is tried, the same on all ranks:
+ * in one call of 8 until all have been, then in one of 32. `usual` is what to do before that. */
+static inline int cc_way(cc_segment *s, int kind, int usual)
 {
-    const cc_habit *habit = &s->habits[kind % CC_HABITS];
-    if (habit->cached == 0 || habit->streamed == 0)
-        return call & 1;
-    return (habit->streamed < habit->cached) ^ (call % 32 == 0);
+    cc_habit *habit = &s->habits[kind];
+    const double *seen = habit->seen;
+    const int every = seen[0] && seen[1] && seen[2] && seen[3] ? 32 : 8;
+    int best = usual;
+    if (++habit->calls % every == 0)
+        return habit->calls / every % 4;
+    for (int way = 0; way < 4; ++way)
+        if (seen[way] && seen[best] && seen[way] < seen[best])
+            best = way;
+    return best;
 }
 
 /* Take down how long it took. What is slow by chance does not count, what stays slow does. */
-static inline void cc_learn(cc_segment *s, int kind, int streamed, double seconds_per_byte)
+static inline void cc_learn(cc_segment *s, int kind, int way, double seconds_per_byte)
 {
-    cc_habit *habit = &s->habits[kind % CC_HABITS];
-    double *seen = streamed ? &habit->streamed : &habit->cached;
+    double *seen = &s->habits[kind].seen[way];
     const double risen = *seen * 1.05;
     *seen = *seen == 0 || seconds_per_byte < risen ? seconds_per_byte : risen;
 }

@@ -40,7 +40,7 @@ cdef extern from "_core/combine.h" nogil:
 
 cdef extern from "_core/segment.h" nogil:
     enum:
-        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS
+        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
     ctypedef struct cc_window:
         char *base
         char *mine
@@ -53,6 +53,7 @@ cdef extern from "_core/segment.h" nogil:
         uint64_t progress
         uint64_t started
         uint64_t ended
+        int64_t core
         int64_t pid
         int64_t gone
         uint64_t ping
@@ -105,7 +106,7 @@ cdef extern from "_core/segment.h" nogil:
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     uint64_t cc_flag(int, uint64_t)
     int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
-    int cc_streams(const cc_segment *, int, uint64_t)
+    int cc_way(cc_segment *, int, int)
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
 
@@ -276,9 +277,8 @@ cdef struct Operation:
     int has_warned
     uint64_t[3] what  # its fingerprint
     uint64_t[3] said  # the same, and what was called before: what a publication says
-    int stream  # whether the output is written past the cache
-    int habit  # the kind of operation, if it is to be learned whether payloads are, too; else -1
-    int stream_payloads
+    int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
+    int habit  # the kind of operation, if it is to be learned how it stores best; else -1
     int[2] windows  # in which the input and the output lie, or 0
     int way  # which bit of Step.lends counts
     int lent  # whether others read the caller's arrays

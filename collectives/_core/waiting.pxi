@@ -134,24 +134,11 @@ cdef list behind(Segment segment, uint64_t page):
 
 cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
     """Return the ranks that have not published what is next, and those that need the lane yet."""
-    cdef uint64_t page = op.page + cursor.segment
-    cdef const Step *step
-    cdef const Operand *operand
     cdef int i
-    silent = []
     if op.segment == NULL:
-        return silent, []
-    if not cursor.started:
-        return silent, behind(segment, needed_before(op, cursor.segment))
-    if cursor.round < op.plan.nrounds:
-        if cursor.step < op.plan.rounds[cursor.round].steps_end:
-            step = &op.plan.steps[cursor.step]
-            for i in range(step.operand, step.operands_end):
-                operand = &op.plan.operands[i]
-                if operand.space == SLOT:
-                    if cc_published(op.segment, operand.peer, page, operand.first) == NULL:
-                        silent.append(segment.ranks[operand.peer])
-    return silent, []
+        return [], []
+    ranks = [segment.ranks[i] for i in range(segment.c.p) if awaits(op, cursor, i)]
+    return (ranks, []) if cursor.started else ([], ranks)
 
 
 cdef object failure_of(Engine engine, Operation *op, Plan plan):

@@ -18,7 +18,7 @@ FORMS = (*WHOLE, *CUT, *VECTOR)
 STEPS = 300
 SEEDS = range(34 if FULL else 1)  # so that a whole run has 10 000 steps
 TINY = 4096  # bytes of a lane, in which short arrays have many segments
-LEARNED, STREAMED = 4 << 20, 24 << 20  # bytes; as in call.pxi
+LEARNED, STREAMED = 8 << 20, 32 << 20  # bytes of all ranks; as in call.pxi
 COMMUNICATORS = 200 if FULL or MPI.COMM_WORLD.size < 4 else 60
 
 
@@ -107,16 +107,32 @@ def test_side_by_side(world, made):
 
 
 def test_thresholds_of_long_arrays(made):
-    """Where payloads begin to be written past the cache, and then results."""
+    """Where it begins to be learned how to store, and to be taken to be past the cache."""
     comm = made()
-    calls = [(Allreduce, LEARNED // 4 + more, 3) for more in (-1, 0, 1)]
-    calls += [(Broadcast, LEARNED // 4, 1)]
-    calls += [(Allreduce, STREAMED // 4 + more, 1) for more in (-1, 0)]
+    learned, streamed = (nbytes // comm.size // 4 for nbytes in (LEARNED, STREAMED))
+    calls = [(Allreduce, learned + more, 3) for more in (-1, 0, 1)]
+    calls += [(Broadcast, learned, 1)]
+    calls += [(Allreduce, streamed + more, 1) for more in (-1, 0, 1)]
     for kind, n, turns in calls:
         form = kind(comm.size, n, dtype="int32", root=comm.size - 1)
         for _ in range(turns):
             x, out = form.shared(comm.rank)
             form.verify(form.call(comm, x, out), comm.rank)
+
+
+def test_each_way_to_store(made):
+    """Long arrays go to the cache or past it, each way in turn; also where nothing is aligned."""
+    comm = made()
+    n = LEARNED // 4 // comm.size + 13
+    x = np.arange(n + 1, dtype=np.float32)[1:]
+    out = np.empty(n + 3, np.float32)[3:]
+    for _ in range(40):
+        out[:] = -1
+        comm.allreduce(x, out)
+        assert np.array_equal(out, x * comm.size)
+        out[::17] += comm.rank
+        comm.broadcast(out, out, root=comm.size - 1)
+        assert out[17] == 18 * comm.size + comm.size - 1
 
 
 def test_communicators_come_and_go(world, made):
