@@ -9,7 +9,6 @@ from typing import Any
 
 from collectives import binding
 from collectives._core import Engine, Turn, advance_all
-from collectives.check import ranks
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -18,6 +17,7 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
+from collectives.words import ranks
 
 __all__ = ["Agreement", "refusing"]
 

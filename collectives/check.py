@@ -31,6 +31,7 @@ from typing import NamedTuple
 from collectives.algorithms import Algorithm, get
 from collectives.errors import ProofError
 from collectives.schedule import IN, OUT, Plan, Round, Run, compile
+from collectives.words import ranks, spans
 
 __all__ = ["Event", "Proof", "check"]
 
@@ -122,23 +123,6 @@ class _Expressions:
         rising = a.bit_length() <= (b & -b).bit_length() - 1
         ordered = self.ordered[left] and self.ordered[right] and rising
         return self._add((left, right, 0), a | b, self.block[left], ordered)
-
-
-def ranks(mask: int) -> str:
-    """Write a bit mask of ranks as text: ``rank 3``, ``ranks 0-2, 5``."""
-    listed = [r for r in range(mask.bit_length()) if mask >> r & 1]
-    return f"rank{'s' if len(listed) != 1 else ''} {spans(listed)}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Write numbers as spans, in their order: ``0-2, 5``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def named(blocks: Sequence[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import platform
 import sys
@@ -23,7 +22,6 @@ from collectives import (
     _core,
     abort,
     binding,
-    check,
     child,
     program,
     registry,
@@ -156,12 +154,11 @@ class Communicator(GroupedCalls, ObjectCalls):
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
         host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
-        key = hashlib.blake2b(host.encode(), digest_size=8).hexdigest()
         mask = sum(1 << core for core in os.sched_getaffinity(0))
-        everybody = self._mpi.allgather((key, mask))
+        everybody = self._mpi.allgather((host, mask))
         hosts = list(dict.fromkeys(each for each, _ in everybody))
-        local = [r for r, (each, _) in enumerate(everybody) if each == key]
-        self.node, self.nodes = hosts.index(key), len(hosts)
+        local = [r for r, (each, _) in enumerate(everybody) if each == host]
+        self.node, self.nodes = hosts.index(host), len(hosts)
         self.local_rank, self.local_size = local.index(self._mpi.Get_rank()), len(local)
         shared = 0
         for r in local:
@@ -436,6 +433,8 @@ class Communicator(GroupedCalls, ObjectCalls):
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self.size <= PROVEN_SIZE:
+                from collectives import check  # few programs need it, and it takes its time
+
                 check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
             plan = self._plans[key] = self._packed(source, shares)
@@ -526,10 +525,10 @@ def world() -> Communicator:
         In a forked child, and in a thread that MPI's thread level shuts out.
     """
     global _world
-    if _world is None or _world.mpi is None:
+    if _world is None or _world._mpi is None:
         _core.guard()
         with _world_lock:
-            if _world is None or _world.mpi is None:
+            if _world is None or _world._mpi is None:
                 _world = Communicator()
     return _world
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from collectives.algorithms import get
-from collectives.check import Event, Proof, check, spans
+from collectives.check import Event, Proof, check
+from collectives.words import spans
 
 __all__ = ["drawing", "grid", "rounds"]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import secrets
 import warnings
 import weakref
 from itertools import accumulate
@@ -108,7 +107,7 @@ def _attempt(
         try:
             file, path, lane = _create(way, len(local), nlines)
             memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
-            token = secrets.token_bytes(16)
+            token = os.urandom(16)
             memory[:16] = token
             offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
         except (_Failure, OSError) as error:
@@ -327,7 +326,7 @@ def _file(way: str, nbytes: int) -> tuple[int, str | None]:
     if way == "file":
         file = os.open("/dev/shm", flags | os.O_TMPFILE, 0o600)
     else:
-        path = f"/dev/shm/collectives-{os.getpid()}-{secrets.token_hex(8)}"
+        path = f"/dev/shm/collectives-{os.getpid()}-{os.urandom(8).hex()}"
         file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(file, 0, nbytes)

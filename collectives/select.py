@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from collectives import spec
@@ -25,6 +24,7 @@ from collectives.errors import ArgumentError
 from collectives.registry import Algorithm, get, names
 from collectives.schedule import compile
 from collectives.spec import Collective
+from collectives.words import count, size_text
 
 __all__ = ["Decision", "decide"]
 
@@ -61,7 +61,7 @@ class Decision:
     def __str__(self) -> str:
         row = self.algorithm
         lines = [
-            f"{row.collective.name} of {size_text(self.nbytes)} on {_count(self.p, 'rank')}: "
+            f"{row.collective.name} of {size_text(self.nbytes)} on {count(self.p, 'rank')}: "
             f"{row.name}",
             f"  why       {self.reason}",
             f"  what      {row.summary}",
@@ -78,31 +78,19 @@ class Decision:
         blocks = _blocks(row, self.p)
         piece = self.segment or -(-self.nbytes // blocks)
         lines.append(
-            f"  pieces    {_count(blocks, 'block')}, in segments of {size_text(piece)} at most"
+            f"  pieces    {count(blocks, 'block')}, in segments of {size_text(piece)} at most"
         )
         if row.source:
             lines.append(f"  source    {row.source}")
         return "\n".join(lines)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def size_text(nbytes: float) -> str:
-    """Write a number of bytes for people: ``1.5 MiB``. Local."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.4g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.4g} TiB"
-
-
 @cache
 def measured() -> dict[str, Any]:
     """Return the shipped table. Local."""
-    text = files("collectives").joinpath("measured.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    path = os.path.join(os.path.dirname(__file__), "measured.json")
+    with open(path, encoding="utf-8") as file:
+        table: dict[str, Any] = json.load(file)
     return table
 
 

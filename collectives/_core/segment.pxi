@@ -8,7 +8,7 @@ from weakref import WeakSet
 from zlib import crc32
 
 from collectives import registry
-from collectives.check import ranks as rank_names
+from collectives.words import ranks as rank_names
 from collectives.errors import PeerAbortedError, PeerLostError, StallError
 
 cdef extern from "<fcntl.h>" nogil:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 from collectives.cli.measure import MPI_LABEL, PEERS
-from collectives.select import size_text
+from collectives.words import size_text
 
 __all__ = ["RULES", "judge", "lines"]
 

@@ -198,7 +198,7 @@ def _probe(findings: _Findings, starter: launcher.Launcher, extra: str) -> None:
 def _memory(findings: _Findings, facts: dict[str, Any]) -> None:
     """Say what the two ranks share, how fast that is, and what follows from it."""
     from collectives.cli import state
-    from collectives.select import size_text
+    from collectives.words import size_text
 
     settings = facts["settings"]
     if facts["warning"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives.cli import state
 from collectives.cli.measure import PEERS
-from collectives.select import size_text
+from collectives.words import size_text
 
 __all__ = ["lines", "peer_lines"]
 

@@ -1,0 +1,36 @@
+"""Numbers and ranks, written for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def ranks(mask: int) -> str:
+    """Write a bit mask of ranks as text: ``rank 3``, ``ranks 0-2, 5``."""
+    listed = [r for r in range(mask.bit_length()) if mask >> r & 1]
+    return f"rank{'s' if len(listed) != 1 else ''} {spans(listed)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Write numbers as spans, in their order: ``0-2, 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def count(number: int, noun: str) -> str:
+    """Write how many there are: ``1 rank``, ``2 ranks``. Local."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(nbytes: float) -> str:
+    """Write a number of bytes for people: ``1.5 MiB``. Local."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.4g} TiB"
