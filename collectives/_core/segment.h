@@ -368,18 +368,21 @@ static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest
  * go past the cache, and CC_RESULTS if its results do.
  *
  * Which is best depends on how much fits into the caches, and on whether the cores share one, which
- * changes on virtual machines while a program runs. So every way is tried, the same on all ranks:
- * in one call of 8 until all have been, then in one of 32. `usual` is what to do before that. */
+ * changes on virtual machines while a program runs. So every way is tried, the same on all ranks: in
+ * the first calls, and then in one of 32. In the very first one, which has to touch new memory, it is
+ * the `usual` one. */
 static inline int cc_way(cc_segment *s, int kind, int usual)
 {
     cc_habit *habit = &s->habits[kind];
     const double *seen = habit->seen;
-    const int every = seen[0] && seen[1] && seen[2] && seen[3] ? 32 : 8;
+    const unsigned call = habit->calls++;
     int best = usual;
-    if (++habit->calls % every == 0)
-        return habit->calls / every % 4;
+    if (call <= 4)
+        return usual ^ (call & 3);
+    if (call % 32 == 0)
+        return call / 32 % 4;
     for (int way = 0; way < 4; ++way)
-        if (seen[way] && seen[best] && seen[way] < seen[best])
+        if (seen[way] && (!seen[best] || seen[way] < seen[best]))
             best = way;
     return best;
 }

@@ -203,18 +203,18 @@ class Arrays:
         return self.operation.pieces(parts, self.n, self.p)
 
     def ours(self, comm: Communicator, algorithm: str | None) -> Callable[[], Any]:
-        """Prepare the library's call."""
+        """Prepare the library's call, as a program writes it: without what is so by default."""
         operation, contract = self.operation, self.operation.contract
         method = getattr(comm, operation.name)
         if operation.name == "sendrecv":
             right, left = (self.rank + 1) % self.p, (self.rank - 1) % self.p
             return partial(method, self.x, right, self.out, left)
-        options: dict[str, Any] = {"algorithm": algorithm}
+        options: dict[str, Any] = {} if algorithm is None else {"algorithm": algorithm}
         if not operation.moves:
             return partial(method, **options)
-        if contract.rooted:
+        if contract.rooted and self.root:
             options["root"] = self.root
-        if contract.reduces:
+        if contract.reduces and self.op is not reductions.SUM:
             options["op"] = self.op
         if operation.vector:
             options["counts"] = self.counts

@@ -11,7 +11,7 @@ from collectives.cli import state
 from collectives.cli.measure import PEERS
 from collectives.words import size_text
 
-__all__ = ["lines", "peer_lines"]
+__all__ = ["bytes_text", "lines", "peer_lines"]
 
 # Times over MPI's above this are set in bold.
 SLOW = 1.3
@@ -55,7 +55,7 @@ def lines(run: dict[str, Any]) -> list[str]:
         "|---" * (1 + len(names)) + "|",
     ]
     body = [
-        f"| {_bytes(size)} | {' | '.join(cells[name, size] for name in names)} |" for size in sizes
+        f"| {bytes_text(size)} | {' | '.join(cells[name, size] for name in names)} |" for size in sizes
     ]
     tail = [f"Largest, {what}: {ratio:.2f} ({where})." for what, (ratio, where) in worst.items()]
     return [*head, *body, "", *tail]
@@ -104,7 +104,7 @@ def _peer_cells(size: int, rows: list[dict[str, Any]], peers: list[str]) -> list
     times = {row["algorithm"]: row["median_us"] for row in here}
     ratios = [ours["ratios"].get(peer) for peer in peers]
     return [
-        _bytes(size),
+        bytes_text(size),
         _figure(ours["median_us"], ".2f"),
         *(_figure(times.get(peer), ".2f") for peer in peers),
         *(_figure(ratio, ".2f") for ratio in ratios),
@@ -144,5 +144,6 @@ def _ranks(p: int) -> str:
     return f"{p} rank{'s' * (p != 1)}"
 
 
-def _bytes(size: int) -> str:
+def bytes_text(size: int) -> str:
+    """Write a number of bytes for a table. Local."""
     return size_text(size).removesuffix(" B").removesuffix("B") if size else "-"

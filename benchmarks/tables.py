@@ -1,0 +1,125 @@
+"""Write the tables of the manual and of README.md from the runs in `results`.
+
+``python benchmarks/tables.py`` puts them between the marks in ``docs/background/beside_mpi.md`` and
+``README.md``; a test holds the files against it.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from collectives.cli import state, summary
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- results: {} -->\n", "<!-- /results -->"
+
+# The files of each part of the page, with what is said of an MPI beside its name.
+RATIOS = {
+    "two": {
+        "mpich-2": "as mpi4py starts it",
+        "mpich-serialized-2": "started with `MPI_THREAD_SERIALIZED`",
+        "openmpi-2": "",
+        "openmpi-yield-2": "with `mpi_yield_when_idle`",
+        "impi-2": "",
+    },
+    "crowded": {"mpich-4-8": "", "openmpi-4-8": "", "impi-4-8": ""},
+}
+TIMES = {"times": "mpich-2", "shared": "mpich-shared-2"}
+
+
+def run_of(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def trips(rows):
+    return [
+        None if trip is None else 1e-9 * trip
+        for trip in {(row["collective"], row["asked"]): row["round_trip_ns"] for row in rows}.values()
+    ]
+
+
+def states(rows):
+    """Say in which state each collective was measured, with those in the same state together."""
+    groups = {}
+    for name in dict.fromkeys(row["collective"] for row in rows):
+        text = state.text(trips([row for row in rows if row["collective"] == name]))
+        groups.setdefault(text.partition(";")[0], []).append(name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in groups.items())
+
+
+def ratio_table(name, note):
+    """Yield the lines of one file: the time of the default over the MPI's."""
+    document = run_of(name)
+    yield f"`{document['command']}`"
+    for run in document["runs"]:
+        said = f"{run['mpi']}, {note}" if note else run["mpi"]
+        yield from ("", f"{said}; {run['ranks']} ranks; {states(run['rows'])}.", "")
+        yield from (line for line in summary.lines(run) if line.startswith("|"))
+    yield ""
+
+
+def time_tables(name):
+    """Yield the lines of one file: the times of all peers."""
+    document = run_of(name)
+    for run in document["runs"]:
+        yield from summary.peer_lines(run, document)[2:]
+    yield ""
+
+
+def for_readme():
+    """Yield the table of README.md: allreduce of two ranks."""
+    peers = {"MPICH": "mpich-2", "Open MPI": "openmpi-2", "Intel MPI": "impi-2"}
+    runs = {peer: run_of(name)["runs"][0] for peer, name in peers.items()}
+    head = ["bytes", "ours", "gloo", "a streaming copy", *(f"x {peer}" for peer in runs)]
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    rows = {
+        (peer, row["asked"], row["algorithm"]): row
+        for peer, run in runs.items()
+        for row in run["rows"]
+        if row["collective"] == "allreduce"
+    }
+    for asked in dict.fromkeys(asked for _, asked, _ in rows):
+        ours = rows["MPICH", asked, "auto"]
+        times = ours["median_us"], rows["MPICH", asked, "gloo"]["median_us"], ours["limit_us"]
+        ratios = [rows[peer, asked, "auto"]["ratios"]["MPI"] for peer in runs]
+        cells = [f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in times]
+        cells += [f"{each:.2f}" for each in ratios]
+        yield f"| {summary.bytes_text(asked)} | {' | '.join(cells)} |"
+    yield "".join(
+        f"\n{run['mpi']}: {states([r for r in run['rows'] if r['collective'] == 'allreduce'])}."
+        for run in runs.values()
+    )
+
+
+def filled(text):
+    """Return a page with its tables written anew."""
+    for part in re.findall(BEGIN.format("(.*?)"), text):
+        if part == "readme":
+            lines = list(for_readme())
+        elif part in TIMES:
+            lines = list(time_tables(TIMES[part]))
+        else:
+            lines = [line for each in RATIOS[part].items() for line in ratio_table(*each)]
+        made = "\n".join(lines).strip("\n") + "\n"
+        mark = BEGIN.format(part)
+        text = re.sub(
+            re.escape(mark) + f".*?(?={re.escape(END)})",
+            lambda found, made=made, mark=mark: mark + made,
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+def main():
+    for page in ("docs/background/beside_mpi.md", "README.md"):
+        path = ROOT / page
+        path.write_text(filled(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
