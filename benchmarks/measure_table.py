@@ -8,8 +8,9 @@ It replaces the rows of that family of MPI and number of ranks, and leaves the o
 those of ``collectives bench``: all candidates have a trial, and those within half again of the
 fastest are measured in turns. The smallest time of the slowest rank wins. A simpler choice (the one
 of the size before, or else the one with the fewest rounds) is kept where the winner gains less than
-8 %. From 1 MiB on, an algorithm that was not near the fastest at the two sizes before is not tried
-again.
+8 % and the noise of the two; for long arrays the simpler one is that whose busiest rank has least
+to do. From 1 MiB on, an algorithm that was not near the fastest at the two
+sizes before is not tried again.
 """
 
 import argparse
@@ -17,13 +18,16 @@ import datetime
 import json
 import sys
 import time
+from fractions import Fraction
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import algorithms, binding
+from collectives import algorithms, binding, program, schedule
 from collectives.cli import arguments, measure, report
 from collectives.cli.measure import Entry
 from collectives.cli.operations import OPERATIONS
@@ -32,6 +36,7 @@ from collectives.spec import COLLECTIVES
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
 PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
 SIMPLER = 1.08  # keep the simpler choice unless it is slower by this factor
+LONG = 128 << 10  # bytes from which on moving them takes longer than waiting for others
 NEAR = 1.5  # what takes longer than this times the fastest in its trial is not measured
 LARGE = 1 << 20  # bytes from which on algorithms that are not near are given up
 
@@ -88,9 +93,8 @@ def choose(bench: measure.Bench, name: str, options: argparse.Namespace) -> Rows
             prune=NEAR,
         )
         measured = bench.measure(settings, operation.elements(nbytes // 4, p))
-        times = {row["entry"]: max(row["seconds"]) for row in measured}
-        near = [near[1], {entry.algorithm for entry in times}]
-        before = simplest(name, p, times, before)
+        near = [near[1], {row["entry"].algorithm for row in measured}]
+        before = simplest(name, p, nbytes, measured, before)
         # The boundary between two measured sizes is their geometric mean.
         limit = int(nbytes * options.factor**0.5) - 1 if nbytes != sizes[-1] else None
         if rows and rows[-1][1:] == list(before):
@@ -98,6 +102,7 @@ def choose(bench: measure.Bench, name: str, options: argparse.Namespace) -> Rows
         else:
             rows.append([limit, *before])
         if bench.comm.rank == 0:
+            times = {row["entry"]: max(row["seconds"]) for row in measured}
             ranking = sorted(times, key=lambda each: times[each])[:4]
             text = "  ".join(f"{each} {1e6 * times[each]:.1f}" for each in ranking)
             print(f"  {name} {nbytes}: {before}   ({text})", file=sys.stderr, flush=True)
@@ -115,19 +120,51 @@ def candidates(name: str, p: int) -> list[str]:
     return found
 
 
-def simplest(name: str, p: int, times: dict[Entry, float], before: Entry | None) -> Entry:
-    """Return the fastest, or what is hardly slower and simpler. All ranks have the same times."""
-    best = min(times.values())
-    close = [each for each in times if times[each] <= SIMPLER * best]
-    if before in close:
+def simplest(
+    name: str,
+    p: int,
+    nbytes: int,
+    measured: list[dict[str, Any]],
+    before: Entry | None,
+) -> Entry:
+    """Return the fastest, or what is hardly slower and simpler. All ranks have the same times.
+
+    Of short arrays that is the one with the fewest rounds, of long ones the one whose busiest rank
+    has least to do: where ranks share cores it takes no longer if one rank does everything, but
+    where each has a core it does.
+    """
+    times = {row["entry"]: max(row["seconds"]) for row in measured}
+    noise = {row["entry"]: row["noise"] for row in measured}
+    best = min(times, key=lambda each: times[each])
+    close = [
+        each for each in times if times[each] <= SIMPLER * times[best] + noise[each] + noise[best]
+    ]
+    work = {each: busiest(name, each.algorithm, p) if nbytes >= LONG else 0 for each in close}
+    least = min(work.values())
+    if before in close and work[before] == least:
         return before
 
-    def complexity(entry: Entry) -> tuple[float, int, float]:
-        rounds, _, _ = algorithms.get(name, entry.algorithm).totals(p)
-        base = entry.algorithm.partition(":")[0]
-        return rounds, algorithms.names(name).index(base), times[entry]
+    def complexity(entry: Entry) -> tuple[Fraction | int, float, float, int, float]:
+        rounds, _, folded = algorithms.get(name, entry.algorithm).totals(p)
+        order = algorithms.names(name).index(entry.algorithm.partition(":")[0])
+        return work[entry], rounds, folded if nbytes >= LONG else 0, order, times[entry]
 
     return min(close, key=complexity)
+
+
+@cache
+def busiest(collective: str, algorithm: str, p: int) -> Fraction:
+    """Return what the busiest rank of a host reads and writes, in arrays."""
+    most = Fraction(0)
+    for rank in range(p):
+        plan = schedule.compile(algorithms.get(collective, algorithm), p, rank)
+        steps = program.pack(plan, whole=True, local=range(p)).steps
+        blocks = 0
+        for at in range(0, len(steps), program.STEP_FIELDS):
+            space, _, publication, count, *_, first, end = steps[at : at + program.STEP_FIELDS]
+            blocks += count * (end - first + (space != program.NOWHERE) + (publication >= 0))
+        most = max(most, Fraction(blocks, plan.cut))
+    return most
 
 
 def save(path: Path, family: str, name: str, size: int, rows: Rows) -> None:

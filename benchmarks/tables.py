@@ -35,7 +35,9 @@ def run_of(name):
 def trips(rows):
     return [
         None if trip is None else 1e-9 * trip
-        for trip in {(row["collective"], row["asked"]): row["round_trip_ns"] for row in rows}.values()
+        for trip in {
+            (row["collective"], row["asked"]): row["round_trip_ns"] for row in rows
+        }.values()
     ]
 
 

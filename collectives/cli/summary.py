@@ -55,7 +55,8 @@ def lines(run: dict[str, Any]) -> list[str]:
         "|---" * (1 + len(names)) + "|",
     ]
     body = [
-        f"| {bytes_text(size)} | {' | '.join(cells[name, size] for name in names)} |" for size in sizes
+        f"| {bytes_text(size)} | {' | '.join(cells[name, size] for name in names)} |"
+        for size in sizes
     ]
     tail = [f"Largest, {what}: {ratio:.2f} ({where})." for what, (ratio, where) in worst.items()]
     return [*head, *body, "", *tail]
