@@ -12,6 +12,7 @@ from collectives.cli import state, summary
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("docs/background/beside_mpi.md", "README.md")
 BEGIN, END = "<!-- results: {} -->\n", "<!-- /results -->"
 
 # The files of each part of the page, with what is said of an MPI beside its name.
@@ -25,7 +26,7 @@ RATIOS = {
     },
     "crowded": {"mpich-4-8": "", "openmpi-4-8": "", "impi-4-8": ""},
 }
-TIMES = {"times": "mpich-2", "shared": "mpich-shared-2"}
+TIMES = {"times": "mpich-2", "gloo": "mpich-gloo-2", "shared": "mpich-shared-2"}
 
 
 def run_of(name):
@@ -66,7 +67,9 @@ def ratio_table(name, note):
 def time_tables(name):
     """Yield the lines of one file: the times of all peers."""
     document = run_of(name)
+    yield f"`{document['command']}`"
     for run in document["runs"]:
+        yield ""
         yield from summary.peer_lines(run, document)[2:]
     yield ""
 
@@ -75,7 +78,8 @@ def for_readme():
     """Yield the table of README.md: allreduce of two ranks."""
     peers = {"MPICH": "mpich-2", "Open MPI": "openmpi-2", "Intel MPI": "impi-2"}
     runs = {peer: run_of(name)["runs"][0] for peer, name in peers.items()}
-    head = ["bytes", "ours", "gloo", "a streaming copy", *(f"x {peer}" for peer in runs)]
+    runs["gloo"] = run_of("mpich-gloo-2")["runs"][0]
+    head = ["bytes", "ours", "a streaming copy", *(f"x {peer}" for peer in runs)]
     yield f"| {' | '.join(head)} |"
     yield "|---" * len(head) + "|"
     rows = {
@@ -86,14 +90,17 @@ def for_readme():
     }
     for asked in dict.fromkeys(asked for _, asked, _ in rows):
         ours = rows["MPICH", asked, "auto"]
-        times = ours["median_us"], rows["MPICH", asked, "gloo"]["median_us"], ours["limit_us"]
-        ratios = [rows[peer, asked, "auto"]["ratios"]["MPI"] for peer in runs]
+        times = ours["median_us"], ours["limit_us"]
+        ratios = [
+            rows[peer, asked, "auto"]["ratios"][peer if peer == "gloo" else "MPI"] for peer in runs
+        ]
         cells = [f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in times]
-        cells += [f"{each:.2f}" for each in ratios]
+        cells += [f"{each:.2g}" for each in ratios]
         yield f"| {summary.bytes_text(asked)} | {' | '.join(cells)} |"
     yield "".join(
         f"\n{run['mpi']}: {states([r for r in run['rows'] if r['collective'] == 'allreduce'])}."
-        for run in runs.values()
+        for peer, run in runs.items()
+        if peer != "gloo"
     )
 
 
@@ -118,7 +125,7 @@ def filled(text):
 
 
 def main():
-    for page in ("docs/background/beside_mpi.md", "README.md"):
+    for page in PAGES:
         path = ROOT / page
         path.write_text(filled(path.read_text()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -100,3 +101,16 @@ def test_results_say_which_command_makes_them() -> None:
             for row in each["rows"]:
                 assert {"state", "round_trip_ns", "limit_us", "of_limit", "ratios"} <= set(row)
                 assert not row["wrong"]
+
+
+def test_pages_have_the_tables_of_the_results() -> None:
+    """What `tables.py` would write into the pages is what they have."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        tables = importlib.import_module("tables")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    for page in tables.PAGES:
+        text = (tables.ROOT / page).read_text()
+        assert "<!-- results: " in text
+        assert tables.filled(text) == text, "python benchmarks/tables.py writes them anew"

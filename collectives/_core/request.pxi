@@ -113,6 +113,8 @@ cdef class Request:
                 self.error = error
         if self.waiters or self.op == NULL:
             return 0
+        if op.status == DONE and op.call != NO_CALL and self.engine.segment is not None:
+            cc_leave_call(&self.engine.segment.c, op.call)
         # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL
         live.discard(self)

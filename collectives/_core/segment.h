@@ -53,7 +53,7 @@ typedef struct {
 typedef struct {
     _Alignas(CC_LINE) uint64_t progress;
     _Alignas(CC_LINE) uint64_t started; /* calls that have begun */
-    uint64_t ended;                     /* and of the blocking ones, those that have come to an end */
+    uint64_t ended;                     /* 1 + the last one that the rank has left */
     int64_t core;                       /* on which its last call began, if ranks share cores */
     int64_t pid;
     int64_t gone;                       /* whether the rank has left in good order */
@@ -329,6 +329,13 @@ static inline void cc_begin_call(cc_segment *s, const uint64_t *what, uint64_t *
 static inline void cc_end_call(cc_segment *s, uint64_t number)
 {
     cc_write(&s->ranks[s->me].ended, number + 1);
+}
+
+/* The same of a call that did not block: it counts unless another one has begun. */
+static inline void cc_leave_call(cc_segment *s, uint64_t number)
+{
+    if (number + 1 == s->calls)
+        cc_end_call(s, number);
 }
 
 /* What a rank called as its call `number`. 1 if it is known, 0 if the rank has not come so far, -1 if

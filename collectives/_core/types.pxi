@@ -103,6 +103,7 @@ cdef extern from "_core/segment.h" nogil:
     uint64_t cc_bits(double)
     void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
     void cc_end_call(cc_segment *, uint64_t)
+    void cc_leave_call(cc_segment *, uint64_t)
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     uint64_t cc_flag(int, uint64_t)
     int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)

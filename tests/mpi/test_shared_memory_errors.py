@@ -143,6 +143,15 @@ def test_a_rank_comes_late(world, fresh, environ):
         ), told[0]
 
 
+def test_what_was_started_is_left_when_it_is_complete(fresh):
+    comm = fresh(validate=False, timeout=10)
+    first, second = comm.iallreduce(X), comm.ibarrier()
+    mine = comm._segment.ranks.index(comm.rank)
+    first.wait()
+    second.wait()
+    assert "has left call 2, barrier" in comm._segment.doing()[mine]
+
+
 @pytest.mark.parametrize("way", ["blocking", "started", "planned"])
 def test_a_rank_does_not_come(world, fresh, way):
     """The others raise StallError, or hear that of the first one to do so."""
