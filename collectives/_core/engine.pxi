@@ -627,7 +627,7 @@ cdef class Engine:
         if op.segment == NULL:
             return 0
         if op.habit >= 0:
-            op.stores = cc_way(segment, op.habit, op.stores)
+            op.stores = cc_way(segment, op.habit, op.usual)
         op.page = segment.next
         segment.next += op.segments
         # An operation of many segments shares its few buffers with no other.

@@ -67,12 +67,11 @@ cdef void choose_stores(Operation *op, int kind, int stores) noexcept:
     """Decide what is written past the cache, or that it is to be learned."""
     cdef int64_t everywhere = op.nbytes * (op.segment.p if op.segment != NULL else 1)
     op.habit = -1
-    op.stores = CC_RESULTS if everywhere >= STREAMED else 0
-    if op.segment == NULL:
-        return
+    op.usual = CC_RESULTS if everywhere >= STREAMED else 0
     if stores == 2:
-        op.stores |= CC_PAYLOADS
-    elif stores == 0 and everywhere >= LEARNED:
+        op.usual |= CC_PAYLOADS
+    op.stores = op.usual
+    if op.segment != NULL and stores == 0 and everywhere >= LEARNED:
         # Kinds of operations, by powers of two of their bytes.
         op.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
 

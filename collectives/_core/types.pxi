@@ -279,6 +279,7 @@ cdef struct Operation:
     uint64_t[3] what  # its fingerprint
     uint64_t[3] said  # the same, and what was called before: what a publication says
     int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
+    int usual  # the same, before anything is learned
     int habit  # the kind of operation, if it is to be learned how it stores best; else -1
     int[2] windows  # in which the input and the output lie, or 0
     int way  # which bit of Step.lends counts

@@ -126,9 +126,13 @@ def test_each_way_to_store(made):
     n = LEARNED // 4 // comm.size + 13
     x = np.arange(n + 1, dtype=np.float32)[1:]
     out = np.empty(n + 3, np.float32)[3:]
-    for _ in range(40):
+    planned = comm.plan("allreduce", x, out)
+    for turn in range(40):
         out[:] = -1
-        comm.allreduce(x, out)
+        if turn % 4 == 3:
+            planned()
+        else:
+            comm.allreduce(x, out)
         assert np.array_equal(out, x * comm.size)
         out[::17] += comm.rank
         comm.broadcast(out, out, root=comm.size - 1)
