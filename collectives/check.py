@@ -22,6 +22,7 @@ and on the plan as merged. What is refused:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,24 @@ class Proof:
     def traffic(self) -> Fraction:
         """What all ranks together send."""
         return sum(self.sent, Fraction(0))
+
+    def held(self, time: int) -> list[tuple[int, ...]]:
+        """Return what each rank holds after step `time`, as entries of `history` do. Local."""
+        lasts = (bisect_right(each, time, key=lambda entry: entry[0]) for each in self.history)
+        return [each[last - 1][1] for each, last in zip(self.history, lasts, strict=True)]
+
+    def due(self, rank: int, block: int) -> int:
+        """Return the contributors, as a bit mask, of `block` when `rank` ends with it. Local."""
+        contract = self.algorithm.collective
+        part = block * contract.parts(self.p) // self.nblocks
+        return contract.sources(part, rank, self.p, self.root)
+
+    def wanted(self, rank: int) -> list[int]:
+        """Return the numbers of the blocks that `rank` must end with. Local."""
+        contract = self.algorithm.collective
+        cut = self.nblocks // contract.parts(self.p)
+        parts = contract.outputs(rank, self.p, self.root)
+        return [part * cut + k for part in parts for k in range(cut)]
 
 
 class _Expressions:

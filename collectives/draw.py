@@ -6,7 +6,6 @@ the proof's unit of time: messages of one step do not wait for each other.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -69,19 +68,19 @@ def _arrow(proof: Proof, event: Event) -> str:
 
 def blocks_text(proof: Proof, blocks: Sequence[int]) -> str:
     """Name blocks that travel together, in their order. Local."""
-    if _between_pairs(proof):
-        return ", ".join(_label(proof, b) for b in blocks)
+    if between_pairs(proof):
+        return ", ".join(block_text(proof, b) for b in blocks)
     return spans(blocks)
 
 
-def _between_pairs(proof: Proof) -> bool:
-    """Say whether each part goes from one rank to one other, as in an alltoall."""
+def between_pairs(proof: Proof) -> bool:
+    """Say whether each part goes from one rank to one other, as in an alltoall. Local."""
     return proof.algorithm.collective.parts(proof.p) > proof.p
 
 
-def _label(proof: Proof, block: int) -> str:
-    """Name a block: its number, or the two ranks that it goes between."""
-    if not _between_pairs(proof):
+def block_text(proof: Proof, block: int) -> str:
+    """Name a block: its number, or the two ranks that it goes between. Local."""
+    if not between_pairs(proof):
         return str(block)
     cut = proof.nblocks // proof.p**2
     source, target = divmod(block // cut, proof.p)
@@ -141,7 +140,9 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
 
 def _group(proof: Proof, time: int) -> list[str]:
     """Draw the holdings of all ranks after one step, as lines of equal length."""
-    blocks = [_column([_label(proof, b), *cells]) for b, cells in enumerate(_cells(proof, time))]
+    blocks = [
+        _column([block_text(proof, b), *cells]) for b, cells in enumerate(_cells(proof, time))
+    ]
     lines = [" ".join(row) for row in zip(*blocks, strict=True)]
     title = f"step {time}" if time else "start"
     return _column([title, *lines[len(blocks) == 1 :]])
@@ -149,10 +150,7 @@ def _group(proof: Proof, time: int) -> list[str]:
 
 def _cells(proof: Proof, time: int) -> list[list[str]]:
     """Return, for each block, the cells of all ranks after one step."""
-    states = []
-    for history in proof.history:
-        last = bisect_right(history, time, key=lambda entry: entry[0]) - 1
-        states.append(history[last][1])
+    states = proof.held(time)
     return [
         [_cell(proof, b, r, state[b]) for r, state in enumerate(states)]
         for b in range(proof.nblocks)
@@ -161,11 +159,9 @@ def _cells(proof: Proof, time: int) -> list[list[str]]:
 
 def _cell(proof: Proof, block: int, rank: int, mask: int) -> str:
     """Write a set of contributors to a block on a rank."""
-    contract = proof.algorithm.collective
-    part = block * contract.parts(proof.p) // proof.nblocks
     if not mask:
         return "."
-    if mask == contract.sources(part, rank, proof.p, proof.root):
+    if mask == proof.due(rank, block):
         return "*"
     listed = [str(r) for r in range(proof.p) if mask >> r & 1]
     return "".join(listed) if proof.p <= DIGITS else f"{len(listed)}/{proof.p}"
