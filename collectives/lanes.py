@@ -1,0 +1,238 @@
+"""Messages in space and time: a lane for each rank, an arrow for each message.
+
+Messages of one step do not wait for each other. Where a rank sends or receives several of them,
+they stand side by side in *strips* of the step, so that each arrow has ends of its own; their order
+there means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from collectives.check import Event, Proof
+from collectives.draw import blocks_text
+from collectives.sheet import (
+    BASE,
+    KEY_GAP,
+    LETTER,
+    RANK,
+    WIDTH,
+    Part,
+    blocks_in_words,
+    colour_class,
+    element,
+    key_width,
+    text_at,
+    tooltip,
+)
+from collectives.words import count
+
+HEAD = 26  # above the lanes, for the numbers of the steps
+LONGEST = 11  # letters of a label
+
+
+class Scale(NamedTuple):
+    """How large the things of a diagram are, for a number of ranks."""
+
+    lane: float
+    font: float
+    mark: float
+    labelled: bool
+
+    @classmethod
+    def of(cls, p: int) -> Scale:
+        """Return the scale at which p ranks are drawn. Local."""
+        if p <= 8:
+            return cls(46, 12, 7.5, True)
+        return cls(32, 10, 6, True) if p <= 16 else cls(14, 0, 3.5, False)
+
+
+class Step(NamedTuple):
+    """A step in its strips, and how wide it is drawn."""
+
+    time: int
+    strips: list[list[Event]]
+    width: float
+
+
+def diagram(proof: Proof) -> Part:
+    """Draw the messages of all steps, in bands below each other."""
+    scale = Scale.of(proof.p)
+    if not proof.events:
+        lines = [*_lanes(proof.p, scale, 0, RANK + 120), text_at("no messages", RANK, 17)]
+        return Part(RANK + 120, HEAD + proof.p * scale.lane, lines)
+    bands = _bands(proof, scale)
+    lines = []
+    y = 0.0
+    for band in bands:
+        lines += _band(proof, band, scale, y)
+        y += HEAD + proof.p * scale.lane + 14
+    key = _key(proof, scale, y + 8)
+    width = RANK + max(sum(step.width for step in band) for band in bands)
+    return Part(max(width, key.width), key.height, [*lines, *key.elements])
+
+
+def _bands(proof: Proof, scale: Scale) -> list[list[Step]]:
+    """Put as many steps side by side as fit."""
+    events: list[list[Event]] = [[] for _ in range(proof.depth)]
+    for event in proof.events:
+        events[event.time - 1].append(event)
+    bands: list[list[Step]] = []
+    room = 0.0
+    for time, each in enumerate(events, 1):
+        strips = _strips(each, proof.p)
+        step = Step(time, strips, len(strips) * _strip_width(proof, strips, scale))
+        if not bands or room < step.width:
+            bands.append([])
+            room = WIDTH - RANK
+        bands[-1].append(step)
+        room -= step.width
+    return bands
+
+
+def _band(proof: Proof, band: Sequence[Step], scale: Scale, y: float) -> list[str]:
+    """Draw steps side by side; what lies at the ends of arrows lies above all of them."""
+    shades: list[str] = []
+    lines: list[str] = []
+    ends: list[str] = []
+    x = float(RANK)
+    for step in band:
+        if step.time % 2:
+            high = HEAD + proof.p * scale.lane
+            shades.append(element("rect", class_="shade", x=x, y=y, width=step.width, height=high))
+        text = f"step {step.time}"
+        if len(text) * 12 * LETTER > step.width:
+            text = str(step.time)
+        lines.append(text_at(text, x + step.width / 2, y + 17, class_="step"))
+        strip_width = step.width / len(step.strips)
+        for strip in step.strips:
+            for event in strip:
+                line, end = _arrow(proof, event, scale, x, x + strip_width, y + HEAD)
+                lines.append(line)
+                ends.append(end)
+            x += strip_width
+    kind = "clear" if scale.labelled else "thin"
+    return [*shades, *_lanes(proof.p, scale, y, x), f'<g class="{kind}">', *lines, *ends, "</g>"]
+
+
+def _lanes(p: int, scale: Scale, y: float, right: float) -> Iterator[str]:
+    for r in range(p):
+        at = y + HEAD + (r + 0.5) * scale.lane
+        yield text_at(f"rank {r}", 0, at + 4)
+        yield element("line", class_="lane", x1=RANK, y1=at, x2=right, y2=at)
+
+
+def _strips(events: Sequence[Event], p: int) -> list[list[Event]]:
+    """Spread the messages of a step so that nobody sends or receives two in the same strip.
+
+    By their distance, so that what goes equally far stands together, as parallel arrows.
+    """
+    strips: list[tuple[set[int], set[int], list[Event]]] = []
+    for event in sorted(events, key=lambda each: ((each.target - each.source) % p, each)):
+        free = (s for s in strips if event.source not in s[0] and event.target not in s[1])
+        sources, targets, strip = found = next(free, (set(), set(), []))
+        if not strip:
+            strips.append(found)
+        sources.add(event.source)
+        targets.add(event.target)
+        strip.append(event)
+    return [strip for *_, strip in strips]
+
+
+def _label(proof: Proof, event: Event) -> str:
+    """Write the blocks of a message, or how many there are."""
+    text = blocks_text(proof, event.blocks)
+    return text if len(text) <= LONGEST else count(len(event.blocks), "block")
+
+
+def _pill(text: str, scale: Scale) -> float:
+    """Return the width of a label."""
+    return max(scale.font * 1.6, len(text) * scale.font * LETTER + 8)
+
+
+def _strip_width(proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale) -> float:
+    if not scale.labelled:
+        return 24
+    widest = max(_pill(_label(proof, event), scale) for strip in strips for event in strip)
+    # Steep arrows would run along each other, and behind labels.
+    far = max(sum(abs(e.target - e.source) for e in strip) / len(strip) for strip in strips)
+    return widest + 2 * scale.mark + scale.lane + 14 * max(0, far - 2)
+
+
+def _arrow(
+    proof: Proof, event: Event, scale: Scale, left: float, right: float, top: float
+) -> tuple[str, str]:
+    """Draw a message in its strip: its line, and what lies on lines at its ends."""
+    verb = ("folds" if event.fold else "stores") + (" it" if len(event.blocks) == 1 else " them")
+    title = tooltip(
+        f"step {event.time}: rank {event.source} sends {blocks_in_words(proof, event.blocks)} "
+        f"to rank {event.target}, which {verb}"
+    )
+    colour = colour_class(proof, event.blocks[0])
+    text = _label(proof, event)
+    wide = _pill(text, scale) if scale.labelled else 2
+    x1, x2 = left + 4 + wide / 2, right - 5 - scale.mark
+    y1, y2 = (top + (r + 0.5) * scale.lane for r in (event.source, event.target))
+    slope = (y2 - y1) / (x2 - x1)
+    # A tip touches the lane with its point; its line ends within it.
+    back = 0 if event.fold else scale.mark
+    length = (1 + slope * slope) ** 0.5
+    bx, by = x2 - back / length, y2 - back * slope / length
+    line = element("line", title, class_=f"arrow {colour}", x1=x1, y1=y1, x2=bx, y2=by)
+    if event.fold:
+        parts = _fold_mark(x2, y2, scale.mark)
+    else:
+        side = 0.55 * scale.mark
+        bx, by = x2 - 1.6 * scale.mark / length, y2 - 1.6 * scale.mark * slope / length
+        dx, dy = -side * slope / length, side / length
+        points = [(x2, y2), (bx + dx, by + dy), (bx - dx, by - dy)]
+        path = " ".join(f"{round(a, 1):g},{round(b, 1):g}" for a, b in points)
+        parts = [element("polygon", class_="tip", points=path)]
+    if scale.labelled:
+        parts += _labelled(text, x1, y1, wide, scale.font)
+    return line, element("g", title + "".join(parts), class_=f"ends {colour}")
+
+
+def _fold_mark(x: float, y: float, radius: float, kind: str = "fill fold") -> list[str]:
+    arm = 0.55 * radius
+    path = f"M{x - arm:.1f} {y:.1f}h{2 * arm:.1f}M{x:.1f} {y - arm:.1f}v{2 * arm:.1f}"
+    marks = [element("circle", class_=kind, cx=x, cy=y, r=radius)]
+    return [*marks, element("path", class_="plus", d=path)] if radius > 5 else marks
+
+
+def _labelled(text: str, x: float, y: float, width: float, font: float) -> list[str]:
+    high = 1.5 * font
+    return [
+        element(
+            "rect",
+            class_="fill",
+            x=x - width / 2,
+            y=y - high / 2,
+            width=width,
+            height=high,
+            rx=high / 2,
+        ),
+        text_at(text, x, y + BASE * font, class_="label", style=f"font-size: {font:g}px"),
+    ]
+
+
+def _key(proof: Proof, scale: Scale, y: float) -> Part:
+    """Draw what the marks of messages mean, as far as they occur."""
+    pill = _labelled("3", 12, y, _pill("3", scale), scale.font) if scale.labelled else []
+    disc = _fold_mark(12, y, scale.mark, "fill")
+    tip = [element("polygon", class_="tip", points=f"6,{y - 4:g} 6,{y + 4:g} 18,{y:g}")]
+    folds = {event.fold for event in proof.events}
+    x = 0.0
+    lines = []
+    for text, sample in (
+        ("sends block 3", pill),
+        ("is folded into what is there", disc if True in folds else []),
+        ("is stored", tip if False in folds else []),
+    ):
+        if sample:
+            at = f"translate({x:g} 0)"
+            lines.append(element("g", "".join(sample), class_="key c0", transform=at))
+            lines.append(text_at(text, x + 28, y + 4))
+            x += KEY_GAP + key_width(text)
+    return Part(x - KEY_GAP, y + 12, lines)

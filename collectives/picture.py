@@ -1,0 +1,74 @@
+"""Pictures of algorithms as SVG: messages in space and time, and who holds what after each step.
+
+Like the text of `draw`, a picture is a view of a `check.Proof` and of nothing else. It is one file
+of shapes and text, without scripts and without anything fetched; it is light or dark as its reader
+likes it. A tooltip on each arrow and cell says in words what it is.
+"""
+
+from __future__ import annotations
+
+from collectives.cells import grids
+from collectives.check import Proof
+from collectives.lanes import diagram
+from collectives.sheet import document
+
+__all__ = ["holdings", "picture", "space_time"]
+
+
+def picture(proof: Proof) -> str:
+    """Draw an algorithm whole: its messages, and below who holds what. Local.
+
+    Parameters
+    ----------
+    proof : Proof
+        What `check` found.
+
+    Returns
+    -------
+    str
+        The text of an SVG file.
+
+    Examples
+    --------
+    >>> from collectives.check import check
+    >>> from collectives.picture import picture
+    >>> picture(check("allreduce", "ring", p=4)).count('class="arrow')
+    24
+    """
+    return document(proof, "messages and holdings", [diagram(proof), grids(proof)])
+
+
+def space_time(proof: Proof) -> str:
+    """Draw the messages: a lane for each rank, time to the right, an arrow for each message. Local.
+
+    Parameters
+    ----------
+    proof : Proof
+        What `check` found.
+
+    Returns
+    -------
+    str
+        The text of an SVG file. An arrow has the colour of its first block and, up to 16 ranks, the
+        numbers of its blocks where it leaves. A disc with a plus is where it is folded, a tip where
+        it is stored.
+    """
+    return document(proof, "messages", [diagram(proof)])
+
+
+def holdings(proof: Proof) -> str:
+    """Draw what each rank holds after each step: a row for each rank, a column per block. Local.
+
+    Parameters
+    ----------
+    proof : Proof
+        What `check` found.
+
+    Returns
+    -------
+    str
+        The text of an SVG file. A cell is filled as far as the block is complete; a tick stands in
+        one that is. It names the ranks whose contributions it holds, or counts them, where there
+        is room.
+    """
+    return document(proof, "holdings", [grids(proof)])

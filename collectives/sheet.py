@@ -1,0 +1,168 @@
+"""The sheet that pictures are drawn on: SVG elements, colours for light and dark, the document."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from collectives.check import Proof, named
+from collectives.draw import between_pairs, blocks_text
+from collectives.words import count
+
+# Lengths are in pixels of the picture at its own size.
+WIDTH = 1240  # what would go beyond it goes below
+NARROWEST = 440  # for the name and the summary
+MARGIN = 24
+RANK = 62  # the column with the names of the ranks
+GAP = 20  # between parts
+KEY_GAP = 24  # between the marks that a key explains
+LETTER = 0.64  # of the size of the font: as wide as a digit of the widest of the usual fonts
+BASE = 0.36  # of the size of the font: from the middle of a digit to its foot
+
+# Eight colours for blocks. Of any two the CIELAB distance is over 25, also for eyes that lack a
+# kind of cone, and each has a contrast of 3 and more with its ground.
+LIGHT = ("#145571", "#d67f1b", "#00aa73", "#c472da", "#863eff", "#941400", "#360074", "#53061a")
+DARK = ("#2f85f4", "#e3621c", "#2dc66b", "#eb80a3", "#acf4ff", "#f0e442", "#a199dc", "#e1fad6")
+# Ground, text, lines of no colour, every second step.
+LIGHT_SHEET = ("#ffffff", "#1b1f24", "#8a929c", "#f1f3f6")
+DARK_SHEET = ("#14181d", "#e8eaed", "#7d8792", "#20262d")
+
+STYLE = """\
+.collectives text { font-family: Helvetica, Arial, "DejaVu Sans", sans-serif; font-size: 12px; }
+.collectives .head { font-size: 18px; font-weight: bold; }
+.collectives .label, .collectives .content, .collectives .step { text-anchor: middle; }
+.collectives .content { font-size: 11px; }
+.collectives .lane { stroke-width: 1; }
+.collectives .arrow { fill: none; stroke-width: 1.6; }
+.collectives .thin .arrow { stroke-width: 0.8; }
+.collectives .tip { stroke: none; }
+.collectives .plus, .collectives .tick { fill: none; stroke-width: 2; stroke-linecap: round; }
+.collectives .share { fill-opacity: 0.34; }
+.collectives .slot { fill: none; stroke-width: 1; }
+.collectives .new { fill: none; stroke-width: 1.6; }"""
+
+
+class Part(NamedTuple):
+    """A part of a picture: its size and its elements, measured from its own corner."""
+
+    width: float
+    height: float
+    elements: list[str]
+
+
+def element(tag: str, content: str = "", **attributes: str | float) -> str:
+    words = [tag]
+    for name, value in attributes.items():
+        text = value if isinstance(value, str) else f"{round(value, 1):g}"
+        words.append(f'{name.rstrip("_").replace("_", "-")}="{text}"')
+    head = " ".join(words)
+    return f"<{head}>{content}</{tag}>" if content else f"<{head}/>"
+
+
+def text_at(text: str, x: float, y: float, **attributes: str | float) -> str:
+    return element("text", html.escape(text, quote=False), x=x, y=y, **attributes)
+
+
+def key_width(text: str) -> float:
+    """Return the room for a text in a key: words are narrower than digits. Local."""
+    return 30 + 6.3 * len(text)
+
+
+def tooltip(text: str) -> str:
+    return f"<title>{html.escape(text, quote=False)}</title>"
+
+
+def _rules(blocks: Sequence[str], sheet: Sequence[str]) -> Iterator[str]:
+    """Write the colours as rules.
+
+    They name colours and no variables, for programs that put pictures on slides know none.
+    """
+    ground, ink, line, shade = sheet
+    yield f".ground, .slot.empty {{ fill: {ground}; }}"
+    yield f"text {{ fill: {ink}; }}"
+    yield f".lane, .slot {{ stroke: {line}; }}"
+    yield f".shade {{ fill: {shade}; }}"
+    yield f".new {{ stroke: {ink}; }}"
+    for number, colour in enumerate(blocks):
+        on = max(("#000000", "#ffffff"), key=lambda each: contrast(each, colour))
+        yield f".c{number} .fill, .c{number} .tip {{ fill: {colour}; }}"
+        yield f".c{number}.arrow {{ stroke: {colour}; }}"
+        yield f".c{number} .plus, .c{number} .tick {{ stroke: {on}; }}"
+        yield f".c{number} .label {{ fill: {on}; }}"
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours by WCAG: from 1, none, to 21, black on white. Local."""
+    low, high = sorted(_luminance(each) for each in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _scoped(rules: Iterator[str]) -> list[str]:
+    """Keep rules to pictures, for a page may hold one in its own text."""
+    lines = []
+    for rule in rules:
+        selectors, brace, body = rule.partition(" {")
+        lines.append(", ".join(f".collectives {each}" for each in selectors.split(", ")))
+        lines[-1] += brace + body
+    return lines
+
+
+def document(proof: Proof, what: str, parts: Sequence[Part]) -> str:
+    """Put parts below each other on a sheet, under the algorithm's name."""
+    algorithm = proof.algorithm
+    width = max(NARROWEST, *(part.width for part in parts)) + 2 * MARGIN
+    name = algorithm.title(proof.p, proof.root)
+    lines = textwrap.wrap(algorithm.summary, int((width - 2 * MARGIN) / (12 * LETTER)))
+    y = MARGIN + 16.0
+    body = [text_at(name, MARGIN, y, class_="head")]
+    for line in lines:
+        y += 18
+        body.append(text_at(line, MARGIN, y))
+    y += 22
+    for part in parts:
+        at = f"translate({MARGIN} {round(y, 1):g})"
+        body += [f'<g transform="{at}">', *part.elements, "</g>"]
+        y += part.height + GAP
+    height = y - GAP + MARGIN
+    dark = ["@media (prefers-color-scheme: dark) {", *_scoped(_rules(DARK, DARK_SHEET)), "}"]
+    about = (
+        f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
+        f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
+    )
+    size = f"{round(width, 1):g}", f"{round(height, 1):g}"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="collectives" role="img" '
+            f'viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" height="{size[1]}">',
+            tooltip(f"{name}: {what}"),
+            f"<desc>{html.escape(about, quote=False)}</desc>",
+            "<style>",
+            *[STYLE, *_scoped(_rules(LIGHT, LIGHT_SHEET)), *dark],
+            "</style>",
+            element("rect", class_="ground", width=size[0], height=size[1]),
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def colour_class(proof: Proof, block: int) -> str:
+    """Return the class of a block's colour: in an alltoall, that of the rank it comes from."""
+    if between_pairs(proof):
+        block //= proof.nblocks // proof.p
+    return f"c{block % len(LIGHT)}"
+
+
+def blocks_in_words(proof: Proof, blocks: Sequence[int]) -> str:
+    """Name blocks in words."""
+    if not between_pairs(proof):
+        return named(blocks)
+    return f"block{'s' if len(blocks) != 1 else ''} {blocks_text(proof, blocks)}"
