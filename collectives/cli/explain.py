@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from collectives import draw, select
 from collectives.algorithms import get, names
+from collectives.check import check
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
@@ -31,6 +33,9 @@ def add_parser(commands: Any) -> None:
         type=arguments.nbytes,
         metavar="SIZE",
         help="say what is chosen at this size, too",
+    )
+    parser.add_argument(
+        "--svg", metavar="FILE.svg", help="draw it as a picture, too, and write that here"
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
@@ -69,6 +74,8 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
     if root and not COLLECTIVES[collective].rooted:
         raise ArgumentError(f"--root is {root}, but {collective} has no root")
+    if options.svg:
+        _write(options.svg, collective, name, n, root)
     print(draw.drawing(collective, name, n, root))
     if options.bytes is not None:
         print()
@@ -76,7 +83,22 @@ def main(options: argparse.Namespace) -> int:
     if others:
         more = " or ".join(f"collectives explain {each}/{name}" for each in others)
         print(f"\nOther collectives have an algorithm {name!r}: {more}")
+    if options.svg:
+        print(f"\nThe picture is in {options.svg}")
     return 0
+
+
+def _write(path: str, collective: str, name: str, n: int, root: int) -> None:
+    """Write the picture."""
+    from collectives import picture
+
+    if Path(path).suffix.lower() != ".svg":
+        raise ArgumentError(f"--svg {path}: the picture is an SVG, so the name must end in .svg")
+    text = picture.picture(check(collective, name, p=n, root=root))
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"--svg {path}: {error}") from error
 
 
 def _decisions(collective: str, name: str, n: int, size: int) -> str:
