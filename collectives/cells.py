@@ -221,12 +221,15 @@ def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
 def _key(runs: Sequence[Run], y: float, cell: Cell) -> Part:
     """Draw what the marks of cells mean, as far as they occur."""
     some = Run(0, 0, 0, 0b11, 0b1111, False)
+    whole = some._replace(due=some.mask)
     samples: list[tuple[str, Run | None]] = []
     if not all(run.complete for run in runs):
         samples.append(("2 of 4 contributions, of ranks 0 and 1", some))
-    samples.append(("complete", some._replace(due=some.mask)))
+    if any(run.complete for run in runs):
+        samples.append(("complete", whole))
     if any(run.new for run in runs):
-        samples.append(("new in this step", some._replace(mask=1, new=True)))
+        sample = next(run for _, run in samples if run)
+        samples.append(("new in this step", sample._replace(new=True)))
     if not cell.narrow:
         samples.append(("belongs there", None))
     x = 0.0

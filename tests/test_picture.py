@@ -102,6 +102,29 @@ def test_each_message_is_one_arrow(collective, name):
         assert bool(proof.events) != ("no messages" in space_time(proof))
 
 
+def points(root):
+    """Return where arrows leave, and where their marks are: the disc, or the point of the tip."""
+    starts = [(float(each.get("x1")), float(each.get("y1"))) for each in marked(root, "arrow")]
+    marks = []
+    for each in marked(root, "ends"):
+        tip, disc = each.find(f"{SPACE}polygon"), each.find(f"{SPACE}circle")
+        place = (
+            [disc.get("cx"), disc.get("cy")]
+            if tip is None
+            else tip.get("points").split()[0].split(",")
+        )
+        marks.append(tuple(map(float, place)))
+    return starts, marks
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_no_two_arrows_share_an_end(collective, name):
+    for proof in proofs(collective, name):
+        starts, marks = points(ElementTree.fromstring(space_time(proof)))
+        assert len(starts) == len(marks) == len(proof.events)
+        assert len({*starts, *marks}) == 2 * len(proof.events)
+
+
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_cells_are_what_the_proof_found(collective, name):
     for proof in proofs(collective, name):
@@ -114,6 +137,8 @@ def test_cells_are_what_the_proof_found(collective, name):
                 if mask
             }
             assert {key: mask for key, (mask, _) in found[time].items()} == want
+            for key, (mask, state) in found[time].items():
+                assert (state == "complete") == (mask == proof.due(*key))
         for r in range(proof.p):
             for b in proof.wanted(r):
                 assert found[proof.depth][r, b] == (proof.due(r, b), "complete")
@@ -162,6 +187,9 @@ def boxes(root):
         size = float(re.search(r"font-size: ([\d.]+)px", text.get("style"))[1])
         x, y = float(text.get("x")), float(text.get("y"))
         half = len(text.text) * size * 0.64 / 2
+        [pill] = (each for each in marked(end, "fill") if each.tag == f"{SPACE}rect")
+        assert float(pill.get("x")) <= x - half
+        assert x + half <= float(pill.get("x")) + float(pill.get("width"))
         found.append((x - half, y - size, x + half, y + 0.25 * size))
     return found
 
@@ -175,6 +203,7 @@ def meet(a, b):
     [
         ("allreduce", "ring", 8),
         ("allreduce", "all_to_all", 8),
+        ("allreduce", "master_worker", 8),
         ("allreduce", "halving_doubling", 8),
         ("alltoall", "direct", 8),
         ("alltoall", "bruck", 8),
@@ -246,10 +275,14 @@ def test_many_ranks_have_no_labels_and_fewer_grids():
 def test_a_share_is_as_high_as_what_is_there():
     proof = check("reduce", "chain", p=4)
     root = ElementTree.fromstring(holdings(proof))
+    rows = {}
     high = {}
     for element in marked(root, "cell"):
         for share in marked(element, "share"):
             high.setdefault(CELL.match(title(element))[4], set()).add(float(share.get("height")))
+            row = re.search(r"rank (\d)", title(element))[1]
+            rows.setdefault(row, set()).add(float(share.get("y")) + float(share.get("height")))
+    assert {len(feet) for feet in rows.values()} == {1}  # all stand on the same floor
     assert high == {f"{k} of 4 contributions": {24 * k / 4} for k in (1, 2, 3)}
     ticked = [title(each) for each in marked(root, "cell") if marked(each, "tick")]
     assert ticked == ["after step 3: rank 0 now holds block 0, complete: ranks 0-3"]
@@ -282,6 +315,37 @@ def test_what_does_not_count_fills_nothing():
         "rank 0 holds block 0, 0 of 0 contributions: rank 0"
     }
     assert not any(marked(each, "fill") for each in first)
+
+
+def test_names_and_summaries_are_written_as_they_are():
+    @algorithms.algorithm("barrier", name="mine")
+    def mine(r, p):
+        """Fold if r < p & "p > 1"."""
+        for q in range(p):
+            if q != r:
+                yield algorithms.Exchange(send=(q, 0), recv=(q, 0), fold=True)
+
+    try:
+        root = ElementTree.fromstring(picture(check("barrier", "mine", p=2)))
+    finally:
+        algorithms.unregister("barrier", "mine")
+    assert 'Fold if r < p & "p > 1".' in [each.text for each in root.iter(f"{SPACE}text")]
+    assert root[1].text.startswith('Fold if r < p & "p > 1". 2 ranks, 1 step, 2 messages, 1 block.')
+
+
+@pytest.mark.parametrize("p", [4, 13, 17])
+def test_colours_are_those_of_blocks_or_of_who_sends_them(p):
+    proof = check("allreduce", "ring", p=p)
+    root = ElementTree.fromstring(space_time(proof))
+    for element, event in zip(marked(root, "arrow"), events(root, proof), strict=True):
+        assert element.get("class") == f"arrow c{event[3][0] % 8}"
+    proof = check("alltoall", "direct", p=p)
+    root = ElementTree.fromstring(picture(proof))
+    for element, event in zip(marked(root, "arrow"), events(root, proof), strict=True):
+        assert element.get("class") == f"arrow c{event[1] % 8}"
+    for element in marked(root, "cell"):
+        source = ranks_of(CELL.match(title(element))[5]).bit_length() - 1
+        assert element.get("class") == f"cell c{source % 8}"
 
 
 # -- colours -----------------------------------------------------------------------------------
