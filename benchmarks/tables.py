@@ -13,7 +13,7 @@ from collectives.cli import state, summary
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ("docs/background/beside_mpi.md", "README.md")
-BEGIN, END = "<!-- results: {} -->\n", "<!-- /results -->"
+BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
 
 # The files of each part of the page, with what is said of an MPI beside its name.
 RATIOS = {
@@ -106,7 +106,7 @@ def for_readme():
 
 def filled(text):
     """Return a page with its tables written anew."""
-    for part in re.findall(BEGIN.format("(.*?)"), text):
+    for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
         if part == "readme":
             lines = list(for_readme())
         elif part in TIMES:

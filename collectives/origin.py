@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from types import FrameType
 
-__all__ = ["Origin"]
+__all__ = ["Origin", "levels"]
 
 DEPTH = 16  # frames that are kept: the innermost ones
+PACKAGE = os.path.join(os.path.dirname(__file__), "")
+
+
+def levels() -> int:
+    """Return the `stacklevel` of a warning that is for the line which called the library. Local."""
+    frame: FrameType | None = sys._getframe(1)
+    count = 1
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+        count += 1
+    return count
 
 
 class Origin:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
+from collectives.origin import levels
 
 __all__ = ["bootstrap", "environment_number", "release", "settings"]
 
@@ -370,5 +371,5 @@ def _warn(problems: dict[int, str]) -> None:
         f"the ranks of this host cannot share memory and talk through MPI, which is slower: rank "
         f"{rank}: {why}",
         SharedMemoryWarning,
-        stacklevel=4,
+        stacklevel=levels(),
     )

@@ -112,5 +112,5 @@ def test_pages_have_the_tables_of_the_results() -> None:
         sys.path.remove(str(BENCHMARKS))
     for page in tables.PAGES:
         text = (tables.ROOT / page).read_text()
-        assert "<!-- results: " in text
+        assert "<!-- [results] " in text
         assert tables.filled(text) == text, "python benchmarks/tables.py writes them anew"

@@ -8,8 +8,8 @@ from weakref import WeakSet
 from zlib import crc32
 
 from collectives import registry
-from collectives.words import ranks as rank_names
 from collectives.errors import PeerAbortedError, PeerLostError, StallError
+from collectives.words import ranks as rank_names
 
 cdef extern from "<fcntl.h>" nogil:
     ctypedef long off_t

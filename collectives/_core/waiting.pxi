@@ -3,6 +3,7 @@
 import warnings
 
 from collectives.errors import CollectivesError, PeerLostError, StallWarning
+from collectives.origin import levels
 
 cdef double NEARLY = 1.0  # seconds
 
@@ -42,7 +43,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
         warnings.warn(
             f"{title(plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
             f"{situation(op, segment)}",
-            StallWarning, stacklevel=2,
+            StallWarning, stacklevel=levels(),
         )
     return None
 

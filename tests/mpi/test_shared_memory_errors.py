@@ -130,6 +130,7 @@ def test_a_rank_comes_late(world, fresh, environ):
         assert not told
         return
     assert len(told) == 1, told
+    assert {each.filename for each in caught} == {__file__}
     assert re.match(
         rf"allreduce 'all_to_all' on {comm.size} ranks: rank {comm.rank} has waited [\d.]+ s: "
         rf"round 1, segment 1 of 1 waits for rank {late} to send \(call 3; ",
@@ -227,6 +228,7 @@ def test_no_room_for_a_segment(world, environ, monkeypatch):
         assert (comm.allreduce(X) == comm.size).all()
         comm.free()
     told = [str(each.message) for each in caught if each.category is SharedMemoryWarning]
+    assert {each.filename for each in caught} <= {__file__}
     assert len(told) == (world.comm.rank == 0)
     for text in told:
         assert re.fullmatch(
