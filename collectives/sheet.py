@@ -30,6 +30,7 @@ LIGHT_SHEET = ("#ffffff", "#1b1f24", "#8a929c", "#f1f3f6")
 DARK_SHEET = ("#14181d", "#e8eaed", "#7d8792", "#20262d")
 
 STYLE = """\
+.collectives { max-width: 100%; height: auto; }
 .collectives text { font-family: Helvetica, Arial, "DejaVu Sans", sans-serif; font-size: 12px; }
 .collectives .head { font-size: 18px; font-weight: bold; }
 .collectives .label, .collectives .content, .collectives .step { text-anchor: middle; }

@@ -465,7 +465,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path, capsys):
 def test_the_picture_of_the_manual_is_what_the_command_writes(tmp_path):
     page = (DOCS / "reference" / "command_line.md").read_text(encoding="utf-8")
     assert "$ collectives explain ring -n 4 --svg ring.svg" in page
-    assert "(ring.svg)" in page
+    assert ":file: ring.svg" in page
     path = tmp_path / "ring.svg"
     assert main(["explain", "ring", "-n", "4", "--svg", str(path)]) == 0
     assert (DOCS / "reference" / "ring.svg").read_text(encoding="utf-8") == path.read_text("utf-8")
