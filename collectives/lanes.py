@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from collectives.check import Event, Proof
-from collectives.draw import blocks_text
+from collectives.draw import between_pairs, block_text, blocks_text
 from collectives.sheet import (
     BASE,
     KEY_GAP,
@@ -219,20 +219,23 @@ def _labelled(text: str, x: float, y: float, width: float, font: float) -> list[
 
 def _key(proof: Proof, scale: Scale, y: float) -> Part:
     """Draw what the marks of messages mean, as far as they occur."""
-    pill = _labelled("3", 12, y, _pill("3", scale), scale.font) if scale.labelled else []
+    number, sends = "3", "sends block 3"
+    if between_pairs(proof):
+        number, sends = block_text(proof, proof.nblocks // proof.p**2), "sends what 0 has for 1"
+    pill = _labelled(number, 14, y, _pill(number, scale), scale.font) if scale.labelled else []
     disc = _fold_mark(12, y, scale.mark, "fill")
     tip = [element("polygon", class_="tip", points=f"6,{y - 4:g} 6,{y + 4:g} 18,{y:g}")]
     folds = {event.fold for event in proof.events}
     x = 0.0
     lines = []
     for text, sample in (
-        ("sends block 3", pill),
+        (sends, pill),
         ("is folded into what is there", disc if True in folds else []),
         ("is stored", tip if False in folds else []),
     ):
         if sample:
             at = f"translate({x:g} 0)"
             lines.append(element("g", "".join(sample), class_="key c0", transform=at))
-            lines.append(text_at(text, x + 28, y + 4))
+            lines.append(text_at(text, x + 32, y + 4))
             x += KEY_GAP + key_width(text)
     return Part(x - KEY_GAP, y + 12, lines)

@@ -305,6 +305,10 @@ def test_keys_explain_what_occurs():
     assert keys("allreduce", "ring") == KEYS
     assert keys("broadcast", "tree") == [KEYS[0], KEYS[2], *KEYS[4:]]
     assert keys("reduce", "chain") == [*KEYS[:2], *KEYS[3:]]
+    for name in algorithms.names("alltoall"):
+        assert keys("alltoall", name) == [KEYS[2], *KEYS[4:]]
+        text = space_time(check("alltoall", name, p=3))
+        assert re.search(r">01</text></g>\n<text [^>]*>sends what 0 has for 1<", text)
 
 
 def test_what_does_not_count_fills_nothing():
