@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from collectives.check import Proof
 from collectives.draw import between_pairs, block_text
-from collectives.sheet import (
+from collectives.picture.sheet import (
     BASE,
     GAP,
     KEY_GAP,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from collectives.check import Event, Proof
 from collectives.draw import between_pairs, block_text, blocks_text
-from collectives.sheet import (
+from collectives.picture.sheet import (
     BASE,
     KEY_GAP,
     LETTER,

@@ -7,10 +7,10 @@ likes it. A tooltip on each arrow and cell says in words what it is.
 
 from __future__ import annotations
 
-from collectives.cells import grids
 from collectives.check import Proof
-from collectives.lanes import diagram
-from collectives.sheet import document
+from collectives.picture.cells import grids
+from collectives.picture.lanes import diagram
+from collectives.picture.sheet import document
 
 __all__ = ["holdings", "picture", "space_time"]
 
