@@ -59,6 +59,9 @@ def test_commands_have_their_output():
 def test_outputs_are_compared():
     assert equal("a ... c\n", "a b c \n")
     assert not equal("a\n", "b\n")
+    assert equal("a\n...\n", "a\n")
+    assert equal("a\n...\n", "a\nb\n")
+    assert not equal("a\n...\n", "b\na\n")
     assert not equal("a\nb\n", "b\na\n")
     assert equal("a\nb\n", "b\na\n", {"any order": ""})
     assert equal("  1.5 us   3 *\n", " 22.25 us 1\n", {"numbers vary": ""})
