@@ -64,6 +64,7 @@ class Plan:
 class Choice:
     plan: Plan
     segment: int
+    trials: Any
     def __init__(self, plan: Plan, segment: int) -> None: ...
 
 def segment_bytes(p: int, nlines: int, lane_bytes: int) -> int: ...
