@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import prod
 from operator import index
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,6 @@ from collectives import (
     binding,
     child,
     model,
-    online,
-    profile,
     program,
     registry,
     schedule,
@@ -38,6 +36,12 @@ from collectives.errors import ArgumentError, CollectivesError, CommunicatorErro
 from collectives.grouped import GroupedCalls
 from collectives.objects import ObjectCalls
 from collectives.origin import Origin
+
+if TYPE_CHECKING:
+    from collectives.profile import Section
+
+# A collective, the bits of a number of bytes, the root, and whether ranks' order must be kept.
+Class = tuple[str, int, int, bool]
 
 __all__ = ["Communicator", "world"]
 
@@ -139,7 +143,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         self._family = binding.family(MPI)
         self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
-        self._settled: dict[online.Class, select.Decision] = {}
+        self._settled: dict[Class, select.Decision] = {}
         self._locate()
         cores = max(1, self._cores)
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
@@ -155,7 +159,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, self._engine)
-        self._measured: profile.Section | None = None
+        self._measured: Section | None = None
         self._parameters: model.Parameters | None = None
         if self._profile is not None:
             library = binding.library_name(MPI)
@@ -167,6 +171,8 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
+        from collectives import profile  # the import of the library need not wait for it
+
         host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
         mask = sum(1 << core for core in os.sched_getaffinity(0))
         rank = self._mpi.Get_rank()
@@ -419,7 +425,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             settled by ``COLLECTIVES_TUNE=online`` is that of root 0 and commutative operations.
         """
         if algorithm is None and self._settled:
-            settled = self._settled.get(online.Class(collective, nbytes.bit_length(), 0, False))
+            settled = self._settled.get((collective, nbytes.bit_length(), 0, False))
             if settled is not None:
                 named = self._decide(collective, settled.algorithm.name, nbytes)
                 return replace(
@@ -447,7 +453,7 @@ class Communicator(GroupedCalls, ObjectCalls):
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
         decision = self._decide(collective, name, nbytes, ordered, vector)
-        place = online.Class(collective, nbytes.bit_length(), root, ordered)
+        place = (collective, nbytes.bit_length(), root, ordered)
         tries = name is None and "online" in self._tune and self.size > 1
         # In an alltoallv no rank knows the whole, so that calls of all sizes are one class.
         if not tries or (vector and collective == "alltoall"):
@@ -456,6 +462,8 @@ class Communicator(GroupedCalls, ObjectCalls):
         if settled is not None and registry.has(settled.algorithm):
             return self._planned(settled, root, vector)
         choice = self._planned(decision, root, vector)
+        from collectives import online  # few programs need it
+
         others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
         if others:
             choice.trials = online.Trials(self, place, [decision, *others], vector)

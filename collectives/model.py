@@ -111,14 +111,20 @@ def probe(comm: Communicator) -> Parameters:
     small, large = (max(1, nbytes // 4 // p) for nbytes in CALLS)
     x, out = np.ones(large * p, np.float32), np.zeros(large * p, np.float32)
     calls = (
-        ("allgather", small, lambda: comm.allgather(x[:small], out[: small * p], algorithm="bruck")),
+        (
+            "allgather",
+            small,
+            lambda: comm.allgather(x[:small], out[: small * p], algorithm="bruck"),
+        ),
         ("allgather", large, lambda: comm.allgather(x[:large], out, algorithm="bruck")),
         ("reduce_scatter", large, lambda: comm.reduce_scatter(x, out[:large], algorithm="bruck")),
     )
     times = []
     for (_, _, call), number in zip(calls, [*CALLS.values(), CALLS[LONG]], strict=True):
         times.append(_typical(call, number))
-    short, gathered, scattered = (max(each) for each in zip(*comm.mpi.allgather(times), strict=True))
+    short, gathered, scattered = (
+        max(each) for each in zip(*comm.mpi.allgather(times), strict=True)
+    )
     return solved(p, 4 * p * large, short, gathered, scattered, "the start-up probe")
 
 

@@ -1,4 +1,4 @@
-"""``COLLECTIVES_TUNE=online``: alternatives are tried in the calls of a program, and the best stays.
+"""``COLLECTIVES_TUNE=online``: alternatives are tried in a program's calls, and the best stays.
 
 A *class* of calls is a collective, the sizes with equally many bits, a root, and whether the order
 of ranks must be kept. Of the blocking calls of a class, every 20th runs an alternative to what was
@@ -18,30 +18,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from collectives.select import Decision, Timing
 from collectives.words import count
 
 if TYPE_CHECKING:
     from collectives._core import Choice
-    from collectives.communicator import Communicator
+    from collectives.communicator import Class, Communicator
 
-__all__ = ["ALTERNATIVES", "Class", "Trials"]
+__all__ = ["ALTERNATIVES", "Trials", "turn"]
 
 PERIOD = 20  # calls, of which the last is a trial: 5 %
 TIMES = 5  # trials of each alternative
 ALTERNATIVES = 4  # of least time by the cost formulas
 GAIN = 0.9  # of the time of what was chosen, at most, makes another take its place
-
-
-class Class(NamedTuple):
-    """The calls for which the choice is one."""
-
-    collective: str
-    bits: int
-    root: int
-    ordered: bool
 
 
 def turn(call: int, others: int) -> tuple[int, int]:
@@ -112,7 +103,7 @@ class Trials:
 
     def _choice(self, comm: Communicator, slot: int) -> Choice:
         """Return the plan of the choice or of an alternative."""
-        return comm._planned(self.decisions[slot], self.place.root, self.vector)
+        return comm._planned(self.decisions[slot], self.place[2], self.vector)
 
     def note(self, slot: int, seconds: float) -> None:
         """Put a time down. Local."""
@@ -139,7 +130,9 @@ class Trials:
         won, first = self.decisions[slot], self.decisions[0]
         alternatives = count(len(times) - 1, "alternative")
         if slot:
-            text = f"tried online: {times[slot] / times[0]:.2f} of the time of {first.algorithm.name}"
+            text = (
+                f"tried online: {times[slot] / times[0]:.2f} of the time of {first.algorithm.name}"
+            )
         else:
             text = f"{won.reason}; tried online, it stays"
         text += f", among {alternatives}"

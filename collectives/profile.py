@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import re
 import warnings
 import zlib
@@ -217,7 +218,9 @@ def parse(text: str) -> Profile:
     try:
         machine = document["machine"]
         sections = tuple(_section(each) for each in document["sections"])
-        return Profile(str(machine["cpu"]), int(machine["cores"]), document["collectives"], sections)
+        return Profile(
+            str(machine["cpu"]), int(machine["cores"]), document["collectives"], sections
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
@@ -232,8 +235,15 @@ def _section(values: dict[str, Any]) -> Section:
     rows: dict[str, dict[int, tuple[Row, ...]]] = {}
     for name, sizes in values["rows"].items():
         rows[str(name)] = {int(p): tuple(map(_row, listed)) for p, listed in sizes.items()}
-    texts = (str(values[name]) for name in ("transport", "library", "hosts", "date", "command"))
-    return Section(*texts, parameters, rows)
+    return Section(
+        transport=str(values["transport"]),
+        library=str(values["library"]),
+        hosts=str(values["hosts"]),
+        date=str(values["date"]),
+        command=str(values["command"]),
+        parameters=parameters,
+        rows=rows,
+    )
 
 
 def _row(values: list[Any]) -> Row:
@@ -282,8 +292,8 @@ def machine() -> tuple[str, int]:
             text = file.read(4096).decode(errors="replace")
     except OSError:
         text = ""
-    match = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return (match[1].strip() if match else "unknown"), cores
+    match = re.search(r"^(?:model name|cpu model|Model)\s*:\s*(.*)$", text, re.MULTILINE)
+    return (match[1].strip() if match else platform.machine()), cores
 
 
 def path() -> str | None:

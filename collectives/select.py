@@ -24,16 +24,18 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives import model, spec
 from collectives.errors import ArgumentError
 from collectives.model import SEGMENT, Parameters
-from collectives.profile import Profile, Row, Section, parse
 from collectives.registry import Algorithm, get, names
 from collectives.schedule import compile
 from collectives.spec import Collective
-from collectives.words import count, size_text
+from collectives.words import count, size_text, time_text
+
+if TYPE_CHECKING:
+    from collectives.profile import Profile, Row, Section
 
 __all__ = ["Decision", "Timing", "alternatives", "decide"]
 
@@ -56,11 +58,7 @@ class Timing(NamedTuple):
 
     def __str__(self) -> str:
         size = f", {size_text(self.nbytes)}" if self.nbytes else ""
-        return f"{_time_text(self.seconds)} on {count(self.p, 'rank')}{size} ({self.origin})"
-
-
-def _time_text(seconds: float) -> str:
-    return f"{1e6 * seconds:.3g} us" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
+        return f"{time_text(self.seconds)} on {count(self.p, 'rank')}{size} ({self.origin})"
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Decision:
                 f"  time      {row.cost}",
             ]
         if self.predicted is not None:
-            lines.append(f"  predicted {_time_text(self.predicted)}, by {self.parameters}")
+            lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
         if self.measured is not None:
             lines.append(f"  measured  {self.measured}")
         blocks = model.blocks(row, self.p)
@@ -126,6 +124,8 @@ class Decision:
 @cache
 def measured() -> Profile:
     """Return the table that comes with the library. Local."""
+    from collectives.profile import parse  # the first decision needs it, and not the import
+
     path = os.path.join(os.path.dirname(__file__), "measured.json")
     with open(path, encoding="utf-8") as file:
         return parse(file.read())
