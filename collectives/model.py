@@ -57,7 +57,7 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 
 
 def blocks(algorithm: Algorithm, p: int) -> int:
-    """Return the number of blocks in the caller's whole array. Local."""
+    """Return the blocks of `algorithm` in a whole array of `p` ranks. Local."""
     contract = algorithm.collective
     return algorithm.blocks(p) // contract.parts(p) * contract.per_array(p)
 

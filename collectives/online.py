@@ -80,7 +80,7 @@ class Trials:
         self.times: list[list[float]] = [[] for _ in decisions]
 
     def begin(self, call: int) -> tuple[int, Choice | None, int]:
-        """Say what a call of the class does, by its number from 1 on. Collective.
+        """Say what a `call` of the class does, by its number from 1 on. Collective.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class Trials:
         return comm._planned(self.decisions[slot], self.place[2], self.vector)
 
     def note(self, slot: int, seconds: float) -> None:
-        """Put a time down. Local."""
+        """Put down the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
         self.times[slot].append(seconds)
 
     def _settle(self, comm: Communicator) -> Choice:

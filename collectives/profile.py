@@ -61,7 +61,7 @@ class Row(NamedTuple):
     times: tuple[tuple[int, float], ...] = ()
 
     def nearest(self, nbytes: int) -> tuple[int, float] | None:
-        """Return the measured point that is nearest on a logarithmic scale, if any. Local."""
+        """Return the measured point nearest to `nbytes` on a logarithmic scale, if any. Local."""
         if not self.times:
             return None
         return min(self.times, key=lambda at: abs(math.log((1 + at[0]) / (1 + nbytes))))
@@ -96,7 +96,15 @@ class Section:
     def row(
         self, collective: str, p: int, nbytes: int, within: float = NEAR
     ) -> tuple[int, Row] | None:
-        """Return the number of ranks nearest to p within a factor, and the row of a size. Local."""
+        """Return the number of ranks nearest to p, and its row for a size. Local.
+
+        Parameters
+        ----------
+        collective : str
+        p, nbytes : int
+        within : float
+            By which factor the number of ranks may differ.
+        """
         sizes = self.rows.get(collective, {})
         size = _nearest(sizes, p, within)
         if size is None:
@@ -105,12 +113,12 @@ class Section:
         return next(((size, row) for row in found), None)
 
     def model(self, p: int) -> Parameters | None:
-        """Return alpha, beta and gamma of the number of ranks nearest to p, if near. Local."""
+        """Return alpha, beta and gamma of the number of ranks nearest to `p`, if near. Local."""
         size = _nearest(self.parameters, p, NEAR)
         return None if size is None else self.parameters[size]
 
     def same_as(self, other: Section) -> bool:
-        """Say whether another section is of the same ranks' talk; shared memory is of any MPI."""
+        """Say whether `other` is of the same talk; shared memory is of any MPI. Local."""
         if self.transport != other.transport or self.hosts != other.hosts:
             return False
         return self.transport == "shm" or self.library == other.library
@@ -201,7 +209,7 @@ def _short(seconds: float) -> float:
 
 
 def parse(text: str) -> Profile:
-    """Read a profile. Local.
+    """Read the `text` of a profile. Local.
 
     Raises
     ------
@@ -255,7 +263,7 @@ def _row(values: list[Any]) -> Row:
 
 
 def merged(profile: Profile, section: Section) -> Profile:
-    """Return a profile in which a section's rows are in the place of the old ones. Local.
+    """Return `profile` with the rows of `section` in the place of the old ones. Local.
 
     Rows of other collectives and numbers of ranks stay.
     """
@@ -348,8 +356,9 @@ _known: _Known | None = None  # nothing was asked yet
 
 
 def offer(rank: int) -> tuple[int, str]:
-    """Return what a rank tells the others of a new communicator: the checksum of its profile, and
-    ``COLLECTIVES_TUNE``. Local.
+    """Return the checksum of the profile of `rank` and its ``COLLECTIVES_TUNE``. Local.
+
+    That is what it tells the other ranks of a new communicator.
 
     Only rank 0 reads a file, and only once in a process.
 
