@@ -467,6 +467,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
         if others:
             choice.trials = online.Trials(self, place, [decision, *others], vector)
+            choice.due = online.FIRST
         return choice
 
     def _decide(

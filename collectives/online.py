@@ -10,7 +10,8 @@ trial is a whole correct call; but where two algorithms fold in another order, t
 floating-point sums differ.
 
 Planned calls and i-forms run what has settled, and try nothing: their time is not that of one
-collective alone.
+collective alone. They are not counted either, so a program must not have one rank make a call in
+the blocking form that another makes in one of these, as it may without trials.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ALTERNATIVES", "Trials", "turn"]
 
 PERIOD = 20  # calls, of which the last is a trial: 5 %
+FIRST = PERIOD - 1  # the first call that is timed
 TIMES = 5  # trials of each alternative
 ALTERNATIVES = 4  # of least time by the cost formulas
 GAIN = 0.9  # of the time of what was chosen, at most, makes another take its place
@@ -41,7 +43,7 @@ def turn(call: int, others: int) -> tuple[int, int]:
     Parameters
     ----------
     call : int
-        Its number in its class, from 1 on: the first, or the one that was returned before.
+        Its number in its class, from 1 on: FIRST, or the one that was returned before.
     others : int
         How many alternatives there are.
 
@@ -54,8 +56,7 @@ def turn(call: int, others: int) -> tuple[int, int]:
     if call > last:
         return -1, call
     if call % PERIOD:
-        after = call % PERIOD == PERIOD - 1
-        return 0, call + 1 if after else (call // PERIOD + 1) * PERIOD - 1
+        return 0, call + 1
     return 1 + (call // PERIOD - 1) % others, call + (1 if call == last else PERIOD - 1)
 
 
@@ -79,8 +80,15 @@ class Trials:
         self.place, self.decisions, self.vector = place, decisions, vector
         self.times: list[list[float]] = [[] for _ in decisions]
 
-    def begin(self, call: int) -> tuple[int, Choice | None, int]:
-        """Say what a `call` of the class does, by its number from 1 on. Collective.
+    def begin(self, call: int, timeout: float | None) -> tuple[int, Choice | None, int]:
+        """Say what a call of the class does. Collective.
+
+        Parameters
+        ----------
+        call : int
+            Its number, from 1 on.
+        timeout : float or None
+            Seconds to wait for the others, as for the call.
 
         Returns
         -------
@@ -96,9 +104,9 @@ class Trials:
             return -1, None, call
         slot, due = turn(call, len(self.decisions) - 1)
         if slot < 0:
-            return slot, self._settle(comm), due
+            return slot, self._settle(comm, timeout), due
         # Times compare where all ranks begin together.
-        comm.barrier(algorithm="dissemination")
+        comm.barrier(algorithm="dissemination", timeout=timeout)
         return slot, self._choice(comm, slot) if slot else None, due
 
     def _choice(self, comm: Communicator, slot: int) -> Choice:
@@ -109,7 +117,7 @@ class Trials:
         """Put down the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
         self.times[slot].append(seconds)
 
-    def _settle(self, comm: Communicator) -> Choice:
+    def _settle(self, comm: Communicator, timeout: float | None) -> Choice:
         """Agree on the fastest, and return its plan. Collective."""
         import numpy as np
 
@@ -118,7 +126,7 @@ class Trials:
         times = np.array([sorted(each)[len(each) // 2] for each in self.times])
         # Asked for by name, it is of another class, and tries nothing itself.
         name = comm._decide("allreduce", None, times.nbytes).algorithm.name
-        comm.allreduce(times, out=times, op=MAX, algorithm=name)
+        comm.allreduce(times, out=times, op=MAX, algorithm=name, timeout=timeout)
         slot = int(times.argmin())
         if times[slot] > GAIN * times[0]:
             slot = 0

@@ -41,7 +41,7 @@ cdef class Choice:
     cdef public object trials  # None, or the trials of alternatives (online.py)
     cdef Choice settled  # None, or what they have shown to be the fastest
     cdef int64_t calls  # that trials have counted
-    cdef int64_t due  # the call that they have to be asked about
+    cdef public int64_t due  # the call that they have to be asked about
 
     def __init__(self, Plan plan, int64_t segment):
         self.plan = plan

@@ -272,7 +272,7 @@ cdef class Engine:
                 self.agree(self.name(call), text, True, self.deadline(call.timeout))
             if choice.trials is not None:
                 trials = choice.trials
-                choice = self.turn(choice, blocking, &slot)
+                choice = self.turn(choice, blocking, call.timeout, &slot)
                 began = now() if slot >= 0 else 0
             if call.prescale != 1.0:
                 keep = self.scratch(call, keep)
@@ -292,7 +292,7 @@ cdef class Engine:
                 leave(&self.queue)
         return finished(keep[0])
 
-    cdef Choice turn(self, Choice choice, bint blocking, int *slot):
+    cdef Choice turn(self, Choice choice, bint blocking, double timeout, int *slot):
         """Return what a call of a class with trials runs; `slot` is whose time it adds to, or -1.
         Collective.
 
@@ -309,7 +309,9 @@ cdef class Engine:
             return choice
         self.held = True  # the ranks meet in calls inside of this one
         try:
-            slot[0], other, choice.due = choice.trials.begin(choice.calls)
+            slot[0], other, choice.due = choice.trials.begin(
+                choice.calls, None if timeout == COMMON else timeout
+            )
         finally:
             self.held = held
         if other is None:

@@ -126,7 +126,7 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
             return
         share = left * point.weight / sum(each.weight for each in todo[number:])
         default = default_entry(comm.transport, comm.size, point)
-        result = race(bench, point, share, default)
+        result = race(bench, point, share, [default])
         simpler = before[1] if before[0] == point.collective else None
         chosen = simplest(point.collective, comm.size, result, simpler)
         before = point.collective, chosen
@@ -187,7 +187,7 @@ def candidates(name: str, p: int) -> list[str]:
 
 
 def race(
-    bench: Bench, point: Point, limit: float, keep: Entry | None = None, laps: int = LAPS
+    bench: Bench, point: Point, limit: float, keep: Sequence[Entry] = (), laps: int = LAPS
 ) -> Result:
     """Measure a point within about `limit` seconds. Collective.
 
@@ -197,8 +197,8 @@ def race(
     point : Point
     limit : float
         Seconds; each candidate that can still be tried has one lap at least.
-    keep : Entry, optional
-        One that is measured in every lap, whatever it takes.
+    keep : sequence of Entry, optional
+        Those that are measured in every lap, whatever they take.
     laps : int
         At most.
     """
@@ -212,15 +212,13 @@ def race(
         ),
     )
     whole = [Entry(each, 0) for each in names]
-    if keep is not None:
-        whole = [keep, *(each for each in whole if each != keep)]
     settings = Settings(point.collective, (), np.dtype(np.float32), peer=False, verify=False)
     contest = Contest(bench, settings, operation.elements(point.nbytes // 4, p))
     clock = _Clock(contest, limit)
     if operation.runs_ahead:
         clock.lap(BARRIER, LAP)
-    for entry in whole:
-        if clock.is_up():
+    for entry in dict.fromkeys([*keep, *whole]):
+        if clock.is_up() and entry not in keep:
             break
         clock.enter(entry)
     for entry in list(clock.near(NEAR)):
@@ -233,7 +231,7 @@ def race(
             break
         for label in [BARRIER] * operation.runs_ahead:
             clock.lap(label, LAP * 2**number)
-        for entry in dict.fromkeys([*live, *([keep] if keep else [])]):
+        for entry in dict.fromkeys([*live, *keep]):
             clock.lap(str(entry), LAP * 2**number)
         live = sorted(live, key=lambda each: min(clock.times[str(each)]))
         live = live[: max(2, (len(live) + 1) // 2)]

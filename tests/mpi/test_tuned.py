@@ -86,8 +86,8 @@ class Recorded:
         self.asked = []
         begin = online.Trials.begin
 
-        def watched(trials, call):
-            slot, choice, due = begin(trials, call)
+        def watched(trials, call, timeout):
+            slot, choice, due = begin(trials, call, timeout)
             self.asked.append((call, slot))
             return slot, choice, due
 
