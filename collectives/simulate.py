@@ -235,7 +235,6 @@ def simulate(
         messages,
         topology,
         segments,
-        -(-longest // segments),
         window,
         total <= RECORDED if record is None else record,
     )
@@ -269,13 +268,12 @@ class _Run:
         messages: Traffic,
         topology: Topology,
         segments: int,
-        piece: int,
         window: int,
         record: bool,
     ) -> None:
         p = topology.p
         self.messages, self.topology = messages, topology
-        self.segments, self.piece, self.window = segments, piece, min(window, segments)
+        self.segments, self.window = segments, min(window, segments)
         self.record, self.p = record, p
         self.now = topology.call
         # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
@@ -302,9 +300,7 @@ class _Run:
         # Of what crosses links: whether bytes flow, how many are left, how fast, over which links.
         self.shared = len(topology.names) > 0
         if self.shared:
-            some = topology.route(np.zeros(1, np.int64), np.full(1, p - 1)) if p > 1 else None
-            width = some.shape[1] if some is not None else 0
-            self.ways = np.full((p, width), -1)
+            self.ways = np.full((p, 1), -1)
             self.latent = np.zeros(p, bool)
             self.flowing = np.zeros(p, bool)
             self.left = np.zeros(p)
@@ -460,7 +456,12 @@ class _Run:
             return
         ways = self.topology.route(source, target)
         crosses = (ways >= 0).any(axis=1) & (nbytes > 0)
-        self.ways[source] = ways
+        width = ways.shape[1]
+        if width > self.ways.shape[1]:
+            wider = ((0, 0), (0, width - self.ways.shape[1]))
+            self.ways = np.pad(self.ways, wider, constant_values=-1)
+        self.ways[source] = -1
+        self.ways[source, :width] = ways
         self.latent[source] = crosses
         self.left[source] = nbytes
         self.alone[source] = 1.0 / np.maximum(beta, NOTHING)
@@ -472,9 +473,11 @@ class _Run:
     def bytes_of(self, number: Numbers, heads: Numbers) -> Times:
         """Return the bytes of messages in the segments of their cursors."""
         whole = self.messages.nbytes[number]
-        if self.segments == 1:
-            return whole
-        return np.clip(whole - self.segment[heads] * self.piece, 0, self.piece)
+        return whole if self.segments == 1 else self.piece(whole, self.segment[heads])
+
+    def piece(self, whole: Any, segment: Any) -> Any:
+        """Return the bytes of a segment of blocks, cut as the executor cuts them."""
+        return whole * (segment + 1) // self.segments - whole * segment // self.segments
 
     def share(self) -> None:
         """Share the links anew among all whose bytes flow."""
@@ -581,9 +584,7 @@ class _Run:
     def transfer(self, instance: int) -> Transfer:
         """Return one message that was recorded."""
         number, segment = divmod(instance, self.segments)
-        nbytes = float(self.messages.nbytes[number])
-        if self.segments > 1:
-            nbytes = min(max(nbytes - segment * self.piece, 0.0), float(self.piece))
+        nbytes = float(self.piece(self.messages.nbytes[number], segment))
         return Transfer(
             int(self.senders[number]),
             int(self.messages.target[number]),
