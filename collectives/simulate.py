@@ -547,32 +547,24 @@ class _Run:
         self.out_busy[sources] = False
         self.in_busy[target] = False
         fold = self.messages.fold[number]
+        later = np.zeros(len(sources), bool)
+        if fold.any():
+            nbytes = self.bytes_of(number, heads)
+            seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
+            done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
+            later = done > self.now
+            self.fold_free[target[later]] = done[later]
+            self.folding = np.concatenate([self.folding, done[later]])
+            self.folding_of = np.concatenate([self.folding_of, takers[later]])
+        touched += [takers[~later], heads]
         if self.record:
             instance = number * self.segments + self.segment[heads]
             self.ends[instance] = self.now
-            self.folds[instance] = self.now
+            self.folds[instance] = done if fold.any() else self.now
             self.out_free[sources] = self.in_free[target] = self.now
             self.out_by[sources] = self.in_by[target] = instance
-        if fold.any():
-            nbytes = self.bytes_of(number, heads)[fold]
-            seconds = nbytes * self.topology.gamma(nbytes)
-            if seconds.any():
-                done = np.maximum(self.fold_free[target[fold]], self.now) + seconds
-                self.fold_free[target[fold]] = done
-                self.folding = np.concatenate([self.folding, done])
-                self.folding_of = np.concatenate([self.folding_of, takers[fold]])
-                if self.record:
-                    self.folds[instance[fold]] = done
-                    self.folding_by = np.concatenate([self.folding_by, instance[fold]])
-                takers = takers[~fold]
-                if self.record:
-                    by.append(instance[~fold])
-                    by.append(instance)
-                touched += [takers, heads]
-                return
-        touched += [takers, heads]
-        if self.record:
-            by += [instance, instance]
+            self.folding_by = np.concatenate([self.folding_by, instance[later]])
+            by += [instance[~later], instance]
 
     def transfers(self) -> list[Transfer]:
         """Return what was recorded, in order of start."""
