@@ -1,7 +1,7 @@
 """Write the tables of the manual and of README.md from the runs in `results`.
 
-``python benchmarks/tables.py`` puts them between the marks in the pages below; a test holds the files
-against it.
+``python benchmarks/tables.py`` puts them between the marks in the pages below; a test holds the
+files against it.
 """
 
 import json
