@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from collectives import algorithms
 from collectives.cli import parser, run
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
