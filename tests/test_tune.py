@@ -20,7 +20,7 @@ from collectives.cli.tuning import Point, Result, Step
 from collectives.profile import Row
 
 US = 1e-6
-SMALL = "--collectives gather,barrier -b 8 -e 4K -f 512 --budget 4"
+SMALL = "--collectives gather,barrier -b 8 -e 4K -f 512 --budget 20"
 
 
 def result(nbytes: int, noise: float = 0.0, **seconds: float) -> Result:
@@ -125,7 +125,7 @@ def test_it_writes_a_profile_that_is_used(tmp_path: Path) -> None:
         us > 0 for rows in section.rows["gather"].values() for r in rows for _, us in r.times
     )
     # The next call of the same ranks, and that of another MPI, leave the rest as it is.
-    words = ["--collectives", "barrier", "--budget", "3"]
+    words = ["--collectives", "barrier", "--budget", "20"]
     done = command("tune", "-n", "2", *words, **variables, COLLECTIVES_SHM="0")
     assert done.returncode == 0, done.stderr
     again = profile.parse(file.read_text())

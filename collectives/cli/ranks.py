@@ -54,6 +54,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     first = comm.rank == 0
     line = Line(first and (options.progress or sys.stderr.isatty()))
     facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
+    facts["profile"] = comm._measured is not None
     peer = None
     if options.peers:
         found = gloo.join(mpi)

@@ -222,8 +222,10 @@ def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _wishes(facts: dict[str, Any]) -> list[str]:
-    """Return what the header says of arrays in shared memory, and of more peers than MPI."""
+    """Return what the header says of the profile, arrays in shared memory, and more peers."""
     texts = []
+    if facts["profile"]:
+        texts.append("# auto: with the profile of this machine")
     if facts["buffers"] == "shared":
         texts.append("# arrays in memory that the ranks share, but private ones for the peers")
     if "gloo" in facts:
