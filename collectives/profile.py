@@ -78,7 +78,7 @@ class Section:
     hosts : str
         ``"one"`` or ``"many"``: where the ranks were.
     date, command : str
-        When, and by which command.
+        When it was measured last, and by which command.
     parameters : mapping of int to Parameters
         By the number of ranks.
     rows : mapping of str to mapping of int to tuple of Row
@@ -322,15 +322,20 @@ def read(file: str) -> Profile | None:
 
     None where there is no such file, and after a `ProfileWarning` where there is no profile in it.
     """
+    return _load(file).profile
+
+
+def _load(file: str) -> _Known:
+    """Return what is in a file, as `read` does."""
     try:
         with open(file, encoding="utf-8") as stream:
-            return parse(stream.read())
+            return _known_from(stream.read())
     except FileNotFoundError:
         if os.environ.get("COLLECTIVES_PROFILE") == file:
             _warn(file, "there is no such file", "Name another with COLLECTIVES_PROFILE")
     except (OSError, ValueError) as error:
         _warn(file, str(error), "Delete it")
-    return None
+    return NOTHING
 
 
 def _warn(file: str, problem: str, remedy: str) -> None:
@@ -338,7 +343,7 @@ def _warn(file: str, problem: str, remedy: str) -> None:
         f"the profile {file} is not used: {problem}. {remedy}, or write it anew with "
         f"`collectives tune`, or set COLLECTIVES_PROFILE=0",
         ProfileWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -370,8 +375,7 @@ def offer(rank: int) -> tuple[int, str]:
     global _known
     if _known is None and rank == 0:
         file = path()
-        profile = None if file is None else read(file)
-        _known = NOTHING if profile is None else _known_from(profile.text())
+        _known = NOTHING if file is None else _load(file)
     word = os.environ.get("COLLECTIVES_TUNE", "")
     word = "" if word == "0" else word
     if any(each not in MODES for each in word.split(",") if word):

@@ -13,7 +13,7 @@ import pytest
 from test_cli import command, environment, mpi  # noqa: F401  mpi is a fixture
 
 from collectives import profile
-from collectives.cli import tuning
+from collectives.cli import doctor, tuning
 from collectives.cli.contest import Entry
 from collectives.cli.progress import Bar
 from collectives.cli.tuning import Point, Result, Step
@@ -215,3 +215,31 @@ def test_a_profile_that_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"the profile {file} cannot be written: " in done.stderr
     assert "barrier" in done.stdout
+
+
+def test_doctor_knows_of_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> tuple[int, str]:
+        findings = doctor._Findings()
+        doctor._profile(findings)
+        return findings.problems, capsys.readouterr().out
+
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
+    assert told() == (0, "profile       none, as COLLECTIVES_PROFILE says\n")
+    monkeypatch.delenv("COLLECTIVES_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = profile.path()
+    assert file is not None
+    assert told() == (0, f"profile       none in {file}; `collectives tune` writes it\n")
+    sections = (
+        profile.Section("shm", "MPICH 5"),
+        profile.Section("mpich", "MPICH 5", date="today"),
+    )
+    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
+    assert told() == (0, f"profile       {file}; shared memory, ; MPICH 5, today\n")
+    Path(file).write_text("{}")
+    problems, text = told()
+    assert problems == 1
+    assert f"PROBLEM: the profile {file} is not used: it has no version\n" in text
+    assert "remedy: Delete it, or write it anew with `collectives tune`" in text
