@@ -1,8 +1,8 @@
 """The measurement of ``collectives tune``: for each collective and size, which is the fastest.
 
-Of one size, all algorithms have a first lap of a few calls; those that are near to the fastest
-bring their segments; then, lap by lap with twice as many calls, the slower half is dropped, until
-two are left or the time of this size is up. The smallest time of the slowest rank counts. A
+Of one size, all algorithms have a first lap of a few calls, and a second if that was slow; those
+that are near to the fastest bring their segments; then, lap by lap with twice as many calls, the
+slower half is dropped, until three are left, and all laps are run or the time of this size is up. The smallest time of the slowest rank counts. A
 simpler choice (the one of the size before, or else the one with the fewest rounds) is kept where
 the fastest gains less than 5 % and the noise of the two, which counts as 5 % each at most; for
 long arrays the simpler one is that whose busiest rank has least to do.
@@ -36,7 +36,8 @@ LEAST = 0.05  # of a barrier's time: what is left of a call when that of the bar
 LONG = 128 << 10  # bytes from which on moving them takes longer than waiting for others
 NEAR = 1.5  # in the first lap: what takes longer than this times the fastest is dropped
 LAP = 4e-4  # seconds of the first lap; each has twice the time of the one before
-LAPS = 6
+LAPS = 7
+FINALISTS = 3
 MOST = 2000  # calls of a lap
 UNMEASURED = 8 << 20  # bytes: if so many were measured, the last row is for all beyond
 
@@ -234,7 +235,7 @@ def race(
         for entry in dict.fromkeys([*live, *keep]):
             clock.lap(str(entry), LAP * 2**number)
         live = sorted(live, key=lambda each: min(clock.times[str(each)]))
-        live = live[: max(2, (len(live) + 1) // 2)]
+        live = live[: max(FINALISTS, (len(live) + 1) // 2)]
     return clock.result(point.nbytes)
 
 
@@ -259,6 +260,8 @@ class _Clock:
         with segmented(entry.segment):  # its communicator decides now
             self.contest.block(str(entry), len(self.contest.calls[str(entry)]))
         self.lap(str(entry), LAP)
+        if entry not in self.near(NEAR) and not self.is_up():
+            self.lap(str(entry), LAP)  # nothing should be left out because of one disturbance
 
     def lap(self, label: str, seconds: float) -> None:
         """Time as many calls as take about so many seconds. Collective."""
