@@ -47,6 +47,8 @@ def test_the_fastest_is_taken_unless_a_simpler_one_is_near() -> None:
     assert chosen(result(8, all_to_all=10.6, butterfly=10)) == "butterfly"
     assert chosen(result(8, all_to_all=10.4, butterfly=10)) == "all_to_all"
     assert chosen(result(8, all_to_all=10.6, butterfly=10, noise=0.1)) == "all_to_all"
+    # Much noise counts as 5 % of each.
+    assert chosen(result(8, all_to_all=11.7, butterfly=10, noise=9)) == "butterfly"
     # What was chosen at the size before stays.
     assert chosen(result(8, all_to_all=10.4, butterfly=10), "butterfly") == "butterfly"
     assert chosen(result(8, all_to_all=10.4, butterfly=11), "butterfly") == "all_to_all"
@@ -55,6 +57,15 @@ def test_the_fastest_is_taken_unless_a_simpler_one_is_near() -> None:
     assert chosen(result(long, all_to_all=10, ring=10.4)) == "ring"
     assert chosen(result(long, all_to_all=10, ring=10.4), "all_to_all") == "ring"
     assert chosen(result(long, all_to_all=10, ring=10.6)) == "all_to_all"
+
+
+def test_what_is_chosen_without_a_profile_stays_where_noise_is_louder() -> None:
+    def chosen(noise: float) -> str | None:
+        found = result(8, ring=12, butterfly=10, noise=noise)
+        return tuning.simplest("allreduce", 8, found, None, Entry("ring", 0)).algorithm
+
+    assert chosen(0.9) == "butterfly"
+    assert chosen(1.1) == "ring"
 
 
 def test_rows_end_between_two_sizes() -> None:

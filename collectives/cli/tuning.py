@@ -2,10 +2,12 @@
 
 Of one size, all algorithms have a first lap of a few calls, and a second if that was slow; those
 that are near to the fastest bring their segments; then, lap by lap with twice as many calls, the
-slower half is dropped, until three are left, and all laps are run or the time of this size is up. The smallest time of the slowest rank counts. A
-simpler choice (the one of the size before, or else the one with the fewest rounds) is kept where
-the fastest gains less than 5 % and the noise of the two, which counts as 5 % each at most; for
-long arrays the simpler one is that whose busiest rank has least to do.
+slower half is dropped, until three are left, and all laps are run or the time of this size is up.
+The smallest time of the slowest rank counts. What is chosen without a profile stays where the
+fastest gains less than the noise of the two. Else a simpler choice (the one of the size before, or
+else the one with the fewest rounds) is taken where the fastest gains less than 5 % and the noise,
+which counts as 5 % of each at most; for long arrays the simpler one is that whose busiest rank has
+least to do.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Result(NamedTuple):
     seconds : dict of Entry to float
         Of one call.
     noise : dict of Entry to float
-        Seconds by which laps differ from their median, in the median; 5 % of the time at most.
+        Seconds by which laps differ from their median, in the median.
     """
 
     nbytes: int
@@ -129,7 +131,7 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
         default = default_entry(comm.transport, comm.size, point)
         result = race(bench, point, share, [default])
         simpler = before[1] if before[0] == point.collective else None
-        chosen = simplest(point.collective, comm.size, result, simpler)
+        chosen = simplest(point.collective, comm.size, result, simpler, default)
         before = point.collective, chosen
         yield Step(point, chosen, default, result)
 
@@ -296,7 +298,7 @@ class _Clock:
         for label, entry in self.contest.entries.items():
             took = min(self.times[label])
             seconds[entry] = max(took - barrier, LEAST * barrier, 1e-9)
-            noise[entry] = min(_noise(self.times[label]) + wavers, NOISIEST * took)
+            noise[entry] = _noise(self.times[label]) + wavers
         return Result(nbytes, seconds, noise)
 
 
@@ -305,7 +307,9 @@ def _noise(laps: list[float]) -> float:
     return statistics.median(abs(lap - middle) for lap in laps)
 
 
-def simplest(name: str, p: int, result: Result, before: Entry | None) -> Entry:
+def simplest(
+    name: str, p: int, result: Result, before: Entry | None, default: Entry | None = None
+) -> Entry:
     """Return the fastest, or what is hardly slower and simpler. Local.
 
     Of short arrays that is the one with the fewest rounds, of long ones the one whose busiest rank
@@ -319,13 +323,21 @@ def simplest(name: str, p: int, result: Result, before: Entry | None) -> Entry:
     result : Result
     before : Entry or None
         The choice at the size before.
+    default : Entry, optional
+        What is chosen without a profile.
     """
     times, noise = result.seconds, result.noise
     best = min(times, key=lambda each: times[each])
+    if default is not None and times[default] - times[best] <= noise[default] + noise[best]:
+        return default
+
+    def heard(entry: Entry) -> float:
+        return min(noise[entry], NOISIEST * times[entry])
+
     close = [
         each
         for each in times
-        if times[each] - times[best] <= SIMPLER * times[best] + noise[each] + noise[best]
+        if times[each] - times[best] <= SIMPLER * times[best] + heard(each) + heard(best)
     ]
     long = result.nbytes >= LONG
     work = {each: busiest(name, each.algorithm or "", p) if long else 0 for each in close}
