@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,13 @@ __all__ = ["DEFAULT", "SEGMENT", "Parameters", "blocks", "probe", "seconds"]
 # Bytes of a segment where none was measured.
 SEGMENT = 128 << 10
 
-# The probe: bytes of a long array, and calls of each size.
-# On 2 ranks it takes under 2 ms, on 8 ranks of 2 cores some 10 ms.
+# The probe: bytes of a long array; how many calls of a short and of a long one follow each other, and
+# how often that is done, or once where a short one takes long, as where ranks share cores. On 2
+# ranks it took 0.4 to 1.6 ms (2 cores, AMD EPYC, 2026-11-21).
 LONG = 256 << 10
-CALLS = {8: 16, LONG: 5}
+SHORTS, LONGS = 8, 2
+TIMES = 4
+SLOW = 50e-6  # seconds
 
 
 @dataclass(frozen=True)
@@ -108,24 +112,18 @@ def probe(comm: Communicator) -> Parameters:
     import numpy as np
 
     p = comm.size
-    small, large = (max(1, nbytes // 4 // p) for nbytes in CALLS)
-    x, out = np.ones(large * p, np.float32), np.zeros(large * p, np.float32)
-    calls = (
-        (
-            "allgather",
-            small,
-            lambda: comm.allgather(x[:small], out[: small * p], algorithm="bruck"),
-        ),
-        ("allgather", large, lambda: comm.allgather(x[:large], out, algorithm="bruck")),
-        ("reduce_scatter", large, lambda: comm.reduce_scatter(x, out[:large], algorithm="bruck")),
-    )
-    times = []
-    for (_, _, call), number in zip(calls, [*CALLS.values(), CALLS[LONG]], strict=True):
-        times.append(_typical(call, number))
-    short, gathered, scattered = (
-        max(each) for each in zip(*comm.mpi.allgather(times), strict=True)
-    )
-    return solved(p, 4 * p * large, short, gathered, scattered, "the start-up probe")
+    part = max(1, LONG // 4 // p)
+    x, out = np.ones(part * p, np.float32), np.zeros(part * p, np.float32)
+
+    def agreed(call: Callable[[], Any], number: int, times: int) -> float:
+        slowest: float = max(comm.mpi.allgather(_least(call, number, times)))
+        return slowest
+
+    short = agreed(lambda: comm.allgather(x[:1], out[:p], algorithm="bruck"), SHORTS, TIMES)
+    times = TIMES if short < SLOW else 1
+    gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
+    scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck"), LONGS, times)
+    return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
 
 
 def solved(
@@ -147,17 +145,20 @@ def solved(
         get(name, "bruck").totals(p) or (1.0, 1.0, 1.0) for name in ("allgather", "reduce_scatter")
     )
     alpha = short / gather[0]
-    beta = max(0.0, gathered - short) / (gather[1] * nbytes)
+    beta = (gathered - short) / (gather[1] * nbytes)
+    if beta <= 0:  # it drowns in noise
+        beta = DEFAULT.beta
     rest = scattered - scatter[0] * alpha - scatter[1] * nbytes * beta
     return Parameters(alpha, beta, max(0.0, rest) / (scatter[2] * nbytes), origin)
 
 
-def _typical(call: Any, number: int) -> float:
-    """Return the median seconds of some calls, all ranks making as many."""
+def _least(call: Callable[[], Any], number: int, times: int) -> float:
+    """Return the least seconds of a call that follows others, all ranks making as many."""
     call()
-    times = []
-    for _ in range(number):
+    took = []
+    for _ in range(times):
         start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[number // 2]
+        for _ in range(number):
+            call()
+        took.append((time.perf_counter() - start) / number)
+    return min(took)
