@@ -22,9 +22,9 @@ __all__ = ["DEFAULT", "SEGMENT", "Parameters", "blocks", "probe", "seconds"]
 # Bytes of a segment where none was measured.
 SEGMENT = 128 << 10
 
-# The probe: bytes of a long array; how many calls of a short and of a long one follow each other, and
-# how often that is done, or once where a short one takes long, as where ranks share cores. On 2
-# ranks it took 0.4 to 1.6 ms (2 cores, AMD EPYC, 2026-11-21).
+# The probe: bytes of a long array; how many calls of a short and of a long one follow each other,
+# and how often that is done, or once where a short one takes long, as where ranks share cores. On 2
+# ranks it took 0.4 to 2.2 ms (2 cores, AMD EPYC, 2026-11-21).
 LONG = 256 << 10
 SHORTS, LONGS = 8, 2
 TIMES = 4
@@ -119,8 +119,12 @@ def probe(comm: Communicator) -> Parameters:
         slowest: float = max(comm.mpi.allgather(_least(call, number, times)))
         return slowest
 
-    short = agreed(lambda: comm.allgather(x[:1], out[:p], algorithm="bruck"), SHORTS, TIMES)
-    times = TIMES if short < SLOW else 1
+    def shortly(times: int) -> float:
+        return agreed(lambda: comm.allgather(x[:1], out[:p], algorithm="bruck"), SHORTS, times)
+
+    short, times = shortly(1), 1
+    if short < SLOW:
+        short, times = shortly(TIMES), TIMES
     gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
     scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck"), LONGS, times)
     return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
