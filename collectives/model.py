@@ -24,7 +24,7 @@ SEGMENT = 128 << 10
 
 # The probe: bytes of a long array; how many calls of a short and of a long one follow each other,
 # and how often that is done, or once where a short one takes long, as where ranks share cores. On 2
-# ranks it took 0.4 to 2.2 ms (2 cores, AMD EPYC, 2026-11-21).
+# ranks it took 0.2 to 2.2 ms (2 cores, AMD EPYC, 2026-11-21).
 LONG = 256 << 10
 SHORTS, LONGS = 8, 2
 TIMES = 4
