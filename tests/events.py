@@ -13,10 +13,10 @@ arrays, a function answers here for two ranks, with names for the links.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import inf
+from itertools import pairwise, product
+from math import inf, log2
 from typing import NamedTuple
 
 from collectives.registry import Algorithm
@@ -24,11 +24,15 @@ from collectives.registry import Algorithm
 SAME = 1e-9  # instants that are closer than this, relative to the time, are one
 
 
+# Seconds per byte: the same for all messages, or a table of (bytes, seconds per byte).
+Beta = float | Sequence[tuple[float, float]]
+
+
 class Way(NamedTuple):
-    """From one rank to another: seconds, bytes per second of this pair, links that are shared."""
+    """From one rank to another: seconds, seconds per byte, links that are shared."""
 
     latency: float
-    bandwidth: float
+    beta: Beta
     links: tuple[Hashable, ...] = ()
 
 
@@ -37,9 +41,10 @@ class Network:
     """Ranks and what lies between them."""
 
     p: int
-    gamma: float
+    gamma: Beta
     way: Callable[[int, int], Way]
-    capacity: Mapping[Hashable, float] = field(default_factory=dict)
+    capacity: Mapping[Hashable, float] = field(default_factory=dict)  # bytes per second
+    call: float = 0.0  # when all ranks begin
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Message:
     left: float = 0.0  # bytes that still have to flow
     flowing: bool = False
     end: float = -1.0
+    folded: float = -1.0  # when it is folded; its end where it is only stored
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -86,9 +92,19 @@ def rate(beta: float) -> float:
     return 1 / beta if beta else inf
 
 
-def flat(p: int, alpha: float, beta: float, gamma: float) -> Network:
+def per_byte(beta: Beta, nbytes: int) -> float:
+    """Return the seconds per byte of a message: in a table, on a line over the logarithm."""
+    if isinstance(beta, float | int):
+        return beta
+    for (low, before), (high, after) in pairwise(beta):
+        if low < nbytes < high:
+            return before + (after - before) * log2(nbytes / low) / log2(high / low)
+    return beta[0][1] if nbytes <= beta[0][0] else next(b for n, b in reversed(beta) if n <= nbytes)
+
+
+def flat(p: int, alpha: float, beta: Beta, gamma: Beta) -> Network:
     """Every pair has a way of its own."""
-    return Network(p, gamma, lambda s, d: Way(alpha, rate(beta)))
+    return Network(p, gamma, lambda s, d: Way(alpha, beta))
 
 
 def hosts(
@@ -97,7 +113,7 @@ def hosts(
     alpha: float,
     beta: float,
     gamma: float,
-    inside: tuple[float, float],
+    inside: tuple[float, Beta],
     memory: float | None = None,
 ) -> Network:
     """Hosts, each with one way out, one way in, and perhaps a memory that all its ranks share."""
@@ -106,8 +122,8 @@ def hosts(
         a, b = s // ranks, d // ranks
         if a == b:
             shared = (("memory", a),) if memory is not None else ()
-            return Way(inside[0], rate(inside[1]), shared)
-        return Way(alpha, rate(beta), (("out", a), ("in", b)))
+            return Way(inside[0], inside[1], shared)
+        return Way(alpha, beta, (("out", a), ("in", b)))
 
     capacity = {(name, h): rate(beta) for name in ("out", "in") for h in range(count)}
     if memory is not None:
@@ -123,7 +139,7 @@ def fat_tree(
     alpha: float,
     beta: float,
     gamma: float,
-    inside: tuple[float, float],
+    inside: tuple[float, Beta],
     memory: float | None = None,
 ) -> Network:
     """Hosts on switches, which have less capacity up and down than their hosts could fill."""
@@ -157,9 +173,9 @@ def torus(
             while place[axis] != goal[axis]:
                 links.append((tuple(place), axis, step))
                 place[axis] = (place[axis] + step) % extent
-        return Way(alpha + len(links) * hop, rate(beta), tuple(links))
+        return Way(alpha + len(links) * hop, beta, tuple(links))
 
-    axes = range(len(shape))
+    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
     capacity = {
         (place, axis, step): rate(beta) for place in places for axis in axes for step in (1, -1)
     }
@@ -178,18 +194,28 @@ def listed(messages: object) -> list[tuple[int, list[int]]]:
 
 
 def pieces(nbytes: int, nblocks: int, block: int, segment: int) -> list[int]:
-    """Return the bytes of each segment of a block; of all in one where `segment` is 0."""
+    """Return the bytes of each segment of a block; of all in one where `segment` is 0.
+
+    All blocks have as many segments as the longest needs, of nearly equal length.
+    """
     sizes = [nbytes * (b + 1) // nblocks - nbytes * b // nblocks for b in range(nblocks)]
     size = sizes[block % nblocks]
-    if segment == 0:
-        return [size]
-    many = max(1, -(-max(sizes) // segment))
-    return [min(size, (t + 1) * segment) - min(size, t * segment) for t in range(many)]
+    many = max(1, -(-max(sizes) // segment)) if segment else 1
+    return [size * (t + 1) // many - size * t // many for t in range(many)]
+
+
+def apart(messages: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
+    """Return messages of one block each, as they are sent where blocks are cut into segments."""
+    return [(peer, [block]) for peer, blocks in messages for block in blocks]
 
 
 def fair(messages: Sequence[Message], network: Network) -> list[float]:
     """Share the links out: all rates grow alike, until each meets its first limit."""
     ways = [network.way(message.source, message.target) for message in messages]
+    own = [
+        rate(per_byte(way.beta, message.nbytes))
+        for way, message in zip(ways, messages, strict=True)
+    ]
     rates = [0.0] * len(messages)
     growing = set(range(len(messages)))
     while growing:
@@ -198,9 +224,7 @@ def fair(messages: Sequence[Message], network: Network) -> list[float]:
             users = [i for i, way in enumerate(ways) if link in way.links]
             taken = sum(rates[i] for i in users if i not in growing)
             shares[link] = (network.capacity[link] - taken) / len(growing.intersection(users))
-        limits = {
-            i: min([ways[i].bandwidth, *(shares[link] for link in ways[i].links)]) for i in growing
-        }
+        limits = {i: min([own[i], *(shares[link] for link in ways[i].links)]) for i in growing}
         level = min(limits.values())
         for i, limit in limits.items():
             if limit <= level * (1 + 1e-12):
@@ -239,10 +263,13 @@ class _Simulation:
         for r in range(p):
             for k, exchange in enumerate(algorithm.rounds(r, p, root)):
                 self.length[r] = k + 1
-                for peer, blocks in listed(exchange.send):
+                send, recv = listed(exchange.send), listed(exchange.recv)
+                if self.segments > 1:
+                    send, recv = apart(send), apart(recv)
+                for peer, blocks in send:
                     listing.append((r, k, peer, len(sends[r, peer])))
                     sends[r, peer].append((k, blocks))
-                for peer, blocks in listed(exchange.recv):
+                for peer, blocks in recv:
                     recvs[peer, r].append((k, blocks, exchange.fold))
         # For each segment, rank and round: what it sends, in order, and how many it receives.
         self.outgoing: dict[tuple[int, int, int], list[Message]] = defaultdict(list)
@@ -258,15 +285,14 @@ class _Simulation:
                 self.messages.append(message)
                 self.outgoing[t, source, k].append(message)
                 self.incoming[t, target, received_in] += 1
-        self.now = 0.0
+        self.now = network.call
         self.cursors: dict[tuple[int, int], _Cursor] = {}  # of (rank, segment)
-        self.started = 0
         self.under_way: list[Message] = []
         self.sending: set[int] = set()  # ranks with a busy port
         self.receiving: set[int] = set()
         self.folding: list[deque[Message]] = [deque() for _ in range(p)]  # the first is folded now
         self.folded_at = [inf] * p
-        self.finish = [0.0] * p
+        self.finish = [network.call] * p
         self.rounds: dict[int, float] = {}
 
     def run(self, window: int) -> Outcome:
@@ -368,7 +394,7 @@ class _Simulation:
         return instant <= self.now * (1 + SAME)
 
     def arrive(self, message: Message) -> None:
-        message.end = self.now
+        message.end = message.folded = self.now
         self.under_way.remove(message)
         self.sending.discard(message.source)
         self.receiving.discard(message.target)
@@ -384,12 +410,16 @@ class _Simulation:
         for rank, queue in enumerate(self.folding):
             while queue:
                 if self.folded_at[rank] == inf:
-                    self.folded_at[rank] = self.now + queue[0].nbytes * self.network.gamma
+                    self.folded_at[rank] = self.now + self.to_fold(queue[0].nbytes)
                 if not self.is_now(self.folded_at[rank]):
                     break
                 message = queue.popleft()
+                message.folded = self.now
                 self.cursors[rank, message.segment].awaited -= 1
                 self.folded_at[rank] = inf
+
+    def to_fold(self, nbytes: int) -> float:
+        return nbytes * per_byte(self.network.gamma, nbytes)
 
 
 def simulate(
@@ -403,9 +433,3 @@ def simulate(
 ) -> Outcome:
     """Run a collective on `nbytes` bytes in simulated time."""
     return _Simulation(algorithm, nbytes, network, root, segment).run(window)
-
-
-def transfers(messages: Iterable[Message]) -> list[tuple[int, int, int, int, float, float]]:
-    """Return messages as (source, target, segment, bytes, start, end), in the order of time."""
-    found = [(m.source, m.target, m.segment, m.nbytes, m.start, m.end) for m in messages]
-    return sorted(found, key=lambda each: (each[4], each[0], each[2]))

@@ -39,22 +39,22 @@ def spans(outcome):
 
 
 def test_a_link_is_shared_evenly():
-    ways = {(0, 1): Way(1, inf, ("wire",)), (2, 3): Way(1, inf, ("wire",))}
+    ways = {(0, 1): Way(1, 0, ("wire",)), (2, 3): Way(1, 0, ("wire",))}
     assert events.fair([crossing(0, 1), crossing(2, 3)], network(4, ways, {"wire": 6.0})) == [3, 3]
 
 
 def test_what_one_cannot_use_is_for_the_others():
-    ways = {(0, 1): Way(1, 1.0, ("wire",)), (2, 3): Way(1, inf, ("wire",))}
-    ways[4, 5] = Way(1, 100.0, ("wire",))
+    ways = {(0, 1): Way(1, 1.0, ("wire",)), (2, 3): Way(1, 0, ("wire",))}
+    ways[4, 5] = Way(1, 0.01, ("wire",))
     messages = [crossing(*pair) for pair in ways]
     assert events.fair(messages, network(6, ways, {"wire": 6.0})) == [1.0, 2.5, 2.5]
 
 
 def test_a_narrow_link_leaves_room_on_a_wide_one():
     ways = {
-        (0, 1): Way(1, inf, ("narrow",)),
-        (2, 3): Way(1, inf, ("narrow", "wide")),
-        (4, 5): Way(1, inf, ("wide",)),
+        (0, 1): Way(1, 0, ("narrow",)),
+        (2, 3): Way(1, 0, ("narrow", "wide")),
+        (4, 5): Way(1, 0, ("wide",)),
     }
     messages = [crossing(*pair) for pair in ways]
     capacity = {"narrow": 1.0, "wide": 10.0}
@@ -62,7 +62,7 @@ def test_a_narrow_link_leaves_room_on_a_wide_one():
 
 
 def test_without_links_each_has_its_own_bandwidth():
-    ways = {(0, 1): Way(1, 2.0), (1, 0): Way(1, inf)}
+    ways = {(0, 1): Way(1, 0.5), (1, 0): Way(1, 0)}
     assert events.fair([crossing(0, 1), crossing(1, 0)], network(2, ways, {})) == [2.0, inf]
 
 
@@ -73,7 +73,7 @@ def test_the_longer_message_has_the_link_alone_after_the_shorter():
         2: [Exchange(recv=(0, 0))],
         3: [Exchange(recv=(1, [1, 2, 3]))],
     }
-    ways = {(0, 2): Way(1, inf, ("wire",)), (1, 3): Way(1, inf, ("wire",))}
+    ways = {(0, 2): Way(1, 0, ("wire",)), (1, 3): Way(1, 0, ("wire",))}
     outcome = events.simulate(made(rounds, blocks=4), 40, network(4, ways, {"wire": 1.0}))
     # 10 and 30 bytes at half a byte per second from second 1 on; 20 are left at second 21.
     assert outcome.finish == [21, 41, 21, 41]
@@ -87,7 +87,7 @@ def test_a_message_in_its_latency_takes_no_bandwidth():
         2: [Exchange(recv=(0, 0))],
         3: [Exchange(recv=(1, 0))],
     }
-    ways = {(0, 2): Way(1, inf, ("wire",)), (1, 3): Way(3, inf, ("wire",))}
+    ways = {(0, 2): Way(1, 0, ("wire",)), (1, 3): Way(3, 0, ("wire",))}
     outcome = events.simulate(made(rounds), 10, network(4, ways, {"wire": 1.0}))
     # Two bytes of the first flow alone; then both share until it ends, with 2 bytes to go.
     assert outcome.finish == [19, 21, 19, 21]
@@ -190,13 +190,31 @@ def test_a_cursor_that_waits_for_its_fold_lets_others_receive():
     assert outcome.finish == pytest.approx([50, 20])
 
 
+def test_a_call_comes_before_the_first_round():
+    net = dataclasses.replace(UNIT, call=5.0)
+    assert events.simulate(algorithms.get("broadcast", "chain"), 9, net).finish == [15, 25, 35, 35]
+    net = dataclasses.replace(events.flat(1, 1.0, 1.0, 1.0), call=5.0)
+    assert events.simulate(algorithms.get("allreduce", "ring"), 9, net).finish == [5]
+
+
+def test_tables_are_lines_over_the_logarithm():
+    table = [(4, 1.0), (16, 3.0), (64, 4.0)]
+    sizes = [0, 1, 4, 8, 16, 32, 64, 1000]
+    assert [events.per_byte(table, n) for n in sizes] == [1, 1, 1, 2, 3, 3.5, 4, 4]
+    assert events.per_byte([(4, 1.0)], 9) == 1.0
+    net = events.flat(2, 1.0, table, [(8, 0.25)])
+    assert events.simulate(algorithms.get("reduce", "flat"), 8, net).finish == [19, 17]
+
+
 # -- segments ----------------------------------------------------------------------------------
 
 
 def test_blocks_are_cut_as_arrays_are():
     assert [events.pieces(10, 4, b, 0) for b in range(5)] == [[2], [3], [2], [3], [2]]
-    assert events.pieces(10, 4, 0, 2) == [2, 0]
-    assert events.pieces(10, 4, 1, 2) == [2, 1]
+    assert events.pieces(10, 4, 0, 2) == [1, 1]
+    assert events.pieces(10, 4, 1, 2) == [1, 2]
+    assert events.pieces(1, 2, 1, 1) == [1]
+    assert events.pieces(3, 2, 0, 1) == [0, 1]
     assert events.pieces(0, 4, 1, 2) == [0]
 
 
@@ -222,20 +240,29 @@ def test_a_window_of_one_is_one_segment_after_the_other_for_each_rank():
     }
 
 
-def test_shorter_blocks_send_empty_segments():
+def test_all_blocks_have_as_many_segments():
     rounds = {
         0: [Exchange(send=(1, 0))],
         1: [Exchange(recv=(0, 0))],
         2: [Exchange(send=(3, 1))],
         3: [Exchange(recv=(2, 1))],
     }
-    outcome = events.simulate(made(rounds, blocks=2), 9, UNIT, segment=4)  # blocks of 4 and 5 bytes
+    outcome = events.simulate(made(rounds, blocks=2), 3, UNIT, segment=1)  # blocks of 1 and 2 bytes
     assert spans(outcome) == {
-        (0, 1, 0): (0, 5),
-        (0, 1, 1): (5, 6),
-        (2, 3, 0): (0, 5),
-        (2, 3, 1): (5, 7),
+        (0, 1, 0): (0, 1),  # nothing but the latency
+        (0, 1, 1): (1, 3),
+        (2, 3, 0): (0, 2),
+        (2, 3, 1): (2, 4),
     }
+
+
+def test_blocks_in_segments_are_messages_of_their_own():
+    rounds = {0: [Exchange(send=(1, [1, 0]))], 1: [Exchange(recv=(0, [1, 0]))]}
+    outcome = events.simulate(made(rounds, blocks=2), 20, UNIT, window=1)
+    assert [(m.nbytes, m.start, m.end) for m in outcome.transfers] == [(20, 0, 21)]
+    outcome = events.simulate(made(rounds, blocks=2), 20, UNIT, segment=5, window=1)
+    sent = sorted((m.start, m.end, m.nbytes, m.segment) for m in outcome.transfers)
+    assert sent == [(0, 6, 5, 0), (6, 12, 5, 0), (12, 18, 5, 1), (18, 24, 5, 1)]
 
 
 # -- networks ----------------------------------------------------------------------------------
@@ -243,8 +270,8 @@ def test_shorter_blocks_send_empty_segments():
 
 def test_hosts_meet_at_their_ways_in_and_out():
     net = events.hosts(2, 2, 1.0, 0.5, 0.0, (0.1, 0.25), memory=0.125)
-    assert net.way(0, 1) == Way(0.1, 4.0, (("memory", 0),))
-    assert net.way(1, 2) == Way(1.0, 2.0, (("out", 0), ("in", 1)))
+    assert net.way(0, 1) == Way(0.1, 0.25, (("memory", 0),))
+    assert net.way(1, 2) == Way(1.0, 0.5, (("out", 0), ("in", 1)))
     assert net.capacity["memory", 1] == 8.0
     assert net.capacity["in", 1] == 2.0
     # Two messages out of a host share its way out: 1 s, then 8 bytes at a byte per second.
