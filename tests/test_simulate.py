@@ -1,6 +1,7 @@
 """Simulated time: the formulas of the literature, the plain simulator, and what must be so."""
 
 import dataclasses
+import os
 import random
 from collections import Counter
 from itertools import pairwise
@@ -325,8 +326,9 @@ def test_bytes_are_twice_as_many_or_twice_as_slow(collective, name):
     for p in (4, 7):
         if runs_on(collective, name, p):
             n = whole(collective, name, p)
-            more = simulate(collective, name, 2 * n, Flat(p, 1.0, 0.01, 0.02), segment=20)
-            slower = simulate(collective, name, n, Flat(p, 1.0, 0.02, 0.04), segment=10)
+            more = simulate(collective, name, 2 * n, Flat(p, 1.0, 0.01, 0.02), segment=24)
+            slower = simulate(collective, name, n, Flat(p, 1.0, 0.02, 0.04), segment=12)
+            assert more.segments == slower.segments > 1
             assert more.finish == pytest.approx(slower.finish, rel=SAME)
 
 
@@ -362,7 +364,7 @@ def test_bytes_over_links_are_those_of_the_messages(collective, name):
     p = 12
     if not runs_on(collective, name, p):
         return
-    options = {"segment": 100, "root": 5 if COLLECTIVES[collective].rooted else 0}
+    options = {"segment": 1000, "root": 5 if COLLECTIVES[collective].rooted else 0}
     hosts = simulate(collective, name, 5000, Hosts(4, 3, memory=1e-10), **options)
     away = sum(t.nbytes for t in hosts.transfers if t.source // 3 != t.target // 3)
     near = sum(t.nbytes for t in hosts.transfers if t.source // 3 == t.target // 3)
@@ -427,3 +429,171 @@ def test_a_message_waits_for_nothing_on_an_idle_machine():
                 alone = 1 + 0.5 * hops + 0.01 * t.nbytes
                 assert t.end - t.start >= alone * (1 - SAME)
                 assert t.folded >= t.end
+
+
+# -- thousands of ranks ------------------------------------------------------------------------
+
+FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "p"),
+    [
+        ("allreduce", "ring", 4096 if FULL else 512),
+        ("allreduce", "butterfly", 65536),
+        ("broadcast", "tree", 65536 if FULL else 8192),
+        ("reduce", "tree", 65536 if FULL else 8192),
+        ("allreduce", "tree", 65536 if FULL else 8192),
+        ("allreduce", "halving_doubling", 1024),
+        ("allgather", "recursive", 1024),
+        ("broadcast", "tree", 5001),
+        ("allreduce", "butterfly", 5001),
+    ],
+)
+def test_thousands_of_ranks(collective, name, p):
+    formula = (closed_forms.ANY | closed_forms.POWERS)[collective, name]
+    case = Case(p, p * 64, 1e-6, 1e-9, 0.5e-9)
+    found = simulate(collective, name, case.n, Flat(p, *case[2:]), record=False)
+    assert found.time == pytest.approx(formula(case), rel=SAME)
+    assert len(found.finish) == p
+    assert found.transfers == found.critical_path == []
+
+
+def test_messages_are_recorded_where_they_are_few():
+    few = simulate("broadcast", "tree", 8, Flat(33))
+    assert len(few.transfers) == few.messages == 32
+    assert [t.start for t in few.transfers] == sorted(t.start for t in few.transfers)
+    none = simulate("broadcast", "tree", 8, Flat(33), record=False)
+    assert none.transfers == []
+    assert none.finish == pytest.approx(few.finish, rel=ROUNDING)
+    many = simulate("allreduce", "ring", 800, Flat(8), segment=1)
+    assert many.messages == 8 * 14 * 100
+    assert len(many.transfers) == many.messages
+
+
+# -- machines of one's own ---------------------------------------------------------------------
+
+
+def test_only_the_ways_that_are_gone_must_be_there():
+    """A line of ranks knows its neighbours, and a chain needs no more."""
+    wires = {"a": 1e-9, "b": 2e-9, "c": 3e-9}
+    ways = {(k, k + 1): (1e-6, [wire]) for k, wire in enumerate(wires)}
+    found = simulate("broadcast", "chain", 1000, Links(4, wires, ways))
+    assert found.finish == pytest.approx([2e-6, 5e-6, 9e-6, 9e-6])
+    assert found.links == dict.fromkeys(wires, 1000)
+    with pytest.raises(ArgumentError, match="there is no route from rank 0 to rank 2"):
+        simulate("broadcast", "tree", 1000, Links(4, wires, ways))
+
+
+def test_ways_of_different_length():
+    ways = {
+        (0, 1): (1.0, []),
+        (0, 2): (2.0, ["a", "b"]),
+        (0, 3): (3.0, ["b"]),
+    }
+    found = simulate("broadcast", "flat", 10, Links(4, {"a": 0.1, "b": 0.2}, ways))
+    assert found.finish == pytest.approx([10, 1, 5, 10])
+    assert found.links == {"a": 10, "b": 20}
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+WRONG = [
+    ({"algorithm": "nosuch"}, "allreduce has no algorithm 'nosuch'; it has: master_worker, "),
+    ({"algorithm": "ring:4"}, "allreduce 'ring' takes no parameter, not '4'"),
+    ({"collective": "nosuch"}, "there is no collective 'nosuch'; there are: allreduce, "),
+    ({"nbytes": -8}, "nbytes is -8, and must be 0 or more"),
+    ({"segment": -1}, "segment is -1, and must be 0 or more"),
+    ({"window": 0}, "window is 0, and must be 1 or more"),
+    ({"root": 4}, "root is 4, and must be in 0..3"),
+    ({"root": -1}, "root is -1, and must be in 0..3"),
+    (
+        {"collective": "broadcast", "algorithm": algorithms.get("allreduce", "ring")},
+        "'ring' is an algorithm of allreduce, not broadcast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), WRONG, ids=[str(list(w)[-1]) for w, _ in WRONG])
+def test_what_cannot_be_simulated_is_said(change, text):
+    arguments = {"collective": "allreduce", "algorithm": "ring", "nbytes": 8, **change}
+    with pytest.raises(ArgumentError) as caught:
+        simulate(**arguments, topology=Flat(4))
+    assert text in str(caught.value)
+
+
+def test_requirements_are_kept():
+    needy = dataclasses.replace(algorithms.get("allreduce", "ring"), requires=("power_of_two",))
+    assert simulate("allreduce", needy, 8, Flat(4)).time > 0
+    with pytest.raises(ArgumentError, match="needs a power of two as the number of ranks"):
+        simulate("allreduce", needy, 8, Flat(6))
+
+
+MACHINES_REFUSED = [
+    (lambda: Flat(0), "a topology of 0 ranks"),
+    (lambda: Flat(4, alpha=-1), "alpha is -1, and must be seconds, 0 or more"),
+    (lambda: Flat(4, beta=float("nan")), "beta is nan"),
+    (lambda: Flat(4, gamma=float("inf")), "gamma is inf"),
+    (lambda: Flat(4, beta=[]), "with rising bytes"),
+    (lambda: Flat(4, beta=[(8, 1.0), (4, 1.0)]), "with rising bytes"),
+    (lambda: Flat(4, call=-1), "call is -1"),
+    (lambda: Hosts(0, 2), "0 hosts of 2 ranks"),
+    (lambda: FatTree(4, 2, 0), "0 hosts below a switch"),
+    (lambda: FatTree(4, 2, 2, 0), "oversubscribed 0 times"),
+    (lambda: Torus(()), "a torus of shape ()"),
+    (lambda: Torus((2, 0)), "lengths must be 1 or more"),
+    (lambda: Links(4, {"a": -1.0}, {}), "link 'a' is -1.0"),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), MACHINES_REFUSED, ids=[t for _, t in MACHINES_REFUSED])
+def test_machines_that_cannot_be(make, text):
+    with pytest.raises(ArgumentError) as caught:
+        make()
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        (
+            lambda s, d: (1.0, ["b"]),
+            "the route from rank 0 to rank 1 crosses 'b', which is no link",
+        ),
+        (lambda s, d: None, "the route from rank 0 to rank 1 is not a pair"),
+        (lambda s, d: (-1.0, ["a"]), "the latency from rank 0 to rank 1 is -1.0"),
+        ({(1, 0): (1.0, ["a"])}, "there is no route from rank 0 to rank 1"),
+    ],
+)
+def test_ways_to_nowhere(way, text):
+    with pytest.raises(ArgumentError) as caught:
+        simulate("broadcast", "tree", 8, Links(2, {"a": 1.0}, way))
+    assert text in str(caught.value)
+
+
+def made(rounds, blocks=1):
+    return dataclasses.replace(
+        algorithms.get("allreduce", "ring"),
+        name="made",
+        generate=lambda r, p: iter(rounds[r]),
+        blocks=lambda p: blocks,
+    )
+
+
+def test_ranks_that_wait_for_ever():
+    both_wait = [[Exchange(recv=(1 - r, 0)), Exchange(send=(1 - r, 0))] for r in range(2)]
+    with pytest.raises(ProofError, match=r"allreduce 'made' on 2 ranks: rank 0 waits .* round 1"):
+        simulate("allreduce", made(both_wait), 8, Flat(2))
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [[Exchange(send=(1, 0))], []],  # nobody receives it
+        [[], [Exchange(recv=(0, 0))]],  # nobody sends it
+        [[Exchange(send=(2, 0))], []],  # to nobody
+    ],
+)
+def test_messages_that_do_not_fit(rounds):
+    with pytest.raises(ProofError, match="allreduce 'made' on 2 ranks"):
+        simulate("allreduce", made(rounds, blocks=2), 8, Flat(2))
