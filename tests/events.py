@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from collectives.registry import Algorithm
 
-SAME = 1e-9  # instants that are closer than this, relative to the time, are one
+SAME = 1e-11  # instants that are closer than this, relative to the time, are one
 
 
 # Seconds per byte: the same for all messages, or a table of (bytes, seconds per byte).
