@@ -219,8 +219,10 @@ def simulate(
         ("segment", segment, 0),
         ("window", window, 1),
     ):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ArgumentError(f"{what} is {value!r}, and must be an integer from {least} on")
+        if not isinstance(value, int | np.integer):
+            raise ArgumentError(f"{what} is {value!r}, and must be a whole number")
+        if value < least:
+            raise ArgumentError(f"{what} is {value}, and must be {least} or more")
     if not 0 <= root < p:
         raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
     refusal = row.refusal(p)
