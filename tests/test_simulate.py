@@ -510,6 +510,8 @@ WRONG = [
     ({"nbytes": -8}, "nbytes is -8, and must be 0 or more"),
     ({"segment": -1}, "segment is -1, and must be 0 or more"),
     ({"window": 0}, "window is 0, and must be 1 or more"),
+    ({"nbytes": 8.5}, "nbytes is 8.5, and must be a whole number"),
+    ({"segment": 2.5}, "segment is 2.5, and must be a whole number"),
     ({"root": 4}, "root is 4, and must be in 0..3"),
     ({"root": -1}, "root is -1, and must be in 0..3"),
     (
@@ -519,7 +521,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("change", "text"), WRONG, ids=[str(list(w)[-1]) for w, _ in WRONG])
+@pytest.mark.parametrize(("change", "text"), WRONG, ids=[text for _, text in WRONG])
 def test_what_cannot_be_simulated_is_said(change, text):
     arguments = {"collective": "allreduce", "algorithm": "ring", "nbytes": 8, **change}
     with pytest.raises(ArgumentError) as caught:
@@ -539,6 +541,7 @@ MACHINES_REFUSED = [
     (lambda: Flat(4, alpha=-1), "alpha is -1, and must be seconds, 0 or more"),
     (lambda: Flat(4, beta=float("nan")), "beta is nan"),
     (lambda: Flat(4, gamma=float("inf")), "gamma is inf"),
+    (lambda: Flat(4, gamma="x"), "gamma is 'x', and must be seconds per byte"),
     (lambda: Flat(4, beta=[]), "with rising bytes"),
     (lambda: Flat(4, beta=[(8, 1.0), (4, 1.0)]), "with rising bytes"),
     (lambda: Flat(4, call=-1), "call is -1"),
