@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import html
 import inspect
 import io
@@ -44,9 +45,10 @@ class Sources:
     def spot(self, generator: Any) -> int:
         """Return the number of the spot where a suspended generator stands. Local."""
         stack: list[tuple[int, int]] = []
-        while (frame := getattr(generator, "gi_frame", None)) is not None:
+        each = generator
+        while (frame := getattr(each, "gi_frame", None)) is not None:
             stack.append((self._function(frame.f_code), frame.f_lineno))
-            generator = generator.gi_yieldfrom
+            each = _inner(each.gi_yieldfrom)
         key = tuple(stack)
         if key not in self._spots:
             self._spots[key] = len(self.spots)
@@ -67,6 +69,19 @@ class Sources:
             {"name": each.name, "file": each.file, "lines": [list(line) for line in each.lines]}
             for each in self.functions
         ]
+
+
+def _inner(iterator: Any) -> Any:
+    """Return the generator that stands at a ``yield`` inside an iterator, such as itertools.chain.
+
+    The garbage collector knows what an iterator holds; where it does not, the line of the
+    ``yield from`` is the innermost that is shown.
+    """
+    if iterator is None or inspect.isgenerator(iterator):
+        return iterator
+    held = [each for each in gc.get_referents(iterator) if inspect.isgenerator(each)]
+    waiting = [each for each in held if inspect.getgeneratorstate(each) == inspect.GEN_SUSPENDED]
+    return waiting[0] if len(waiting) == 1 else None
 
 
 class Text:

@@ -60,6 +60,7 @@ class Text {
       for (const { row, ranks } of rows.values()) {
         row.className = "line";
         ranks.textContent = "";
+        ranks.removeAttribute("title");
         row.removeAttribute("aria-current");
       }
     }
@@ -70,7 +71,10 @@ class Text {
         if (!found) continue;
         found.row.classList.add(kind);
         if (kind === "at") found.row.setAttribute("aria-current", "step");
-        if (line === Number(first)) found.ranks.textContent = spansText(ranks);
+        if (line > Number(first)) continue;
+        const names = spansText(ranks);
+        found.ranks.textContent = names.length < 9 ? names : `${ranks.length} ranks`;
+        found.ranks.title = `ranks ${names}`;
       }
     }
   }
@@ -132,7 +136,7 @@ class Panel {
     this.stage = new Stage(left);
     this.lanes = new Lanes(left, seek);
     this.lanesWords = make("p", "hint", left,
-      "Over time: what each rank sends (upper half), receives (lower half) and folds (dark).");
+      "Over time: what each rank sends (upper half), receives (lower half, paler) and folds (without colour).");
     this.table = new Table(left);
     this.text = new Text(this.play);
   }

@@ -19,7 +19,8 @@ class Layout {
     const most = Math.max(...this.lines.map((lines) => lines.length));
     this.inner = this.high + 4;
     this.pitch = most * this.inner + apart;
-    this.top = 10;
+    this.lift = Math.min(0.75 * this.high, 0.8 * apart); // how far above a cell that is folded in waits
+    this.top = this.lift + 4;
     this.height = this.top + p * this.pitch - apart + 12;
     this.font = Math.min(22, this.wide * 0.46, this.high * 0.6);
     this.places = this.lines.map((lines) => {
@@ -177,7 +178,7 @@ class Stage {
       const merging = message.fold && part === 1;
       chip.classList.toggle("merging", merging);
       const x = x1 + eased * (x2 - x1) + bow;
-      const y = y1 + eased * (y2 - y1) - (merging ? 5 : 0);
+      const y = y1 + eased * (y2 - y1) - (merging ? this.layout.lift : 0);
       chip.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
     });
   }

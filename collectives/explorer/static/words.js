@@ -90,7 +90,7 @@ function stepText(run, step) {
   const each = found.slice(0, most).map((m) => {
     if (run.contract.idempotent) return `${m.source} tells ${m.target} whom it has heard of`;
     const verb = m.fold ? "adds" : "stores";
-    return `${m.source} sends ${blocksText(run, m.blocks)} to ${m.target}, which ${verb} it`;
+    return `${m.source} sends ${blocksText(run, m.blocks)} to ${m.target}, which ${verb} ${m.blocks.length > 1 ? "them" : "it"}`;
   });
   const more = found.length > most ? `; and ${found.length - most} more` : "";
   return `Rank ${each.join("; ")}${more}.`;
