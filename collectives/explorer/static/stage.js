@@ -120,7 +120,7 @@ class Stage {
       cell.shown = key;
     }
     for (const message of this.run.messages) {
-      const under = message.start <= time && time < message.done && message.load.length;
+      const under = message.start < time && time < message.done && message.load.length;
       if (under) this.fly(message, time);
       else if (this.flying.has(message)) {
         for (const part of this.flying.get(message)) part.remove();

@@ -90,7 +90,8 @@ function stepText(run, step) {
   const each = found.slice(0, most).map((m) => {
     if (run.contract.idempotent) return `${m.source} tells ${m.target} whom it has heard of`;
     const verb = m.fold ? "adds" : "stores";
-    return `${m.source} sends ${blocksText(run, m.blocks)} to ${m.target}, which ${verb} ${m.blocks.length > 1 ? "them" : "it"}`;
+    const what = m.blocks.length > 1 ? "them" : "it";
+    return `${m.source} sends ${blocksText(run, m.blocks)} to ${m.target}, which ${verb} ${what}`;
   });
   const more = found.length > most ? `; and ${found.length - most} more` : "";
   return `Rank ${each.join("; ")}${more}.`;
