@@ -240,8 +240,6 @@ def simulate(
         total <= RECORDED if record is None else record,
     )
     run.run(row.title(p, root))
-    sent = np.zeros(p)
-    np.add.at(sent, messages.senders(), messages.nbytes)
     return Simulation(
         row,
         nbytes,
@@ -252,7 +250,7 @@ def simulate(
         run.finish,
         run.rounds,
         total,
-        sent,
+        run.sent_bytes,
         dict(zip(topology.names, run.carried.tolist(), strict=True)),
         run.transfers(),
         run.critical_path(),
@@ -316,6 +314,7 @@ class _Run:
             self.changed = False
             self.flowed = self.now
         self.carried = np.zeros(len(topology.names))
+        self.sent_bytes = np.zeros(p)
         # Folding: when the unit of each rank is free, and what is being folded.
         self.fold_free = np.zeros(p)
         self.folding = np.empty(0)
@@ -432,6 +431,7 @@ class _Run:
         nbytes = self.bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)
+        self.sent_bytes[source] += nbytes
         if self.record:
             instance = number * self.segments + self.segment[heads]
             self.starts[instance] = self.now
