@@ -20,7 +20,7 @@ MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
-	-o -name '*.json' -o -name py.typed)
+	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
 .PHONY: demo test lint docs bench clean wheel
 .DELETE_ON_ERROR:

@@ -72,7 +72,17 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
 
 
 def turned(case: Case, p: int, root: int, turn: str) -> Case:
-    """Return the case of `root` that follows from that of root 0; the page does the same. Local."""
+    """Return the case of another root from that of root 0, as the page does, too. Local.
+
+    Parameters
+    ----------
+    case : dict
+        The case of root 0.
+    p, root : int
+        Number of ranks, and the root that is wanted.
+    turn : str
+        What counts from the root: ``"ranks"``, or also the ``"parts"`` of the array.
+    """
     cut = case["nblocks"] // len(case["due"][0])
     parts = len(case["due"][0]) if turn == "parts" else 1
 

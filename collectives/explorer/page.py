@@ -59,6 +59,7 @@ def explore(opening: str = "allreduce/ring", p: int = 4) -> Path:
     Path
         The page. It stays until the system clears its temporary files.
     """
+    refuse(opening, p)
     page = write(tempfile.mkdtemp(prefix="collectives-explore-"), opening, p)
     show(page)
     return page
@@ -101,12 +102,7 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     ...     print(explorer.write(folder, "broadcast/tree", p=7).name)
     index.html
     """
-    collective, _, name = opening.partition("/")
-    row = get(collective, name)
-    if not 1 <= p <= RANKS:
-        raise ArgumentError(f"the page shows 1 to {RANKS} ranks, and p is {p}")
-    if refusal := row.refusal(p):
-        raise ArgumentError(refusal)
+    row = refuse(opening, p)
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
     if row not in rows:  # with a parameter
         rows.append(row)
@@ -125,6 +121,17 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     except OSError as error:
         raise ArgumentError(f"the explorer cannot be written: {error}") from error
     return folder / "index.html"
+
+
+def refuse(opening: str, p: int) -> Algorithm:
+    """Return the algorithm to begin with, or raise an ArgumentError that says why not. Local."""
+    collective, _, name = opening.partition("/")
+    row = get(collective, name)
+    if not 1 <= p <= RANKS:
+        raise ArgumentError(f"the page shows 1 to {RANKS} ranks, and p is {p}")
+    if refusal := row.refusal(p):
+        raise ArgumentError(refusal)
+    return row
 
 
 def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
@@ -149,7 +156,9 @@ def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
 
 def _layout(parts: int, per_array: int) -> str:
     """Say how arrays lie: whole, cut by rank, or in pairs of what is given and what is got."""
-    return "whole" if parts == 1 else "parts" if parts == per_array else "pairs"
+    if parts == 1:
+        return "whole"
+    return "parts" if parts == per_array else "pairs"
 
 
 def _entry(row: Algorithm) -> dict[str, Any]:
@@ -165,8 +174,8 @@ def _entry(row: Algorithm) -> dict[str, Any]:
 def data(row: Algorithm) -> dict[str, Any]:
     """Return all that the page plays of one algorithm. Local.
 
-    Where an algorithm does not take some number of ranks, or is wrong there, as a user's own may be,
-    the text of the error stands in the place of its cases.
+    Where an algorithm does not take some number of ranks, or is wrong there, as a user's own may
+    be, the text of the error stands in the place of its cases.
     """
     sources = Sources(row.generate)
     found: dict[str, Any] = {}
@@ -201,7 +210,9 @@ def colours() -> str:
     light, dark = ("\n".join(_variables(each)) for each in (LIGHT, DARK))
     return (
         f":root {{\n{light}\n}}\n"
-        f"@media (prefers-color-scheme: dark) {{\n:root:not([data-theme=light]) {{\n{dark}\n}}\n}}\n"
+        "@media (prefers-color-scheme: dark) {\n"
+        f":root:not([data-theme=light]) {{\n{dark}\n}}\n"
+        "}\n"
         f":root[data-theme=dark] {{\n{dark}\n}}\n"
     )
 
@@ -218,7 +229,9 @@ def _title(row: Algorithm) -> str:
 
 def _file(row: Algorithm) -> str:
     """Name the file of an algorithm's data: letters that are good in any file system."""
-    name = "".join(c if c.isascii() and c.isalnum() or c in "_-" else f"-{ord(c):x}-" for c in row.name)
+    name = "".join(
+        c if (c.isascii() and c.isalnum()) or c in "_-" else f"-{ord(c):x}-" for c in row.name
+    )
     return f"data/{row.collective.name}-{name}.js"
 
 

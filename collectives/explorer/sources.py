@@ -25,7 +25,8 @@ class Sources:
     """The functions that yield the rounds of one algorithm, and the spots where they do.
 
     A *spot* is where a generator stands when it yields: in itself, in the phase that it has handed
-    on to by ``yield from``, and so on; for each of them the function and the lines of the statement.
+    on to by ``yield from``, and so on; for each of them the function and the lines of the
+    statement.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class Sources:
             self._function(code)
 
     def spot(self, generator: Any) -> int:
-        """Return the number of the spot where a suspended generator stands. Local."""
+        """Return the number of the spot where the suspended `generator` stands. Local."""
         stack: list[tuple[int, int]] = []
         each = generator
         while (frame := getattr(each, "gi_frame", None)) is not None:
