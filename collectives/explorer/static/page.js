@@ -46,7 +46,7 @@ class Page {
     this.panels = [0, 1].map(() => new Panel(byId("panels"), (part) => this.seek(part * this.end)));
     this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     byId("version").textContent = catalogue.version;
-    byId("machine").open = window.innerWidth > 900;
+    byId("machine").open = window.innerWidth > 900 && window.innerHeight > 900;
     this.listen();
     this.read();
   }

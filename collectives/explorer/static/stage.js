@@ -155,9 +155,9 @@ class Stage {
   }
 
   /* Write what fits into a cell. */
-  write(text, words) {
+  write(text, words, letter = 0.58) {
     const { wide, font } = this.layout;
-    const size = Math.min(font, (wide - 3) / (Math.max(words.length, 2) * 0.58));
+    const size = Math.min(font, (wide - 5) / (Math.max(words.length, 2) * letter));
     text.style.fontSize = `${size}px`;
     text.textContent = size < 6 ? "" : words;
   }
@@ -207,7 +207,7 @@ class Stage {
       draw("rect", { class: "body", ...box }, chip);
       const text = draw("text", { class: "value", x: dx, y: dy }, chip);
       const plus = message.fold && !run.contract.idempotent ? "+" : "";
-      this.write(text, plus + (this.showRanks ? spansText(bits(mask)) : value));
+      this.write(text, plus + (this.showRanks ? spansText(bits(mask)) : value), 0.7);
       return chip;
     });
     return [path, ...chips];
