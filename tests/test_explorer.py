@@ -256,6 +256,13 @@ def test_the_lecture_is_what_begins():
     assert all(len(row) == page.RANKS for row in page.numbers())
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Leave the data out, which take seconds."""
+    monkeypatch.setattr(page, "data", lambda row: {})
+
+
+@pytest.mark.usefixtures("quick")
 def test_names_that_a_file_cannot_have(registered, tmp_path):
     registered("barrier", "mine/Ünd </script>", algorithms.get("barrier", "direct").generate)
     folder = explorer.write(tmp_path / "new" / "folder").parent
@@ -359,6 +366,7 @@ def test_a_file_without_an_algorithm_is_refused(tmp_path, capsys):
     assert f"collectives: {file}: it registers no algorithm" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("there", [True, False])
 def test_the_command_opens_a_browser_or_says_what_to_do(there, tmp_path, capsys, monkeypatch):
     opened = []
@@ -381,6 +389,7 @@ def test_the_command_opens_a_browser_or_says_what_to_do(there, tmp_path, capsys,
     assert opening == {"algorithm": "allreduce/tree", "p": 4}
 
 
+@pytest.mark.usefixtures("quick")
 def test_without_a_screen_no_browser_of_the_terminal_is_started(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(page.webbrowser, "open", lambda url: pytest.fail(f"opened {url}"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -531,7 +540,8 @@ def test_the_clock_is_that_of_the_simulation(written, tmp_path):
         for p, ranks in ((4, 0), (7, 0), (16, 0), (6, 2), (12, 4)):
             root = roots(collective, p)[-1]
             nbytes = 8 if p == 7 else 100_003
-            plan.append((collective, name, p, root, nbytes, machine(p, ranks)))
+            sent = 0 if collective == "barrier" else nbytes
+            plan.append((collective, name, p, root, sent, machine(p, ranks)))
             settings = {"algorithm": f"{collective}/{name}", "p": p, "root": root, "nbytes": nbytes}
             jobs.append({"settings": {**settings, **MACHINE, **INSIDE, "perHost": ranks}})
     found = browse(written, tmp_path / "page", jobs)["results"]

@@ -134,7 +134,9 @@ class Page {
       document.querySelector(`output[for=${id}]`).textContent = text;
     }
     const { nbytes, alpha, beta, gamma, perHost } = settings;
-    byId("machine-words").textContent = `${bytesText(nbytes)}; ${timeText(alpha)} a message, sends `
+    const size = contract.idempotent ? "no data" : bytesText(nbytes);
+    byId("size").disabled = contract.idempotent;
+    byId("machine-words").textContent = `${size}; ${timeText(alpha)} a message, sends `
       + `${speedText(beta)}, folds ${speedText(gamma)}`
       + (perHost ? `; ${countText(perHost, "rank")} on a host` : "");
     const root = document.documentElement;

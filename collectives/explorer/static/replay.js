@@ -48,7 +48,8 @@ function lengthOf(layout, nblocks, p) {
 
 class Run {
   constructor(contract, found, settings, length) {
-    const { p, root, nbytes } = settings;
+    const { p, root } = settings;
+    const nbytes = contract.idempotent ? 0 : settings.nbytes; // a barrier sends no data
     const plan = turned(found, p, contract.rooted ? root : 0);
     this.contract = contract;
     this.plan = plan;

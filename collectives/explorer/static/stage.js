@@ -13,14 +13,15 @@ class Layout {
     this.lines = [];
     for (let r = 0; r < p; r += 1) this.lines.push(this.arrays(run, r, layout));
     const columns = Math.max(...this.lines.flat().map((line) => line.length), 1);
-    this.wide = Math.max(6, Math.min(104, room / columns));
-    this.high = Math.max(18, Math.min(44, 0.8 * this.wide, 60 - 3 * p));
+    this.wide = Math.max(6, Math.min(124, room / columns));
+    this.high = Math.max(18, Math.min(48, 0.8 * this.wide, 60 - 3 * p));
     const apart = Math.max(14, Math.min(48, 260 / p));
     const most = Math.max(...this.lines.map((lines) => lines.length));
     this.inner = this.high + 4;
     this.pitch = most * this.inner + apart;
-    this.lift = Math.min(0.75 * this.high, 0.8 * apart); // how far above a cell that is folded in waits
-    this.top = this.lift + 4;
+    // How far above its cell waits what is folded in.
+    this.lift = run.messages.some((m) => m.fold) ? Math.min(0.75 * this.high, 0.8 * apart) : 0;
+    this.top = this.lift + 6;
     this.height = this.top + p * this.pitch - apart + 12;
     this.font = Math.min(22, this.wide * 0.46, this.high * 0.6);
     this.places = this.lines.map((lines) => {
