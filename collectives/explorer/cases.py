@@ -25,6 +25,7 @@ believed but tried: where each case is the one of root 0 *turned*, only that is 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 from collectives.algorithms import Algorithm
@@ -61,14 +62,36 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
     ProofError
         If the algorithm is wrong.
     """
+    proof = check(algorithm, p=p)
     first = _case(algorithm, p, 0, sources)
-    if not algorithm.collective.rooted:
-        return {"roots": [first]}
-    roots = [first, *(_case(algorithm, p, root, sources) for root in range(1, p))]
+    found: dict[str, Any] = {"roots": [first]}
+    if algorithm.collective.rooted:
+        turn = _turn(algorithm, p, first, sources)
+        if turn is None:
+            proofs = [check(algorithm, p=p, root=root) for root in range(1, p)]
+            rest = [_case(algorithm, p, root, sources) for root in range(1, p)]
+            for case, each in zip(rest, proofs, strict=True):
+                _add_steps(case, each)
+            found["roots"] += rest
+        else:
+            found["turn"] = turn
+    _add_steps(first, proof)
+    return found
+
+
+def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
+    """Say how the cases of all roots follow from that of root 0, or None if they do not.
+
+    What is proven for root 0 then holds for all.
+    """
+    try:
+        others = [_case(algorithm, p, root, sources) for root in range(1, p)]
+    except Exception:  # it is wrong: its proof will say how
+        return None
     for turn in ("ranks", "parts"):
-        if all(turned(first, p, root, turn) == each for root, each in enumerate(roots)):
-            return {"roots": [first], "turn": turn}
-    return {"roots": roots}
+        if all(turned(first, p, root, turn) == each for root, each in enumerate(others, 1)):
+            return turn
+    return None
 
 
 def turned(case: Case, p: int, root: int, turn: str) -> Case:
@@ -117,25 +140,24 @@ def turned(case: Case, p: int, root: int, turn: str) -> Case:
 
 
 def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
-    """Return what one root makes of the algorithm."""
-    proof = check(algorithm, p=p, root=root)
+    """Return what one root makes of the algorithm, without the steps."""
     contract = algorithm.collective
     rounds, messages = _messages(algorithm, p, root, sources)
-    _add_steps(messages, proof)
     parts = contract.parts(p)
-    cut = proof.nblocks // parts
-    due = [[proof.due(r, part * cut) for part in range(parts)] for r in range(p)]
+    cut = algorithm.blocks(p) // parts
+    due = [[contract.sources(part, r, p, root) for part in range(parts)] for r in range(p)]
+
+    def blocks(arrays: Iterable[int]) -> list[int]:
+        return [part * cut + k for part in arrays for k in range(cut)]
+
     return {
-        "nblocks": proof.nblocks,
+        "nblocks": cut * parts,
         "pieces": cut * contract.per_array(p),
-        "depth": proof.depth,
+        "depth": 0,
         "rounds": rounds,
         "messages": messages,
-        "held": [
-            [part * cut + k for part in contract.inputs(r, p, root) for k in range(cut)]
-            for r in range(p)
-        ],
-        "wanted": [proof.wanted(r) for r in range(p)],
+        "held": [blocks(contract.inputs(r, p, root)) for r in range(p)],
+        "wanted": [blocks(contract.outputs(r, p, root)) for r in range(p)],
         "due": due[:1] if due.count(due[0]) == p else due,
     }
 
@@ -162,10 +184,11 @@ def _messages(
     return rounds, messages
 
 
-def _add_steps(messages: list[list[int]], proof: Proof) -> None:
-    """Say of each message in which step of the proof it arrives."""
+def _add_steps(case: Case, proof: Proof) -> None:
+    """Say of each message of a case in which step of its proof it arrives."""
+    case["depth"] = proof.depth
     steps: dict[tuple[int, int], deque[int]] = defaultdict(deque)
     for event in proof.events:
         steps[event.source, event.target].append(event.time)
-    for message in messages:
+    for message in case["messages"]:
         message[5] = steps[message[0], message[2]].popleft()

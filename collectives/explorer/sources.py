@@ -164,6 +164,7 @@ def _kind(token: tokenize.TokenInfo, before: str) -> str:
 def _spans(line: str, marks: list[tuple[int, int, str]]) -> Iterator[str]:
     place = 0
     for start, end, kind in marks:
+        start = max(start, place)  # Python 3.12 is wrong by one after a doubled brace
         yield html.escape(line[place:start], quote=False)
         yield f'<span class="{kind}">{html.escape(line[start:end], quote=False)}</span>'
         place = end

@@ -122,6 +122,8 @@ class Panel {
   constructor(parent, seek) {
     this.box = make("section", "panel", parent);
     this.title = make("h2", "", this.box);
+    this.title.id = `panel-${parent.children.length}`;
+    this.box.setAttribute("aria-labelledby", this.title.id);
     this.summary = make("p", "summary", this.box);
     this.counts = make("dl", "counts", this.box);
     this.count = Object.fromEntries(["step", "messages", "sent", "time"].map((name) => {
