@@ -123,6 +123,12 @@ async function keys(page) {
   table.box.open = true;
   await settled();
   result.table = table.table.rows.length;
+  const named = (each) => (each.labels && each.labels.length && each.labels[0].textContent.trim())
+    || each.getAttribute("aria-label") || (each.tagName === "BUTTON" && each.textContent.trim());
+  const controls = [...document.querySelectorAll("input, select, button")];
+  result.nameless = controls.filter((each) => !named(each)).map((each) => each.id);
+  result.unreachable = controls.filter((each) => each.tabIndex < 0).map((each) => each.id);
+  result.live = document.querySelectorAll(".panel .words[aria-live=polite]").length;
   return result;
 }
 

@@ -23,7 +23,7 @@ from collectives.errors import ArgumentError
 from collectives.explorer import page
 from collectives.explorer.cases import cases, turned
 from collectives.explorer.sources import Sources, coloured
-from collectives.picture.sheet import DARK, LIGHT
+from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.simulate import simulate
 from collectives.spec import COLLECTIVES
 from collectives.topology import Flat, Hosts
@@ -246,6 +246,22 @@ def test_colours_are_those_of_pictures():
     light, dark, chosen = re.split(r"@media|:root\[data-theme=dark\]", text)
     for part, colours in ((light, LIGHT), (dark, DARK), (chosen, DARK)):
         assert re.findall(r"--c\d: (#\w+);", part) == list(colours)
+
+
+def test_words_can_be_read_on_every_ground():
+    text = (STATIC / "explorer.css").read_text(encoding="utf-8")
+    themes = re.findall(r"\{\n\s*color-scheme: (light|dark);(.*?)\}", text, re.DOTALL)
+    assert [name for name, _ in themes] == ["light", "dark", "dark"]
+    assert themes[1][1].split() == themes[2][1].split()
+    for name, body in themes:
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6});", body))
+        for ground in ("ground", "sheet", "at", "via"):
+            for word in ("ink", "soft", "word", "text"):
+                assert contrast(colours[word], colours[ground]) >= 4.5, (name, word, ground)
+        assert contrast(colours["wrong"], colours["ground"]) >= 4.5
+        assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
+        for edge in ("edge", "accent"):
+            assert contrast(colours[edge], colours["ground"]) >= 3
 
 
 def test_the_lecture_is_what_begins():
@@ -602,6 +618,8 @@ def test_keys_and_controls(written, tmp_path):
     )
     assert keys["half"] == pytest.approx(0.5)
     assert keys["table"] == 6
+    assert keys["nameless"] == keys["unreachable"] == []
+    assert keys["live"] == 2
 
 
 @needs_chromium
