@@ -346,11 +346,13 @@ def _map_lines(grid: Grid) -> Iterator[str]:
         labels = [text.removesuffix("iB") if text[-2:] == "iB" else text for text in labels]
         cell = max(map(len, labels)) + 1
         yield " " * (width + 4) + "".join(text.rjust(cell) for text in labels)
+        seen = set()
         for p in grid.ranks:
             won = [grid.winner(p, k) for k in range(len(grid.sizes))]
+            seen.update(won)
             marks = [letters[name] if name else "." for name in won]
             yield f"p = {p:{width}}" + "".join(mark.rjust(cell) for mark in marks)
-        yield "   ".join(f"{letters[name]} {name}" for name in grid.names)
+        yield "   ".join(f"{letters[name]} {name}" for name in grid.names if name in seen)
     for p in grid.ranks:
         yield f"{p:{width}} ranks: {_sentence(grid, p)}"
 
