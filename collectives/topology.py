@@ -111,10 +111,7 @@ class Topology:
         raise NotImplementedError
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
-        """Return the seconds per byte from each `source` to its `target`, alone. Local.
-
-        It may depend on the `nbytes` of each message.
-        """
+        """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
         raise NotImplementedError
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
@@ -454,10 +451,7 @@ class Links(Topology):
         return np.array([self._way(*pair)[0] for pair in pairs], float)
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
-        """Return the seconds per byte of the slowest link from `source` to `target`. Local.
-
-        It is the same for all `nbytes`.
-        """
+        """Return that of the slowest link from `source` to `target`, for any `nbytes`. Local."""
         pairs = zip(source.tolist(), target.tolist(), strict=True)
         ways = (self._way(*pair)[1] for pair in pairs)
         return np.array([max((self.capacities[k] for k in way), default=0.0) for way in ways])
