@@ -17,7 +17,8 @@
 
     CollectivesWarning
     ├── StallWarning (UserWarning)         a wait is long
-    └── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
+    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
+    └── TimelineWarning (RuntimeWarning)   a timeline lacks something
 
 Each also inherits the builtin in brackets, so that a caller who has never heard of this
 library can catch it. All pickle: they carry their text and nothing else.
@@ -42,6 +43,7 @@ __all__ = [
     "SharedMemoryWarning",
     "StallError",
     "StallWarning",
+    "TimelineWarning",
     "UnsupportedTypeError",
 ]
 
@@ -141,3 +143,7 @@ class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
 
     It comes once in a process, from the first rank of the host. Results are the same, later.
     """
+
+
+class TimelineWarning(CollectivesWarning, RuntimeWarning):
+    """What a rank has recorded did not all come into the file of the timeline; the text says why."""
