@@ -102,8 +102,10 @@ class Tape:
     adding: bool
 
     @classmethod
-    def read(cls, path: Path) -> Tape:
-        """Read ``N.records`` and ``N.json``. Local.
+    def read(cls, path: Path, file: int) -> Tape:
+        """Read ``N.records``, which is open, and ``N.json``. Local.
+
+        (To close a file is to let go of its lock, on whichever descriptor the process has it.)
 
         Raises
         ------
@@ -121,14 +123,18 @@ class Tape:
                 adding = True
             else:
                 facts = row
-        memory = np.fromfile(path, np.uint8)
-        if len(memory) < HEAD or not facts:
+        head = os.pread(file, 64, 0)
+        if len(head) < 64 or not facts:
             raise ValueError(f"{path} is not a tape")
-        version, counts, t0, t1, n0, n1, used, full = memory[:64].view(np.uint64)
+        version, counts, t0, t1, n0, n1, used, full = np.frombuffer(head, np.uint64)
         if version != 1:
             raise ValueError(f"{path} is of another version of collectives")
-        end = min(int(used), len(memory)) - HEAD
-        records = memory[HEAD : HEAD + end // RECORD.itemsize * RECORD.itemsize].view(RECORD)
+        memory = b""
+        while piece := os.pread(
+            file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)
+        ):
+            memory += piece
+        records = np.frombuffer(memory, RECORD, len(memory) // RECORD.itemsize)
         records = records[records["span"] != 0]
         pairs = np.array([t0, t1]), np.array([n0, n1])
         return cls(facts, labels, records, *pairs, bool(counts), bool(full), adding)

@@ -215,7 +215,7 @@ class Timeline:
             mine = recording.records.parent == tape.folder(self.path)
             if mine and recording.users == 0:
                 recording.say({"adding": True})
-            one = tape.Tape.read(recording.records)
+            one = tape.Tape.read(recording.records, recording.file)
             tracefile.add(self.path, tape.events(one, self._facts, self._since))
         except OSError as error:
             warnings.warn(

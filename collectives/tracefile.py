@@ -149,25 +149,25 @@ def complete(path: str | Path) -> tuple[list[int], list[int]]:
             if tape.is_held(file):
                 held.append(int(each.stem))
             elif each.exists():  # or else another process was quicker
-                _take_over(path, each)
+                _take_over(path, each, file)
                 added.append(int(each.stem))
         finally:
             os.close(file)
     return added, held
 
 
-def _take_over(path: str | Path, records: Path) -> None:
+def _take_over(path: str | Path, records: Path, file: int) -> None:
     """Add the events of a tape that nobody holds, and delete it."""
     try:
-        one = tape.Tape.read(records)
+        one = tape.Tape.read(records, file)
     except (ValueError, KeyError):  # the rank died before it could record
         tape.remove(records)
         return
     others = []
     for each in tape.left(path):
         if each != records:
-            with contextlib.suppress(ValueError, KeyError, OSError):
-                others.append(tape.Tape.read(each))
+            with contextlib.suppress(ValueError, KeyError, OSError), open(each, "rb") as other:
+                others.append(tape.Tape.read(each, other.fileno()))
     if one.adding:
         _forget(path, one.facts["rank"])
     add(path, tape.events(one, rate=tape.owner_rate(one, others)))

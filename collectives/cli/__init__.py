@@ -1,6 +1,6 @@
-"""The command ``collectives``: run, bench, explain, list, doctor.
+"""The command ``collectives``: run, bench, explain, list, timeline, doctor.
 
-Nothing heavy is imported before a subcommand needs it: ``list`` and ``explain`` work without MPI.
+Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work without MPI.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from collectives import __version__
-from collectives.cli import bench, catalogue, doctor, explain, run
+from collectives.cli import bench, catalogue, doctor, explain, run, timeline
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, explain, catalogue, doctor)
+COMMANDS = (run, bench, explain, catalogue, timeline, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
