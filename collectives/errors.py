@@ -146,4 +146,4 @@ class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
 
 
 class TimelineWarning(CollectivesWarning, RuntimeWarning):
-    """What a rank has recorded did not all come into the file of the timeline; the text says why."""
+    """Not all that a rank did is in the file of the timeline; the text says why."""

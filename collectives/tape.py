@@ -8,6 +8,7 @@ there, it holds a lock on the records.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -130,9 +131,7 @@ class Tape:
         if version != 1:
             raise ValueError(f"{path} is of another version of collectives")
         memory = b""
-        while piece := os.pread(
-            file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)
-        ):
+        while piece := os.pread(file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)):
             memory += piece
         records = np.frombuffer(memory, RECORD, len(memory) // RECORD.itemsize)
         records = records[records["span"] != 0]
@@ -314,7 +313,5 @@ def remove(path: Path) -> None:
     """Delete a tape, and the folder if it was the last. Local."""
     for each in (path.with_suffix(".json"), path):
         each.unlink(missing_ok=True)
-    try:
+    with contextlib.suppress(OSError):  # others are there
         os.rmdir(path.parent)
-    except OSError:
-        pass  # others are there

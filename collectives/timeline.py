@@ -14,7 +14,6 @@ import platform
 import time
 import uuid
 import warnings
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +100,7 @@ class Timeline:
 
     def __init__(self, comm: Communicator, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._comm = comm
+        self._comm: Communicator | None = comm
         self._facts: dict[str, Any] = {}
         self._since = 0
         self._is_on = False
@@ -119,12 +118,14 @@ class Timeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        together = error is None and self._comm._engine.broken is None
-        if together:
-            self._comm.barrier()  # nobody is in a call of the block any more
+        comm = self._comm
+        # After an error the other ranks may be anywhere.
+        together = comm is not None and error is None and comm._engine.broken is None
+        if comm is not None and together:
+            comm.barrier()  # nobody is in a call of the block any more
         self.stop()
-        if together:
-            self._comm.barrier()
+        if comm is not None and together:
+            comm.barrier()
 
     def start(self) -> None:
         """Record from now on. Collective.
@@ -137,9 +138,9 @@ class Timeline:
             If the communicator is broken, or the timeline is on.
         """
         global _recording
-        if self._is_on:
-            raise CommunicatorError(f"the timeline {self.path} is on already")
         comm = self._comm
+        if self._is_on or comm is None:
+            raise CommunicatorError(f"the timeline {self.path} is on already")
         comm.barrier()  # see Communicator.dup
         with comm._engine:
             mpi = comm._alive()
@@ -197,8 +198,8 @@ class Timeline:
         return ""
 
     def stop(self) -> None:
-        """Record no more; add what this rank has recorded to the file, and what ranks have left that
-        are gone. Local.
+        """Record no more; add what this rank has recorded to the file, and what ranks have left
+        that are gone. Local.
         """
         global _recording
         if not self._is_on:
@@ -287,6 +288,7 @@ def from_environment(comm: Communicator, path: str) -> None:
     timeline = Timeline(comm, path)
     _of_environment = timeline
     timeline.start()
+    timeline._comm = None  # which may be collected before the program ends
     abort.before_end(finish)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 from collectives import _core
 from collectives.words import size_text
 
-__all__ = ["TracedCall", "Trace"]
+__all__ = ["Trace", "TracedCall"]
 
 
 class TracedCall(NamedTuple):
@@ -140,10 +140,8 @@ def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
     """Have the core tell a trace of each call, or no more."""
     with _lock:
         traces: tuple[Trace, ...] = getattr(engine.traced, "traces", ())
-        if on:
-            traces = (*traces, trace)
-        else:
-            traces = tuple(each for each in traces if each is not trace)
+        others = tuple(each for each in traces if each is not trace)
+        traces = (*others, trace) if on else others
         engine.traced = _All(traces) if traces else None
 
 

@@ -1,6 +1,7 @@
 """The command ``collectives``: run, bench, explain, list, timeline, doctor.
 
-Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work without MPI.
+Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
+without MPI.
 """
 
 from __future__ import annotations

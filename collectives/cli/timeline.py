@@ -1,4 +1,4 @@
-"""``collectives timeline``: what a timeline says: the time of each collective, and who is waited for.
+"""``collectives timeline``: the time of each collective on a timeline, and who waits for whom.
 
 It first adds to the file what ranks have left that were killed.
 """
@@ -22,8 +22,8 @@ WORTH = 0.02
 
 DESCRIPTION = (
     "Say what a timeline (COLLECTIVES_TIMELINE, comm.timeline) has: the time of each collective, "
-    "how much of it each rank waits, and for whom. What ranks that were killed have left beside the "
-    "file is added to it first."
+    "how much of it each rank waits, and for whom. What ranks that were killed have left beside "
+    "the file is added to it first."
 )
 
 
