@@ -63,9 +63,6 @@ SPINS_OVERSUBSCRIBED = 2
 STORES = ("auto", "cached", "streamed")
 
 
-# What names the file of a timeline of the whole program.
-TIMELINES = ("COLLECTIVES_TIMELINE", "HOROVOD_TIMELINE")
-
 _numbers = count()  # of the communicators of this process
 
 
@@ -472,12 +469,14 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     def _start_timeline(self) -> None:
         """Start the timeline that the environment wishes for, if it does. Collective."""
-        if not any(os.environ.get(name) for name in TIMELINES):
-            return
-        from collectives import timeline
+        path = os.environ.get("COLLECTIVES_TIMELINE")
+        if path is None:
+            # With that word, Horovod starts later, by a call of its own.
+            path = os.environ.get("HOROVOD_TIMELINE", "")
+            path = "" if path == "DYNAMIC" else path
+        if path:
+            from collectives import timeline
 
-        path = timeline.wish()
-        if path is not None:
             timeline.from_environment(self, path)
 
     # -- choice ------------------------------------------------------------------------------

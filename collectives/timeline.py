@@ -24,7 +24,7 @@ from collectives.segment import environment_number
 if TYPE_CHECKING:
     from collectives.communicator import Communicator
 
-__all__ = ["Timeline", "from_environment", "wish"]
+__all__ = ["Timeline", "from_environment"]
 
 LIMIT = 32 << 20  # bytes of a tape: a million records, of which a call has 4 or more
 TRIPS = 16  # messages there and back by which a clock is set
@@ -186,6 +186,7 @@ class Timeline:
             _recording = fresh
         elif _recording is not None:
             _recording.users += 1
+        _core.set_clock()
         self._since = _core.monotonic_ticks()
         self._is_on = True
 
@@ -216,6 +217,7 @@ class Timeline:
             mine = recording.records.parent == tape.folder(self.path)
             if mine and recording.users == 0:
                 recording.say({"adding": True})
+            _core.set_clock()
             one = tape.Tape.read(recording.records, recording.file)
             tracefile.add(self.path, tape.events(one, self._facts, self._since))
         except OSError as error:
@@ -268,16 +270,6 @@ def _has_even_counter() -> bool:
     except OSError:
         return False
     return "constant_tsc" in flags and "nonstop_tsc" in flags
-
-
-def wish() -> str | None:
-    """Return the file that the environment wants a timeline in, or None. Local."""
-    own = os.environ.get("COLLECTIVES_TIMELINE")
-    if own is not None:
-        return own or None
-    theirs = os.environ.get("HOROVOD_TIMELINE", "")
-    # Horovod starts later with this word, by a call of its own.
-    return None if theirs in ("", "DYNAMIC") else theirs
 
 
 def from_environment(comm: Communicator, path: str) -> None:

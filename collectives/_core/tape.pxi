@@ -51,6 +51,12 @@ def stop_tape():
     return not full
 
 
+def set_clock():
+    """Take down, on the tape, how ticks and nanoseconds are related now. Local."""
+    if tape != NULL:
+        cc_tape_clock(tape)
+
+
 def monotonic_ticks():
     """Return the ticks with which records are timed. Local."""
     return cc_ticks()

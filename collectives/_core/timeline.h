@@ -136,6 +136,15 @@ static cc_tape *cc_tape_open(int file, uint64_t limit, int counts)
     return tape;
 }
 
+/* Take a later pair down. */
+static void cc_tape_clock(cc_tape *tape)
+{
+    while (__atomic_exchange_n(&tape->lock, 1, __ATOMIC_ACQUIRE))
+        ;
+    cc_calibrate(tape->head, 1, 32, UINT64_MAX);
+    __atomic_store_n(&tape->lock, 0, __ATOMIC_RELEASE);
+}
+
 /* Let go of the memory. If operations may still be under way, they write into memory of nobody's. */
 static void cc_tape_close(cc_tape *tape, int busy)
 {

@@ -129,6 +129,7 @@ cdef extern from "_core/timeline.h" nogil:
     uint64_t cc_ticks()
     cc_tape *cc_tape_open(int, uint64_t, int)
     void cc_tape_close(cc_tape *, int)
+    void cc_tape_clock(cc_tape *)
     cc_record *cc_next_record(cc_tape *, cc_record **, int *)
     void cc_fill(
         cc_record *, int, uint64_t, uint64_t, uint32_t, uint64_t, uint64_t, uint32_t
