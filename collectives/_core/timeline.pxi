@@ -127,5 +127,7 @@ cdef void end_of_call(Operation *op, int kind) noexcept nogil:
         note_wait(op, CC_T_AWAIT, op.cursors[0].awaited, 0)
     elif op.scale != NULL and not op.scaled:
         op.clock = cc_ticks()
+    if op.clock <= op.record.start:  # nothing was to be done; but no time is a call without an end
+        op.clock = max(cc_ticks(), op.record.start + 1)
     op.record.span = <uint64_t>kind << CC_T_KIND | (op.clock - op.record.start)
     op.tape = NULL

@@ -20,6 +20,8 @@ __all__ = ["add_parser"]
 PART = 2 / 3
 WORTH = 0.02
 
+SHOWN = 16  # calls without a good end that are listed
+
 DESCRIPTION = (
     "Say what a timeline (COLLECTIVES_TIMELINE, comm.timeline) has: the time of each collective, "
     "how much of it each rank waits, and for whom. What ranks that were killed have left beside "
@@ -96,7 +98,9 @@ def main(options: argparse.Namespace) -> int:
 def summed(events: list[dict[str, Any]]) -> Sum:
     """Sum trace events up. Local."""
     found = Sum()
-    unfinished: dict[tuple[int, str, Any], tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    # On each track the call whose phases follow it, if it has no good end.
+    unfinished: dict[tuple[int, int], list[dict[str, Any]] | None] = {}
+    left: list[list[dict[str, Any]]] = []
     for event in events:
         if event["ph"] == "M":
             if event["name"] == "process_name":
@@ -104,13 +108,15 @@ def summed(events: list[dict[str, Any]]) -> Sum:
             continue
         args = event["args"]
         rank = found.ranks[event["pid"]]
-        key = event["pid"], event["cat"], args.get("call")
+        track = event["pid"], event["tid"]
         if "communicator" in args:  # a whole call
             rank.calls += 1
             found.first = min(found.first, event["ts"])
             found.last = max(found.last, event["ts"] + event["dur"])
+            unfinished[track] = None
             if args.get("unfinished") or args.get("failed"):
-                unfinished[key] = event, []
+                left.append([event])
+                unfinished[track] = left[-1]
                 continue
             row = found.calls[event["cat"], args["algorithm"]][event["pid"]]
             row.append((event["dur"], args["bytes"]))
@@ -120,9 +126,10 @@ def summed(events: list[dict[str, Any]]) -> Sum:
                 rank.waits += event["dur"]
                 if "peer" in args:
                     found.ranks[args["peer"]].awaited += event["dur"]
-            if key in unfinished:
-                unfinished[key][1].append(event)
-    for call, phases in unfinished.values():
+            of = unfinished.get(track)
+            if of is not None:
+                of.append(event)
+    for call, *phases in left:
         last = max(phases, key=lambda each: each["ts"], default=None)
         found.open.append((call, last))
     return found
@@ -137,8 +144,9 @@ def text(found: Sum) -> list[str]:
         lines += ["", *_table(_collective_rows(found))]
     if most:
         lines += ["", *_table(_rank_rows(found)), "", verdict(found)]
-    for call, phase in found.open:
-        lines.append(_open(call, phase))
+    lines += [_open(call, phase) for call, phase in found.open[-SHOWN:]]
+    if len(found.open) > SHOWN:
+        lines.append(f"So it was with {count(len(found.open) - SHOWN, 'call')} before these.")
     return lines
 
 
