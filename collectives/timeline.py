@@ -24,7 +24,7 @@ from collectives.segment import environment_number
 if TYPE_CHECKING:
     from collectives.communicator import Communicator
 
-__all__ = ["Timeline", "from_environment"]
+__all__ = ["Timeline", "from_environment", "has_even_counter"]
 
 LIMIT = 32 << 20  # bytes of a tape: a million records, of which a call has 4 or more
 TRIPS = 16  # messages there and back by which a clock is set
@@ -46,7 +46,7 @@ class _Recording:
         self.lines = os.open(self.records.with_suffix(".json"), flags)
         self.say(facts)
         limit = environment_number("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
-        _core.start_tape(self.file, limit, _has_even_counter(), self.tell)
+        _core.start_tape(self.file, limit, has_even_counter(), self.tell)
 
     def say(self, row: dict[str, Any]) -> None:
         os.write(self.lines, (json.dumps(row) + "\n").encode())
@@ -260,8 +260,8 @@ def _offset(comm: Communicator) -> int:
     return next(each for node, each in offsets if node == comm.node and each is not None)
 
 
-def _has_even_counter() -> bool:
-    """Say whether the processor's counter runs evenly, on all cores alike."""
+def has_even_counter() -> bool:
+    """Say whether the processor's counter runs evenly, on all cores alike. Local."""
     if platform.machine() == "aarch64":
         return True
     try:
