@@ -4,10 +4,10 @@ Run it on two ranks, on a machine as quiet as may be::
 
     mpiexec -n 2 python benchmarks/measure_timeline.py
 
-For each size it makes calls in blocks, with a timeline and without in turns, so that what changes on
-the machine meanwhile changes both. It prints the median time of a call without and with one, and the
-median of the ratios of neighbouring blocks. The blocks' means tell what medians leave out: memory
-that is touched for the first time.
+For each size it makes calls in blocks, with a timeline and without in turns, so that what changes
+on the machine meanwhile changes both. It prints the median time of a call without and with one, and
+the median of the ratios of neighbouring blocks. The blocks' means tell what medians leave out:
+memory that is touched for the first time.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main():
             block.run()
             off, on = [], []
             for pair in range(options.pairs):
-                for records in ((False, True) if pair % 2 else (True, False)):
+                for records in (False, True) if pair % 2 else (True, False):
                     if records:
                         on.append(recorded(block, f"{folder}/{comm.rank}"))
                     else:

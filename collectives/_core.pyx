@@ -3,11 +3,11 @@
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
 Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
-lock (threads, and forked children), the timeline of an operation, executor (no GIL, no Python, no algorithm), then what Python
-sees: arrays and reductions, tensors that come by DLPack, the memory of operations, where they come
-from, requests, the arguments of a call, shared memory and flags in it, the engine of a
-communicator, the tape of timelines, operations and what they wait for, planned calls, and grouped
-ones.
+lock (threads, and forked children), the timeline of an operation, executor (no GIL, no Python, no
+algorithm), then what Python sees: arrays and reductions, tensors that come by DLPack, the memory of
+operations, where they come from, requests, the arguments of a call, shared memory and flags in it,
+the engine of a communicator, the tape of timelines, operations and what they wait for, planned
+calls, and grouped ones.
 """
 
 include "_core/types.pxi"

@@ -69,7 +69,7 @@ RECORD = np.dtype(
 
 
 def folder(path: str | Path) -> Path:
-    """Return the folder of the tapes that belong to a timeline. Local."""
+    """Return the folder of the tapes that belong to the timeline in `path`. Local."""
     return Path(f"{path}.parts")
 
 
@@ -86,11 +86,15 @@ class Tape:
     labels : dict
         Of each number, the dict that describes the calls.
     records : array
-        Those that were written to the end, with `ns` and `kind` beside them.
+        Those that were written to the end.
     ticks, ns : array of int
         Two moments on both clocks.
+    counts : bool
+        Whether ticks are those of the processor's counter; else they are nanoseconds.
     full : bool
         Whether there was no room for more.
+    adding : bool
+        Whether the rank has begun to add its events to the file.
     """
 
     facts: dict[str, Any]
@@ -152,7 +156,7 @@ class Tape:
 
 
 def left(path: str | Path) -> list[Path]:
-    """Return the records that lie in the folder of a timeline, by rank. Local."""
+    """Return what lies in the folder of the timeline in `path`: records, by rank. Local."""
     found = folder(path).glob("*.records")
     return sorted((each for each in found if each.stem.isdigit()), key=lambda each: int(each.stem))
 

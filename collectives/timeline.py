@@ -90,12 +90,17 @@ _of_environment: Timeline | None = None
 
 
 class Timeline:
-    """A timeline of what this rank and others do; see `Communicator.timeline`.
+    """A timeline of what this rank and others do; `Communicator.timeline` makes it.
+
+    Parameters
+    ----------
+    comm : Communicator
+    path : str or path
 
     Attributes
     ----------
     path : str
-        The file.
+        The file: that of rank 0, once the timeline is on.
     """
 
     def __init__(self, comm: Communicator, path: str | os.PathLike[str]) -> None:
@@ -255,7 +260,7 @@ def _offset(comm: Communicator) -> int:
             if best is None or after - before < best:
                 best = after - before
                 offset = there - (before + after) // 2
-    offsets = mpi.allgather((comm.node, offset if first else None))
+    offsets: list[tuple[int, int | None]] = mpi.allgather((comm.node, offset if first else None))
     mpi.Free()
     return next(each for node, each in offsets if node == comm.node and each is not None)
 
@@ -273,7 +278,7 @@ def has_even_counter() -> bool:
 
 
 def from_environment(comm: Communicator, path: str) -> None:
-    """Start the timeline of the whole program. Collective."""
+    """Start the timeline of the whole program, in `path`, with all ranks in `comm`. Collective."""
     global _of_environment
     if _of_environment is not None:
         return

@@ -63,7 +63,7 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
 
 
 def token(path: str | Path) -> str | None:
-    """Return the token of a file, None if it is no timeline or not there. Local."""
+    """Return the token of the file `path`, None if it is no timeline or not there. Local."""
     try:
         with open(path, encoding="utf-8") as file:
             line = file.readline().rstrip().rstrip(",")
@@ -75,7 +75,7 @@ def token(path: str | Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[int]:
-    """Keep others from writing; yield the open file. Local."""
+    """Keep others from writing to `path`; yield the open file. Local."""
     while True:
         file = os.open(path, os.O_RDWR)
         try:
@@ -88,7 +88,7 @@ def locked(path: str | Path) -> Iterator[int]:
 
 
 def add(path: str | Path, events: Iterable[str]) -> None:
-    """Write events at the end. Local.
+    """Write `events` at the end of the file `path`. Local.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def complete(path: str | Path) -> tuple[list[int], list[int]]:
-    """Add what ranks have left that ended before they could. Local.
+    """Add to the file `path` what ranks have left that ended before they could. Local.
 
     Returns
     -------
@@ -195,7 +195,7 @@ def _is_of(event: dict[str, Any], rank: int) -> bool:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Return the contents of a timeline. Local.
+    """Return the contents of the timeline in `path`. Local.
 
     Raises
     ------

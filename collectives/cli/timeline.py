@@ -151,7 +151,9 @@ def text(found: Sum) -> list[str]:
 
 
 def _collective_rows(found: Sum) -> list[tuple[str, ...]]:
-    rows = [("collective", "calls", "total", "mean", "median", "max", "bytes", "GB/s")]
+    rows: list[tuple[str, ...]] = [
+        ("collective", "calls", "total", "mean", "median", "max", "bytes", "GB/s")
+    ]
 
     def total(of: dict[int, list[tuple[float, int]]]) -> float:
         return sum(time for each in of.values() for time, _ in each)
@@ -176,7 +178,9 @@ def _collective_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
-    rows = [("rank", "calls", "in calls", "waits", "share", "others wait for it")]
+    rows: list[tuple[str, ...]] = [
+        ("rank", "calls", "in calls", "waits", "share", "others wait for it")
+    ]
     for number in sorted(found.ranks):
         share = found.ranks[number]
         rows.append(
