@@ -252,7 +252,9 @@ cdef class Engine:
         configure(self, op, &call, choice)
         self.restart(op, tag)
         if tape != NULL or self.traced is not None:
+            choice.labels[0] = plan.label
             begin_record(self, op, choice, EXCHANGE, False, call.nbytes, 0, blocking)
+            plan.label = choice.labels[0]
         if not blocking:
             return Request(self, plan, keep).start(op)
         self.run(op, plan, keep, call.timeout)
