@@ -296,10 +296,16 @@ def test_a_summary():
         ([500], "One rank waits for nobody."),
         ([0, 0, 0], "No rank stands out: they hardly wait."),
         ([10, 0, 10], "No rank stands out: they hardly wait."),
-        ([500, 400, 500], "No rank stands out: all wait about equally long."),
+        ([500, 400, 500], "No rank stands out: none waits much less than the others."),
         (
             [500, 100, 600],
             "The straggler is rank 1: it waits 10% of the time, and the others 50% to 60%.",
+        ),
+        ([200, 250, 800], "No rank stands out: none waits much less than the others."),
+        (
+            [100, 900, 120, 110, 800, 900],
+            "The stragglers are ranks 0, 2-3: they wait 10% to 12% of the time, and the others 80% "
+            "to 90%.",
         ),
     ],
 )

@@ -15,8 +15,8 @@ from collectives.words import count, size_text, spans
 
 __all__ = ["add_parser"]
 
-# A rank stands out if it waits for so small a part of what others do, and they wait at all: for so
-# much of the time.
+# Ranks stand out if they wait for at most so much of what all others do, and those wait at all: for
+# so much of the time.
 PART = 2 / 3
 WORTH = 0.02
 
@@ -197,23 +197,30 @@ def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def verdict(found: Sum) -> str:
-    """Say who is the straggler: the rank that waits least, if the others wait much more. Local."""
+    """Say who are the stragglers: a few ranks that wait much less than all others. Local."""
     shares = {number: found.share(number) for number in found.ranks}
     if len(shares) < 2:
         return "One rank waits for nobody."
-    least = min(shares, key=lambda number: shares[number])
-    others = [share for number, share in shares.items() if number != least]
-    if median(others) < WORTH:
+    order = sorted(shares, key=lambda number: shares[number])
+    waits = [shares[number] for number in order]
+    few = max(range(1, len(order) // 2 + 1), key=lambda k: waits[k] - waits[k - 1])
+    low, high = waits[:few], waits[few:]
+    if median(high) < WORTH:
         return "No rank stands out: they hardly wait."
-    if shares[least] > PART * median(others):
-        return "No rank stands out: all wait about equally long."
-    between = f"{min(others):.0%}"
-    if f"{max(others):.0%}" != between:
-        between = f"{min(others):.0%} to {max(others):.0%}"
-    return (
-        f"The straggler is rank {least}: it waits {shares[least]:.0%} of the time, and the "
-        f"other{'s' * (len(others) > 1)} {between}."
-    )
+    if low[-1] > PART * high[0]:
+        return "No rank stands out: none waits much less than the others."
+    if few == 1:
+        who = f"The straggler is rank {order[0]}: it waits"
+    else:
+        who = f"The stragglers are ranks {spans(sorted(order[:few]))}: they wait"
+    others = f"other{'s' * (len(high) > 1)}"
+    return f"{who} {_percents(low)} of the time, and the {others} {_percents(high)}."
+
+
+def _percents(shares: list[float]) -> str:
+    """Write the lowest and the highest, or one number if they are equal."""
+    first, last = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
+    return first if first == last else f"{first} to {last}"
 
 
 def _open(call: dict[str, Any], phase: dict[str, Any] | None) -> str:
