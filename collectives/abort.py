@@ -8,22 +8,37 @@ a collective: others may be waiting for it. A thread that has not is the program
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from collectives import _core
 
-__all__ = ["end_job", "watch", "wished"]
+__all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
 
 # Seconds between the message and the end: MPICH's launcher drops what it has not read.
 FAREWELL = 0.5
 
 _watched = False
+_before_end: list[Callable[[], None]] = []
+
+
+def before_end(function: Callable[[], None]) -> None:
+    """Have `function` called when this rank comes to its end, good or bad. Local."""
+    _before_end.append(function)
+
+
+def run_before_end() -> None:
+    """Call what is to be called at the end of this rank. Local."""
+    while _before_end:
+        with contextlib.suppress(Exception):
+            _before_end.pop()()
 
 
 def wished() -> bool:
@@ -42,6 +57,7 @@ def end_job(MPI: Any, text: str, status: int = 1) -> None:
     status : int
         The exit status of the job, as far as the launcher passes it on.
     """
+    run_before_end()
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is sys.stderr:

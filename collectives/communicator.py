@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from math import prod
 from operator import index
 from types import TracebackType
@@ -39,6 +40,8 @@ from collectives.origin import Origin
 
 if TYPE_CHECKING:
     from collectives.profile import Section
+    from collectives.timeline import Timeline
+    from collectives.trace import Trace
 
 # A collective, the bits of a number of bytes, the root, and whether ranks' order must be kept.
 Class = tuple[str, int, int, bool]
@@ -64,6 +67,8 @@ SPINS_OVERSUBSCRIBED = 2
 
 # How payloads are written: as it turns out best, to the cache, or past it.
 STORES = ("auto", "cached", "streamed")
+
+_numbers = count()  # of the communicators of this process
 
 
 class Communicator(GroupedCalls, ObjectCalls):
@@ -149,7 +154,9 @@ class Communicator(GroupedCalls, ObjectCalls):
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
         choose = _weakly(self._choose)
         self._engine = _core.Engine(MPI, self._mpi, choose, timeout, patience)
+        self._engine.messages_by = self._family
         self._share()
+        self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self.rank, self.size = self._engine.rank, self._engine.size
@@ -168,6 +175,8 @@ class Communicator(GroupedCalls, ObjectCalls):
             self._parameters = self._measured.model(self.size)
         if "probe" in self._tune and self.size > 1:
             self._parameters = model.probe(self)
+        if self.size == MPI.COMM_WORLD.Get_size():
+            self._start_timeline()
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
@@ -176,9 +185,11 @@ class Communicator(GroupedCalls, ObjectCalls):
         host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
         mask = sum(1 << core for core in os.sched_getaffinity(0))
         rank = self._mpi.Get_rank()
-        everybody = self._mpi.allgather((host, mask, profile.offer(rank)))
-        hosts = list(dict.fromkeys(each for each, _, _ in everybody))
-        local = [r for r, (each, _, _) in enumerate(everybody) if each == host]
+        place = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
+        everybody = self._mpi.allgather((host, mask, profile.offer(rank), place))
+        hosts = list(dict.fromkeys(each for each, *_ in everybody))
+        local = [r for r, (each, *_) in enumerate(everybody) if each == host]
+        self._places = [each for *_, each in everybody]
         self.node, self.nodes = hosts.index(host), len(hosts)
         self.local_rank, self.local_size = local.index(rank), len(local)
         shared = 0
@@ -186,8 +197,16 @@ class Communicator(GroupedCalls, ObjectCalls):
             shared |= everybody[r][1]
         self._cores = shared.bit_count()
         self._local = local
-        offers = [each for _, _, each in everybody]
+        offers = [offer for _, _, offer, _ in everybody]
         self._profile, self._tune = profile.agreed(self._mpi, offers)
+
+    def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
+        """Return what tells the communicator from others on timelines, the same on all ranks.
+
+        A name, the size, the ranks in ``COMM_WORLD``, and those that share this one's memory.
+        """
+        ranks = tuple(rank for rank, _ in self._places)
+        return "{}.{}".format(*self._places[0]), len(ranks), ranks, tuple(self._local)
 
     def _share(self) -> None:
         """Make the memory that the ranks of a host share. Collective."""
@@ -400,6 +419,86 @@ class Communicator(GroupedCalls, ObjectCalls):
                 self.forget()
         return array.view(dtype).reshape(dims)
 
+    # -- what ran ----------------------------------------------------------------------------
+
+    def timeline(self, path: str | os.PathLike[str]) -> Timeline:
+        """Record what the ranks do in their calls, and when, in a file that trace viewers open.
+        Collective, the begin and the end of the ``with`` statement, too.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, in JSON. That of rank 0 counts; it is overwritten. Ranks of hosts that do not
+            see it write another of that name there.
+
+        Returns
+        -------
+        Timeline
+            A context manager. All that this process calls inside is recorded, on other
+            communicators, too; it is in the file when the ``with`` statement has ended.
+
+        Raises
+        ------
+        ArgumentError
+            If the file cannot be written; on all ranks, at the begin.
+        CommunicatorError
+            If the communicator is freed or broken.
+
+        Notes
+        -----
+        ``COLLECTIVES_TIMELINE=out.json`` records a whole program. :doc:`/howto/timeline` says how
+        to read it.
+
+        Examples
+        --------
+        >>> import os, tempfile, numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> path = os.path.join(tempfile.gettempdir(), "timeline-of-a-docstring.json")
+        >>> with comm.timeline(path):
+        ...     total = comm.allreduce(np.ones(1000))
+        >>> os.path.getsize(path) > 0
+        True
+        >>> os.remove(path)
+        """
+        from collectives.timeline import Timeline
+
+        return Timeline(self, path)
+
+    def trace(self) -> Trace:
+        """Take down which calls ran on this communicator, with which algorithm, and why.
+        Local.
+
+        Returns
+        -------
+        Trace
+            A context manager, and a sequence of `TracedCall`; printed, it is a table.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> with comm.trace() as trace:
+        ...     total = comm.allreduce(np.ones(1000), algorithm="ring")
+        >>> call = trace[0]
+        >>> call.collective, call.algorithm, call.nbytes, call.reason
+        ('allreduce', 'ring', 8000, 'asked for by the caller')
+        """
+        from collectives.trace import Trace
+
+        return Trace(self._engine)
+
+    def _start_timeline(self) -> None:
+        """Start the timeline that the environment wishes for, if it does. Collective."""
+        path = os.environ.get("COLLECTIVES_TIMELINE")
+        if path is None:
+            # With that word, Horovod starts later, by a call of its own.
+            path = os.environ.get("HOROVOD_TIMELINE", "")
+            path = "" if path == "DYNAMIC" else path
+        if path:
+            from collectives import timeline
+
+            timeline.from_environment(self, path)
+
     # -- choice ------------------------------------------------------------------------------
 
     def explain(
@@ -506,7 +605,7 @@ class Communicator(GroupedCalls, ObjectCalls):
                 check.check(algorithm, p=self.size, root=root, record=False)
             source = schedule.compile(algorithm, self.size, self.rank, root)
             plan = self._plans[key] = self._packed(source, shares)
-        return _core.Choice(plan, decision.segment)
+        return _core.Choice(plan, decision.segment, decision.reason)
 
     def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
         """Return a plan as programs that the core runs; those of alltoallv share nothing. Local."""
@@ -626,6 +725,7 @@ def _at_exit() -> None:
             break
     _core.take_leave_all()
     if not left:
+        abort.run_before_end()
         return
     MPI = binding.load()
     abort.end_job(

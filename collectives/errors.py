@@ -18,7 +18,8 @@
     CollectivesWarning
     ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
     ├── StallWarning (UserWarning)         a wait is long
-    └── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
+    ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
+    └── TimelineWarning (RuntimeWarning)   a timeline lacks something
 
 Each also inherits the builtin in brackets, so that a caller who has never heard of this
 library can catch it. All pickle: they carry their text and nothing else.
@@ -44,6 +45,7 @@ __all__ = [
     "SharedMemoryWarning",
     "StallError",
     "StallWarning",
+    "TimelineWarning",
     "UnsupportedTypeError",
 ]
 
@@ -150,3 +152,7 @@ class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
 
     It comes once in a process, from the first rank of the host. Results are the same, later.
     """
+
+
+class TimelineWarning(CollectivesWarning, RuntimeWarning):
+    """Not all that a rank did is in the file of the timeline; the text says why."""

@@ -33,6 +33,7 @@ LAUNCHING = (
     "test_endings.py",
     "test_shared_memory_endings.py",
     "test_waits.py",
+    "test_timeline.py",
     "test_examples.py",
     "test_cli.py",
     "test_benchmarks.py",

@@ -17,6 +17,9 @@ cdef class Engine:
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
+    cdef public object label  # tells the communicator from others in timelines
+    cdef public str messages_by  # the family of the MPI
+    cdef public object traced  # None, or what takes down each call that has ended
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
@@ -47,6 +50,7 @@ cdef class Engine:
         self.spins = SPINS
         self.warning = 60
         self.longest = MAX_PIECE
+        self.messages_by = "mpi"
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
@@ -202,6 +206,7 @@ cdef class Engine:
         cdef int64_t counts[2]
         cdef int64_t[::1] pieces
         cdef int64_t most
+        cdef Choice choice
         cdef Operation *op
         kept_x = kept_out = None
         check_caller()
@@ -223,6 +228,7 @@ cdef class Engine:
                 raise BufferError("out overlaps x; pass arrays that share no memory")
         call.kind = EXCHANGE
         call.part = 0
+        call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
         call.operation = NO_OPERATION
         call.checksum = 0
         call.fold = NULL
@@ -244,8 +250,13 @@ cdef class Engine:
         if not blocking:
             make_room()
         op = self.idle_operation()
-        configure(self, op, &call, Choice(plan, 0))
+        choice = Choice(plan, 0, "")
+        configure(self, op, &call, choice)
         self.restart(op, tag)
+        if tape != NULL or self.traced is not None:
+            choice.labels[0] = plan.label
+            begin_record(self, op, choice, EXCHANGE, False, call.nbytes, 0, blocking)
+            plan.label = choice.labels[0]
         if not blocking:
             return Request(self, plan, keep).start(op)
         self.run(op, plan, keep, call.timeout)
@@ -262,7 +273,11 @@ cdef class Engine:
         cdef object trials = None
         cdef int slot = 0
         cdef double began = 0
-        cdef bint inside = self.enter_unless_inside()
+        cdef uint64_t start = 0
+        cdef bint inside
+        if tape != NULL and (self.queue.owner or text is not None or not blocking):
+            start = cc_ticks()
+        inside = self.enter_unless_inside()
         try:
             if self.broken is not None:  # by the thread that was inside
                 raise CommunicatorError(self.broken)
@@ -280,6 +295,11 @@ cdef class Engine:
             op = self.idle_operation()
             configure(self, op, call, choice)
             self.restart(op, -1)
+            if tape != NULL or self.traced is not None:
+                begin_record(
+                    self, op, choice, call.kind, call.counts != NULL, record_bytes(call), start,
+                    blocking,
+                )
             if not blocking:
                 return Request(self, choice.plan, keep).start(op)
             self.run(op, choice.plan, keep, call.timeout)
@@ -314,8 +334,7 @@ cdef class Engine:
             )
         finally:
             self.held = held
-        if other is None:
-            other = choice
+        other = choice if other is None else other
         if slot[0] < 0:
             choice.settled = other
         return other
@@ -323,9 +342,7 @@ cdef class Engine:
     cdef int refuse(self, str name, error, double timeout) except -1:
         """Tell the other ranks that this one has refused its own call."""
         with self:
-            self.agree(
-                name, f"{type(error).__name__}: {error}", False, self.deadline(timeout)
-            )
+            self.agree(name, f"{type(error).__name__}: {error}", False, self.deadline(timeout))
         return 0
 
     cdef inline double deadline(self, double timeout) noexcept:
@@ -638,6 +655,10 @@ cdef class Engine:
         else:
             op.tag = OPERATIONS * WINDOW + tag
         op.status = RUNNING
+        op.tape = NULL
+        op.open = NULL
+        op.label = -1
+        op.idle = op.watched = 0
         op.live = op.window
         op.pending = 0
         op.lent = 0
@@ -651,6 +672,7 @@ cdef class Engine:
             op.cursors[k].started = 0
             op.cursors[k].pending = 0
             op.cursors[k].pending_sends = 0
+            op.cursors[k].awaited = -1
 
     cdef int enter_segment(self, Operation *op) except -1:
         """Put a call on record, and give an operation its pages."""
@@ -710,6 +732,8 @@ cdef class Engine:
             cc_learn(op.segment, op.habit, op.stores, (now() - began) / op.nbytes)
         if op.call != NO_CALL:
             cc_end_call(&self.segment.c, op.call)
+        if op.label >= 0:
+            end_record(self, op)
         return 0
 
     cdef int polls(self, const Operation *op) noexcept nogil:

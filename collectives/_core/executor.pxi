@@ -72,7 +72,7 @@ cdef inline char *address(
     return cursor.memory + op.work_offset + first * op.stride
 
 
-cdef inline int is_ready(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
     """Say whether all operands of a step are there: 1 or 0, or -1 if one is of another call."""
     cdef const Operand *operand
     cdef const cc_publication *line
@@ -87,6 +87,7 @@ cdef inline int is_ready(Operation *op, const Cursor *cursor, const Step *step) 
                 op.segment, operand.peer, op.page + cursor.segment, operand.first
             )
             if line == NULL:
+                cursor.awaited = operand.peer
                 return 0
             if not cc_same(line.what, op.said):
                 fail(op, MISMATCHED, 0, operand.peer, cursor.round)
@@ -108,6 +109,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef char *lent = NULL
     cdef int window = 0
     cdef int i
+    op.stepped = n * op.itemsize
     a_pass.n = step.operands_end - step.operand
     for i in range(a_pass.n):
         operand = &op.plan.operands[step.operand + i]
@@ -222,6 +224,8 @@ cdef inline uint64_t needed_before(const Operation *op, int64_t segment) noexcep
 cdef void fail(Operation *op, Failure why, int error, int peer, int round) noexcept nogil:
     """End an operation; what it had posted is let go of, and its memory must stay."""
     cdef int slot
+    if op.tape != NULL:
+        end_of_call(op, CC_T_FAILED)
     op.status = FAILED
     op.failure = why
     op.error = error
@@ -241,7 +245,10 @@ cdef int post(Operation *op, int k) noexcept nogil:
     cdef int tag = op.tag + k
     cdef int i, slot
     cdef int64_t skip = 0
+    cdef int64_t total = 0
     cdef int64_t n
+    if op.tape != NULL:
+        end_wait(op, cursor)
     for i in range(round.message, round.messages_end):
         message = &op.plan.messages[i]
         slot = base + i - round.message
@@ -251,6 +258,8 @@ cdef int post(Operation *op, int k) noexcept nogil:
         op.arrived[slot] = n == 0 and not op.sends_nothing
         if op.arrived[slot]:
             continue
+        op.since[slot] = op.clock
+        total += n
         if post_piece(op, cursor, message, slot, tag, skip, 0, n):
             return -1
         if message.send:
@@ -258,6 +267,8 @@ cdef int post(Operation *op, int k) noexcept nogil:
         cursor.pending += 1
         op.pending += 1
     cursor.posted = 1
+    if op.tape != NULL and round.message < round.messages_end:
+        note_until_now(op, CC_T_POST, total, -1, place_of(cursor))
     return 0
 
 
@@ -333,8 +344,12 @@ cdef int move(Operation *op, int k) noexcept nogil:
             if op.segment != NULL and not cc_all_finished(
                 op.segment, needed_before(op, cursor.segment)
             ):
+                if op.tape != NULL and not op.idle:
+                    cursor.awaited = slowest(op, needed_before(op, cursor.segment))
                 return 0
             cursor.started = 1
+            if op.tape != NULL:
+                end_wait(op, cursor)
         if cursor.round == op.plan.nrounds:
             finish_segment(op, cursor)
             op.moved = 1
@@ -352,8 +367,12 @@ cdef int move(Operation *op, int k) noexcept nogil:
             ready = is_ready(op, cursor, step)
             if ready <= 0:
                 return ready
+            if op.tape != NULL:
+                end_wait(op, cursor)
             if run_step(op, cursor, step):
                 return -1
+            if op.tape != NULL:
+                note_step(op, cursor, step)
             op.moved = 1
             cursor.step += 1
         if cursor.pending:
@@ -421,6 +440,8 @@ cdef int poll(Operation *op) noexcept nogil:
         op.pending -= 1
     if count:
         op.moved = 1
+        if op.tape != NULL:
+            note_messages(op, count)
     return count
 
 
@@ -428,19 +449,30 @@ cdef Status advance(Operation *op) noexcept nogil:
     """Move all cursors, ask MPI once, and move them again if something had completed."""
     cdef int k, again
     op.moved = 0
+    if op.tape != NULL and not op.watched:
+        op.clock = cc_ticks()
+        op.idle = 0
+        op.open = NULL
     for again in range(2):
         for k in range(op.window):
             if op.cursors[k].segment >= 0 and move(op, k):
                 return op.status
         if op.live == 0:
             if op.lent and not cc_all_finished(op.segment, op.page + op.segments):
+                if op.tape != NULL and not op.idle:
+                    op.idle = 1
+                    op.cursors[0].awaited = slowest(op, op.page + op.segments)
                 return RUNNING
             if op.stores & CC_RESULTS:
                 cc_fence_streams()
+            if op.tape != NULL:
+                end_of_call(op, CC_T_CALL)
             op.status = DONE
             return DONE
         if again or not op.pending or poll(op) <= 0:
             break
+    if op.tape != NULL and not op.moved:
+        op.idle = 1
     return op.status
 
 
@@ -533,6 +565,12 @@ cdef Status wait(
             sched_yield()
         if idle & 63 and not drowsy:
             continue
+        if op.tape != NULL:
+            if listed:
+                lock_in_flight()
+            keep_waiting(op)
+            if listed:
+                unlock_in_flight()
         if not op.pending:
             # What the program has sent with MPI itself moves in MPI's calls only, and another rank
             # may wait for that before it comes.
@@ -549,6 +587,8 @@ cdef void enlist(Operation *op) noexcept nogil:
     """Put an operation into the list, after one first step."""
     global in_flight
     lock_in_flight()
+    if op.tape != NULL:
+        note_until_now(op, CC_T_QUEUE, 0, -1, 0)
     advance(op)
     op.next = in_flight
     in_flight = op

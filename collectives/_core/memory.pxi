@@ -42,11 +42,14 @@ cdef int reserve_slots(Operation *op, int wanted) noexcept:
         op.arrived = <char *>calloc(wanted + 1, 1)
         op.expected = <int *>calloc(wanted + 1, sizeof(int))
         op.rest = <int64_t *>calloc(wanted + 1, sizeof(int64_t))
+        op.since = <uint64_t *>calloc(wanted + 1, sizeof(uint64_t))
         op.done = <int *>calloc(wanted + 1, sizeof(int))
         op.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
         if op.requests == NULL or op.arrived == NULL or op.expected == NULL:
             return -1
         if op.done == NULL or op.statuses == NULL or op.rest == NULL:
+            return -1
+        if op.since == NULL:
             return -1
         op.slots_reserved = wanted
         transport.clear(op.requests, wanted)
@@ -58,6 +61,7 @@ cdef void free_slots(Operation *op) noexcept:
     free(op.arrived)
     free(op.expected)
     free(op.rest)
+    free(op.since)
     free(op.done)
     free(op.statuses)
     op.requests = NULL

@@ -37,7 +37,7 @@ cdef class PlannedCall:
         self.op = op
         return 0
 
-    cdef int begin(self, double timeout) except -1:
+    cdef int begin(self, double timeout, bint blocking) except -1:
         """Put the operation at its start."""
         if self.engine.broken is not None:
             raise CommunicatorError(self.engine.broken)
@@ -51,6 +51,11 @@ cdef class PlannedCall:
         if self.call.prescale != 1.0:
             prescale(&self.call)
         self.engine.restart(self.op, -1)
+        if tape != NULL or self.engine.traced is not None:
+            begin_record(
+                self.engine, self.op, self.choice, self.call.kind, False,
+                record_bytes(&self.call), 0, blocking,
+            )
         return 0
 
     def __call__(self, timeout=None):
@@ -58,7 +63,7 @@ cdef class PlannedCall:
         check_caller()
         enter(&self.engine.queue)
         try:
-            self.begin(deadline)
+            self.begin(deadline, True)
             self.engine.run(self.op, self.choice.plan, self.keep, deadline)
         finally:
             leave(&self.engine.queue)
@@ -82,7 +87,7 @@ cdef class PlannedCall:
         enter(&self.engine.queue)
         try:
             make_room()
-            self.begin(COMMON)
+            self.begin(COMMON, False)
             self.request = Request(self.engine, self.choice.plan, self.keep)
             self.request.owner = self
             self.request.start(self.op)

@@ -115,6 +115,8 @@ cdef class Request:
             return 0
         if op.status == DONE and op.call != NO_CALL and self.engine.segment is not None:
             cc_leave_call(&self.engine.segment.c, op.call)
+        if op.status == DONE and op.label >= 0:
+            end_record(self.engine, op)
         # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL
         live.discard(self)
@@ -127,6 +129,21 @@ cdef class Request:
         if op.status == DONE and self.owner is None:
             op.next = self.engine.idle
             self.engine.idle = op
+        return 0
+
+    cdef int watch(self, int change) except -1:
+        """Count who waits, which tells waits on a timeline from what the program does meanwhile."""
+        cdef Operation *op = self.op
+        if op == NULL or op.tape == NULL:
+            return 0
+        with nogil:
+            lock_in_flight()
+            if op.tape != NULL:
+                if op.watched == 0:
+                    op.clock = cc_ticks()
+                    op.idle = 0
+                op.watched += change
+            unlock_in_flight()
         return 0
 
     cdef int look_around(self, double waited, double timeout) except -1:
@@ -212,16 +229,20 @@ cdef class Request:
         start = now() if self.op != NULL else 0
         if self.op != NULL:
             patience = self.engine.polls(self.op)
-        while self.op != NULL and self.op.status == RUNNING:
-            limit = now() + 0.05
-            self.waiters += 1
-            with nogil:
-                wait(self.op, True, patience, limit, looks > 0 and self.op.plan.slots == 0)
-            self.waiters -= 1
-            if self.op.status == RUNNING:
-                PyErr_CheckSignals()
-                self.look_around(limit - start, deadline)
-                looks += 1
+        self.watch(1)
+        try:
+            while self.op != NULL and self.op.status == RUNNING:
+                limit = now() + 0.05
+                self.waiters += 1
+                with nogil:
+                    wait(self.op, True, patience, limit, looks > 0 and self.op.plan.slots == 0)
+                self.waiters -= 1
+                if self.op.status == RUNNING:
+                    PyErr_CheckSignals()
+                    self.look_around(limit - start, deadline)
+                    looks += 1
+        finally:
+            self.watch(-1)
         self.settle()
         if self.error is not None:
             raise self.error

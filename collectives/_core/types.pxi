@@ -111,6 +111,30 @@ cdef extern from "_core/segment.h" nogil:
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
 
+cdef extern from "_core/timeline.h" nogil:
+    enum:
+        CC_T_CALL, CC_T_FAILED, CC_T_QUEUE, CC_T_WAIT, CC_T_AWAIT, CC_T_COPY, CC_T_FOLD
+        CC_T_PUBLISH, CC_T_TAKE, CC_T_POST, CC_T_SENT, CC_T_RECEIVED
+        CC_T_KIND
+    ctypedef struct cc_record:
+        uint64_t start
+        uint64_t size
+        uint32_t call
+        uint64_t span
+    ctypedef struct cc_tape_head:
+        uint64_t full
+    ctypedef struct cc_tape:
+        cc_tape_head *head
+        uint32_t calls
+    uint64_t cc_ticks()
+    cc_tape *cc_tape_open(int, uint64_t, int)
+    void cc_tape_close(cc_tape *, int)
+    void cc_tape_clock(cc_tape *)
+    cc_record *cc_next_record(cc_tape *, cc_record **, int *)
+    void cc_fill(
+        cc_record *, int, uint64_t, uint64_t, uint32_t, uint64_t, uint64_t, uint32_t
+    )
+
 # Memory spaces of a program; the numbers are schedule.IN, OUT, WORK, TMP, and program.SLOT.
 cdef enum:
     NOWHERE = -1
@@ -170,11 +194,13 @@ cdef class Plan:
     cdef int32_t *blocks[3]
     cdef int places[3]
     cdef bint has_parcels
+    cdef int label  # of messages, which have no lasting choice: see tape.pxi
     cdef readonly object source
 
     def __cinit__(self, source, whole, split, int64_t room=0):
         cdef int space
         self.source = source
+        self.label = -1
         self.cut = source.cut
         self.tmp = source.tmp
         self.lines = split.lines
@@ -238,6 +264,7 @@ cdef struct Cursor:
     int started  # whether the segment has its page
     int pending  # of them, those that have not completed
     int pending_sends
+    int awaited  # the rank of this host that it waits for, or -1
     char *memory  # its temporary slots, then its workspace
 
 cdef enum Status:
@@ -299,6 +326,21 @@ cdef struct Operation:
     int round
     int64_t got
     int64_t wanted
+    # how it is recorded: see timeline.pxi
+    cc_tape *tape  # or NULL
+    cc_record *record  # of the whole call
+    cc_record *open  # of the wait that goes on, if it is on record
+    cc_record *next_record  # of the chunk in use
+    int records_left
+    unsigned int tape_number  # whose chunk that is
+    uint64_t clock  # ticks at which the last record ended
+    int idle  # whether the last advance() found nothing to do
+    int watched  # how many wait for it; if none does, the program is elsewhere
+    int64_t stepped  # bytes of the last step
+    int label  # what it is called, or -1: neither recorded nor traced
+    int blocks
+    int64_t described  # bytes, as records and traces have them
+    double began  # if traced
     # memory, kept from call to call
     char *arena
     size_t arena_bytes
@@ -306,6 +348,7 @@ cdef struct Operation:
     char *arrived
     int *expected
     int64_t *rest  # bytes that follow the piece which is under way
+    uint64_t *since  # ticks, when each message was posted
     int *done
     char *statuses
     int slots  # in use by this operation

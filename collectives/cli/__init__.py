@@ -1,6 +1,7 @@
-"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, doctor.
+"""The command ``collectives`` and its subcommands.
 
-Nothing heavy is imported before a subcommand needs it: ``list`` and ``explain`` work without MPI.
+Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
+without MPI.
 """
 
 from __future__ import annotations
@@ -11,12 +12,22 @@ import sys
 from collections.abc import Sequence
 
 from collectives import __version__
-from collectives.cli import bench, catalogue, doctor, explain, explore, run, simulate, tune
+from collectives.cli import (
+    bench,
+    catalogue,
+    doctor,
+    explain,
+    explore,
+    run,
+    simulate,
+    timeline,
+    tune,
+)
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, tune, explain, explore, simulate, catalogue, doctor)
+COMMANDS = (run, bench, tune, simulate, explain, explore, timeline, catalogue, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

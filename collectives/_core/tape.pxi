@@ -1,0 +1,148 @@
+# The tape, as Python sees it: started and stopped, with the labels of what is on it; and traces.
+
+cdef enum:
+    NO_NUMBER = 0xFFFFFFFF  # of messages: ranks do not count them alike
+
+# The tape on which operations that start now are recorded, or NULL; one at a time in a process.
+cdef cc_tape *tape = NULL
+cdef unsigned int tapes = 0  # how many there were
+cdef int running = 0  # calls on record that block and have not ended well
+cdef object tell_label = None
+
+# What calls are labelled with, by number: communicator, collective, algorithm, segment, transport,
+# and why it was chosen. They stay as long as the process.
+cdef list label_list = []
+cdef dict label_numbers = {}
+
+
+def start_tape(int file, uint64_t limit, bint counts, tell):
+    """Record what starts from now on in an empty file, up to some bytes. Local.
+
+    With `counts`, times are those of the processor's counter. ``tell(number, label)`` is called for
+    the labels that there are, and for each new one.
+    """
+    global tape, tapes, tell_label
+    cdef cc_tape *new
+    if tape != NULL:
+        raise CommunicatorError("this process is recorded already")
+    new = cc_tape_open(file, limit, counts)
+    if new == NULL:
+        raise OSError("the file of the timeline cannot be had or mapped")
+    for number, label in enumerate(label_list):
+        tell(number, label)
+    tell_label = tell
+    tapes += 1
+    tape = new
+
+
+def stop_tape():
+    """Record no more; what is in flight is cut off. Say whether there was room for all. Local."""
+    global tape, tell_label
+    cdef cc_tape *old = tape
+    cdef bint busy, full
+    if old == NULL:
+        return True
+    tape = NULL
+    tell_label = None
+    full = old.head.full
+    # Operations that are under way write to it yet.
+    busy = running > 0 or in_flight != NULL
+    cc_tape_close(old, busy)
+    return not full
+
+
+def set_clock():
+    """Take down, on the tape, how ticks and nanoseconds are related now. Local."""
+    if tape != NULL:
+        cc_tape_clock(tape)
+
+
+def monotonic_ticks():
+    """Return the ticks with which records are timed. Local."""
+    return cc_ticks()
+
+
+def now_seconds():
+    """Return the seconds with which traces are timed. Local."""
+    return now()
+
+
+cdef int64_t record_bytes(const Call *call) noexcept:
+    """Return the bytes of a call, as records have them."""
+    if call.kind == BARRIER:
+        return 0
+    if call.kind == ALLTOALL and call.counts != NULL:
+        return call.x.count * call.x.itemsize
+    return call.nbytes
+
+
+cdef int label_of(Engine engine, Operation *op, Choice choice, int kind, bint vector) except -1:
+    """Return the number of the label of a call."""
+    cdef Plan plan = choice.plan
+    name = plan.source.algorithm.collective.name if kind == EXCHANGE else COLLECTIVES[kind]
+    ways = []
+    if op.segment != NULL:
+        ways.append("shm")
+    if op.plan.slots:
+        ways.append(engine.messages_by)
+    label = (
+        engine.label, name + "v" * vector, plan.source.algorithm.name, choice.segment,
+        "+".join(ways) or "none", choice.reason,
+    )
+    number = label_numbers.get(label)
+    if number is None:
+        number = len(label_list)
+        label_list.append(label)
+        label_numbers[label] = number
+        if tell_label is not None:
+            tell_label(number, label)
+    return number
+
+
+cdef int begin_record(
+    Engine engine, Operation *op, Choice choice, int kind, bint vector, int64_t nbytes,
+    uint64_t start, bint blocking,
+) except -1:
+    """Record a call that is about to start; `start` is when it was made, if that was earlier."""
+    global running
+    op.label = choice.labels[vector]
+    if op.label < 0:
+        op.label = choice.labels[vector] = label_of(engine, op, choice, kind, vector)
+    op.described = nbytes
+    if engine.traced is not None:
+        op.began = now()
+    op.blocks = blocking
+    if blocking:
+        running += 1
+    if tape == NULL or tape.head.full:
+        return 0
+    if op.tape_number != tapes:  # the chunk that it has is of an earlier tape
+        op.tape_number = tapes
+        op.records_left = 0
+    tape.calls += 1
+    op.tape = tape
+    op.clock = cc_ticks()
+    op.watched = blocking
+    op.record = cc_next_record(tape, &op.next_record, &op.records_left)
+    cc_fill(
+        op.record, CC_T_CALL, start if start else op.clock, start if start else op.clock,
+        tape.calls, nbytes, op.label + 1, NO_NUMBER if kind == EXCHANGE else op.number,
+    )
+    if start:
+        op.clock = start
+        if blocking:
+            note_until_now(op, CC_T_QUEUE, 0, -1, 0)
+    return 0
+
+
+cdef int end_record(Engine engine, Operation *op) except -1:
+    """Take a call that has ended well down, where traces are on."""
+    global running
+    cdef double end
+    if op.blocks:
+        running -= 1
+    if engine.traced is not None and op.began:
+        end = now()
+        engine.traced(label_list[op.label], op.described, op.began, end - op.began)
+    op.label = -1
+    return 0

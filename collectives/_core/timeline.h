@@ -1,0 +1,215 @@
+/* The tape of a process: what its executor did, as records of one size in a mapped file.
+ *
+ * The file outlives the process, however that ends. It is mapped as a whole, so that records stay
+ * where they are, and gets its blocks in steps, so that a full disk is an error of posix_fallocate and
+ * not a SIGBUS. An operation takes records by chunks: whoever advances it writes without a lock.
+ *
+ * Times are ticks of the processor's counter, where it runs evenly; the head of the file has two pairs
+ * of ticks and nanoseconds of CLOCK_MONOTONIC, the later one renewed with every chunk.
+ */
+#ifndef COLLECTIVES_TIMELINE_H
+#define COLLECTIVES_TIMELINE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* Kinds of records; collectives/tape.py has the same numbers. */
+enum {
+    CC_T_CALL = 1, /* a whole call */
+    CC_T_FAILED,   /* the same, which failed */
+    CC_T_QUEUE,    /* from the call until the executor first turns to it */
+    CC_T_WAIT,     /* for a message */
+    CC_T_AWAIT,    /* for a rank of this host, whose number among them is the peer */
+    CC_T_COPY,
+    CC_T_FOLD,
+    CC_T_PUBLISH,  /* a copy to where others of this host read it */
+    CC_T_TAKE,     /* a copy of what another of this host has published */
+    CC_T_POST,     /* messages given to MPI */
+    CC_T_SENT,     /* a message, from its post until MPI is done with it */
+    CC_T_RECEIVED
+};
+
+enum {
+    CC_T_CHUNK = 64,       /* records: one clock_gettime for each chunk costs 1 ns a record */
+    CC_T_HEAD = 4096,
+    CC_T_STEP = 256 << 10, /* bytes that get their blocks at a time */
+    CC_T_KIND = 56         /* bits of a duration; the kind is above them */
+};
+
+typedef struct {
+    uint64_t start;       /* ticks */
+    uint64_t size;        /* bytes in the low 40 bits; above, 1 + the peer, or of a call its label */
+    uint32_t call;        /* which call of the process, from 1 */
+    uint16_t round;       /* of a call, the low half of its number on its communicator */
+    uint16_t segment;     /* and the high half */
+    uint64_t span;        /* ticks, and the kind; written last */
+} cc_record;
+
+typedef struct {
+    uint64_t version;
+    uint64_t counts;      /* whether ticks are the processor's; else they are nanoseconds */
+    uint64_t ticks[2], ns[2];
+    uint64_t used;        /* bytes of the file in which records may lie */
+    uint64_t full;        /* whether there was no room for more */
+} cc_tape_head;
+
+typedef struct {
+    cc_tape_head *head;
+    uint64_t limit;       /* bytes of the file at most, and of the mapping */
+    uint64_t ready;       /* bytes that have their blocks */
+    uint64_t tightest;    /* ticks between which nanoseconds were read at the start */
+    int file;
+    int lock;
+    uint32_t calls;
+    cc_record nowhere[CC_T_CHUNK]; /* where records go for which there is no room */
+} cc_tape;
+
+static int cc_counts; /* whether the processor's counter is used */
+
+static inline uint64_t cc_nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + t.tv_nsec;
+}
+
+static inline uint64_t cc_ticks(void)
+{
+#if defined(__x86_64__)
+    if (cc_counts)
+        return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t value;
+    if (cc_counts) {
+        __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
+        return value;
+    }
+#endif
+    return cc_nanoseconds();
+}
+
+/* Take a pair of ticks and nanoseconds down if they are close to each other, as anything may come in
+ * between; of several tries the best. Returns how far they are from each other. */
+static uint64_t cc_calibrate(cc_tape_head *head, int which, int tries, uint64_t enough)
+{
+    uint64_t best = enough;
+    for (int i = 0; i < tries; ++i) {
+        const uint64_t before = cc_ticks(), ns = cc_nanoseconds(), after = cc_ticks();
+        if (after - before < best) {
+            best = after - before;
+            head->ticks[which] = before + (after - before) / 2;
+            head->ns[which] = ns;
+        }
+    }
+    return best;
+}
+
+/* Start on a file of no bytes. Returns NULL, with errno. */
+static cc_tape *cc_tape_open(int file, uint64_t limit, int counts)
+{
+    cc_tape *tape = (cc_tape *)calloc(1, sizeof *tape);
+    void *memory;
+    if (!tape)
+        return NULL;
+    tape->file = file;
+    tape->limit = limit < CC_T_HEAD + CC_T_STEP ? CC_T_HEAD + CC_T_STEP : limit;
+    tape->ready = CC_T_HEAD;
+    errno = posix_fallocate(file, 0, CC_T_HEAD);
+    memory = errno ? MAP_FAILED
+                   : mmap(NULL, tape->limit, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) {
+        free(tape);
+        return NULL;
+    }
+    tape->head = (cc_tape_head *)memory;
+    cc_counts = counts;
+    tape->head->version = 1;
+    tape->head->counts = counts;
+    tape->head->used = CC_T_HEAD;
+    tape->tightest = cc_calibrate(tape->head, 0, 32, UINT64_MAX);
+    tape->head->ticks[1] = tape->head->ticks[0];
+    tape->head->ns[1] = tape->head->ns[0];
+    return tape;
+}
+
+/* Take a later pair down. */
+static void cc_tape_clock(cc_tape *tape)
+{
+    while (__atomic_exchange_n(&tape->lock, 1, __ATOMIC_ACQUIRE))
+        ;
+    cc_calibrate(tape->head, 1, 32, UINT64_MAX);
+    __atomic_store_n(&tape->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Let go of the memory. If operations may still be under way, they write into memory of nobody's. */
+static void cc_tape_close(cc_tape *tape, int busy)
+{
+    cc_calibrate(tape->head, 1, 32, UINT64_MAX);
+    if (!busy) {
+        munmap(tape->head, tape->limit);
+        free(tape);
+        return;
+    }
+    while (__atomic_exchange_n(&tape->lock, 1, __ATOMIC_ACQUIRE))
+        ;
+    mmap(tape->head, tape->limit, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    tape->head->full = 1;
+    __atomic_store_n(&tape->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Return the first record of a new chunk. */
+static cc_record *cc_new_chunk(cc_tape *tape)
+{
+    cc_tape_head *head = tape->head;
+    cc_record *chunk = NULL;
+    const uint64_t nbytes = CC_T_CHUNK * sizeof(cc_record);
+    while (__atomic_exchange_n(&tape->lock, 1, __ATOMIC_ACQUIRE))
+        ;
+    if (!head->full && head->used + nbytes > tape->ready) {
+        const uint64_t step = tape->limit - tape->ready < CC_T_STEP ? 0 : CC_T_STEP;
+        if (!step || posix_fallocate(tape->file, tape->ready, step))
+            head->full = 1;
+        else {
+#ifdef MADV_POPULATE_WRITE /* or else the pages come one by one */
+            madvise((char *)head + tape->ready, step, MADV_POPULATE_WRITE);
+#endif
+            tape->ready += step;
+        }
+    }
+    if (!head->full) {
+        chunk = (cc_record *)((char *)head + head->used);
+        head->used += nbytes;
+        cc_calibrate(head, 1, 1, 2 * tape->tightest + 1);
+    }
+    __atomic_store_n(&tape->lock, 0, __ATOMIC_RELEASE);
+    return chunk ? chunk : tape->nowhere;
+}
+
+/* Return the next record of a chunk of which `*left` are left. */
+static inline cc_record *cc_next_record(cc_tape *tape, cc_record **next, int *left)
+{
+    if (*left == 0) {
+        *next = cc_new_chunk(tape);
+        *left = CC_T_CHUNK;
+    }
+    --*left;
+    return (*next)++;
+}
+
+static inline void cc_fill(cc_record *record, int kind, uint64_t start, uint64_t end, uint32_t call,
+                           uint64_t nbytes, uint64_t peer, uint32_t where)
+{
+    record->start = start;
+    record->size = (nbytes & (((uint64_t)1 << 40) - 1)) | peer << 40;
+    record->call = call;
+    record->round = (uint16_t)where;
+    record->segment = (uint16_t)(where >> 16);
+    __atomic_store_n(&record->span, (uint64_t)kind << CC_T_KIND | (end - start), __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,321 @@
+"""Tapes: the records that the core left, as the events that trace viewers read.
+
+A rank leaves two files in the folder ``out.json.parts``: ``3.records``, which the core has mapped
+(`_core/timeline.h` has its layout), and ``3.json``, a line with where and when it was made and a
+line for each label of calls. They are complete whatever became of the process. As long as that is
+there, it holds a lock on the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Tape", "events", "folder", "left"]
+
+# The numbers of the kinds of records; see _core/timeline.h.
+(
+    CALL,
+    FAILED,
+    QUEUE,
+    WAIT,
+    AWAIT,
+    COPY,
+    FOLD,
+    PUBLISH,
+    TAKE,
+    POST,
+    SENT,
+    RECEIVED,
+) = range(1, 13)
+
+# What the phases of a call are called. To publish is to send through shared memory.
+PHASES = {
+    QUEUE: "queue",
+    WAIT: "wait",
+    AWAIT: "wait",
+    COPY: "copy",
+    FOLD: "fold",
+    PUBLISH: "send",
+    TAKE: "receive",
+    POST: "post",
+}
+MESSAGES = {SENT: "send", RECEIVED: "receive"}
+
+HEAD = 4096  # bytes before the records
+UNNUMBERED = 0xFFFFFFFF
+MESSAGE_TRACKS = 1000  # the number of the first track of messages
+WELL_TIMED = 10**9  # ns over which the rate of a counter is known well enough
+
+RECORD = np.dtype(
+    [
+        ("start", "<u8"),
+        ("size", "<u8"),
+        ("call", "<u4"),
+        ("round", "<u2"),
+        ("segment", "<u2"),
+        ("span", "<u8"),
+    ]
+)
+
+
+def folder(path: str | Path) -> Path:
+    """Return the folder of the tapes that belong to the timeline in `path`. Local."""
+    return Path(f"{path}.parts")
+
+
+@dataclass
+class Tape:
+    """What one rank has recorded.
+
+    Attributes
+    ----------
+    facts : dict
+        ``rank``, ``size``, ``host``, ``node``, ``process``; ``ranks``: those of the timeline, as in
+        ``MPI.COMM_WORLD``; ``epoch``: when the timeline began, in ns of rank 0's clock;
+        ``offset``: what is added to this host's clock for that.
+    labels : dict
+        Of each number, the dict that describes the calls.
+    records : array
+        Those that were written to the end.
+    ticks, ns : array of int
+        Two moments on both clocks.
+    counts : bool
+        Whether ticks are those of the processor's counter; else they are nanoseconds.
+    full : bool
+        Whether there was no room for more.
+    adding : bool
+        Whether the rank has begun to add its events to the file.
+    """
+
+    facts: dict[str, Any]
+    labels: dict[int, dict[str, Any]]
+    records: NDArray[Any]
+    ticks: NDArray[np.uint64]
+    ns: NDArray[np.uint64]
+    counts: bool
+    full: bool
+    adding: bool
+
+    @classmethod
+    def read(cls, path: Path, file: int) -> Tape:
+        """Read ``N.records``, which is open, and ``N.json``. Local.
+
+        (To close a file is to let go of its lock, on whichever descriptor the process has it.)
+
+        Raises
+        ------
+        ValueError
+            If they are not a tape, or end before anything was recorded.
+        """
+        facts: dict[str, Any] = {}
+        labels: dict[int, dict[str, Any]] = {}
+        adding = False
+        for line in path.with_suffix(".json").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if "label" in row:
+                labels[row["label"]] = row
+            elif "adding" in row:
+                adding = True
+            else:
+                facts = row
+        head = os.pread(file, 64, 0)
+        if len(head) < 64 or not facts:
+            raise ValueError(f"{path} is not a tape")
+        version, counts, t0, t1, n0, n1, used, full = np.frombuffer(head, np.uint64)
+        if version != 1:
+            raise ValueError(f"{path} is of another version of collectives")
+        memory = b""
+        while piece := os.pread(file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)):
+            memory += piece
+        records = np.frombuffer(memory, RECORD, len(memory) // RECORD.itemsize)
+        records = records[records["span"] != 0]
+        pairs = np.array([t0, t1]), np.array([n0, n1])
+        return cls(facts, labels, records, *pairs, bool(counts), bool(full), adding)
+
+    @property
+    def rate(self) -> float:
+        """Nanoseconds of a tick, as far as this tape knows."""
+        if not self.counts or self.ticks[1] == self.ticks[0]:
+            return 1.0
+        return float(self.ns[1] - self.ns[0]) / float(self.ticks[1] - self.ticks[0])
+
+    @property
+    def lasted(self) -> int:
+        """Nanoseconds between the two moments that are known on both clocks."""
+        return int(self.ns[1]) - int(self.ns[0])
+
+
+def left(path: str | Path) -> list[Path]:
+    """Return what lies in the folder of the timeline in `path`: records, by rank. Local."""
+    found = folder(path).glob("*.records")
+    return sorted((each for each in found if each.stem.isdigit()), key=lambda each: int(each.stem))
+
+
+def is_held(file: int) -> bool:
+    """Say whether another process holds a file, here or on the hosts that share it. Local.
+
+    If none does, this one holds it from now on.
+    """
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def events(
+    tape: Tape, facts: dict[str, Any] | None = None, since: int = 0, rate: float | None = None
+) -> Iterator[str]:
+    """Yield the trace events of a tape, each as a line of JSON. Local.
+
+    Parameters
+    ----------
+    tape : Tape
+    facts : dict, optional
+        Those of another timeline that goes by the same tape; the tape's by default.
+    since : int
+        Ticks before which calls are left out.
+    rate : float, optional
+        Nanoseconds of a tick.
+    """
+    facts = facts or tape.facts
+    rate = tape.rate if rate is None or not tape.counts else rate
+    zero = int(tape.ticks[0])
+    base = int(tape.ns[0]) + facts["offset"] - facts["epoch"]
+    kinds = (tape.records["span"] >> np.uint64(56)).astype(np.int64)
+    order = np.argsort(tape.records["start"], kind="stable")
+    of_call: dict[int, list[int]] = {}
+    calls: list[int] = []
+    for i in order.tolist():
+        if kinds[i] in (CALL, FAILED):
+            if tape.records["start"][i] >= since:
+                calls.append(i)
+        else:
+            of_call.setdefault(int(tape.records["call"][i]), []).append(i)
+
+    starts = (base + (tape.records["start"] - np.uint64(zero)).astype(np.int64) * rate) / 1e3
+    spans = (tape.records["span"] & np.uint64((1 << 56) - 1)).astype(np.int64) * rate / 1e3
+    ends = starts + spans
+    sizes = (tape.records["size"] & np.uint64((1 << 40) - 1)).astype(np.int64)
+    others = (tape.records["size"] >> np.uint64(40)).astype(np.int64) - 1
+    places = zip(tape.records["round"].tolist(), tape.records["segment"].tolist(), strict=True)
+    rounds, segments = zip(*places, strict=True) if len(kinds) else ((), ())
+
+    pid = facts["rank"]
+    numbers = {rank: number for number, rank in enumerate(facts["ranks"])}
+    call_tracks, message_tracks = _Tracks(0, "calls"), _Tracks(MESSAGE_TRACKS, "messages")
+    messages: list[tuple[float, float, str, str, str]] = []
+    for i in calls:
+        label = tape.labels.get(int(others[i]), {})
+        parts = of_call.get(int(tape.records["call"][i]), [])
+        start, end = float(starts[i]), float(ends[i])
+        unfinished = spans[i] == 0
+        if unfinished:
+            end = max((float(ends[k]) for k in parts), default=start)
+        name = label.get("collective", "?")
+        number = segments[i] << 16 | rounds[i]
+        about: dict[str, Any] = {
+            "algorithm": label.get("algorithm"),
+            "bytes": int(sizes[i]),
+            "call": None if number == UNNUMBERED else number + 1,
+            "communicator": label.get("communicator"),
+            "segment": label.get("segment"),
+            "transport": label.get("transport"),
+            "reason": label.get("reason"),
+        }
+        if unfinished:
+            about["unfinished"] = True
+        if kinds[i] == FAILED:
+            about["failed"] = True
+        track = call_tracks.take(start, end)
+        yield _event(pid, track, start, end, name, name, json.dumps(about))
+        common = f'"algorithm":{json.dumps(about["algorithm"])},"call":{json.dumps(about["call"])}'
+        for k in parts:
+            kind = int(kinds[k])
+            peer = int(others[k])
+            if kind in (AWAIT, TAKE) and peer >= 0:  # a number among the ranks of this host
+                peer = label["local"][peer] if peer < len(label.get("local", ())) else -1
+            if peer >= 0:
+                peer = numbers.get(label["ranks"][peer], -1)
+            text = common
+            if kind != QUEUE:
+                text += f',"round":{rounds[k] + 1},"piece":{segments[k] + 1}'
+            if kind not in (QUEUE, WAIT, AWAIT):
+                text += f',"bytes":{sizes[k]}'
+            if peer >= 0:
+                text += f',"peer":{peer}'
+            if kind in MESSAGES:
+                times = float(starts[k]), float(ends[k])
+                messages.append((*times, MESSAGES[kind], name, f"{{{text}}}"))
+            else:
+                first, last = max(start, float(starts[k])), min(end, float(ends[k]))
+                phase = PHASES.get(kind, "?")
+                yield _event(pid, track, first, max(first, last), phase, name, f"{{{text}}}")
+    for start, end, word, name, text in sorted(messages):
+        track = message_tracks.take(start, end)
+        yield _event(pid, track, start, end, word, name, text)
+    yield from call_tracks.names(pid)
+    yield from message_tracks.names(pid)
+
+
+class _Tracks:
+    """Tracks for what may overlap: on each of them one thing follows the other."""
+
+    def __init__(self, first: int, name: str) -> None:
+        self.first, self.name = first, name
+        self.ends: list[float] = []
+
+    def take(self, start: float, end: float) -> int:
+        for number, busy in enumerate(self.ends):
+            if busy <= start:
+                self.ends[number] = end
+                return self.first + number
+        self.ends.append(end)
+        return self.first + len(self.ends) - 1
+
+    def names(self, pid: int) -> Iterator[str]:
+        for number in range(len(self.ends)):
+            name = self.name if number == 0 else f"{self.name} ({number + 1})"
+            track = self.first + number
+            yield metadata("thread_name", pid, {"name": name}, track)
+            yield metadata("thread_sort_index", pid, {"sort_index": track}, track)
+
+
+def metadata(what: str, pid: int, args: dict[str, Any], tid: int = 0) -> str:
+    """Return the event that gives a process or thread a name. Local."""
+    return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def _event(pid: int, tid: int, start: float, end: float, name: str, cat: str, args: str) -> str:
+    # Rounded to ns: ends first, so that what is inside another stays inside.
+    first, last = round(start, 3), round(end, 3)
+    return (
+        f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{first:.3f},"dur":{last - first:.3f},'
+        f'"name":"{name}","cat":"{cat}","args":{args}}}'
+    )
+
+
+def owner_rate(tape: Tape, others: list[Tape]) -> float:
+    """Return the ns of a tick: of the longest tape of the host, if this one is short. Local."""
+    if tape.lasted >= WELL_TIMED:
+        return tape.rate
+    same = [each for each in others if each.counts and each.facts["host"] == tape.facts["host"]]
+    return max([tape, *same], key=lambda each: each.lasted).rate
+
+
+def remove(path: Path) -> None:
+    """Delete a tape, and the folder if it was the last. Local."""
+    for each in (path.with_suffix(".json"), path):
+        each.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others are there
+        os.rmdir(path.parent)
