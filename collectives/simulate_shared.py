@@ -1,0 +1,496 @@
+"""Time in shared memory: the programs of all ranks of a host, run on a clock of their own.
+
+Ranks of one host send no messages: they run programs (`collectives.program`), whose steps read what
+others have published. So what takes time is not latency and bandwidth of a network but passes over
+memory, flags that are waited for, and, with more ranks than cores, turns on a core.
+
+Theory of operation
+-------------------
+1. A call takes a rank `call` seconds, then it runs its program, segment by segment as the executor
+   does: up to `window` cursors, of which each runs its steps in order. A rank runs one step at a
+   time: it stays with a cursor until that has to wait, and goes on with the next that need not.
+2. A step takes `step` seconds, and for each of its bytes what reading and writing them takes: `read`
+   for each operand in memory of the rank, `fetch` for each that another rank has published, `write`
+   for what goes to memory of the rank, `publish` for what others will read. Up to `INLINE` bytes
+   travel with the flag, and `fetch` and `publish` are free.
+3. A step waits for its operands. What is published is seen at once by ranks on the same core, and by
+   others `alpha` seconds after the step that has published it has ended. The first step of a
+   segment waits until all ranks have finished the segment that had its place in the window before.
+4. Ranks r, r + cores, r + 2 cores, ... share a core and take turns on it, in this order. A rank
+   keeps the core until it can do nothing, or has finished. To look, and to give way, takes `switch`
+   seconds.
+5. How fast memory is depends on how many bytes are gone over again and again, as caches hold some,
+   and on how many cores are at work. A step goes as fast as those allow that are at work when it
+   begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Union
+
+from collectives.errors import ArgumentError
+from collectives.program import NOWHERE, OPERAND_FIELDS, SLOT, STEP_FIELDS, Program, pack
+from collectives.registry import Algorithm
+from collectives.schedule import IN, OUT, TMP, WORK, Plan, compile
+
+__all__ = ["INLINE", "WINDOW", "Event", "Rate", "SharedMemory", "run"]
+
+INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE
+WINDOW = 4  # segments in flight: that of the executor
+
+# Seconds per byte: a number, or rows of (bytes, alone, at once): where as many bytes are gone over,
+# with one core at work, and with all. Between rows it goes by the logarithm of the bytes.
+Rate = Union[float, Sequence[tuple[float, float, float]]]
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """A host whose ranks share memory.
+
+    Attributes
+    ----------
+    p : int
+        Number of ranks.
+    cores : int
+        Number of cores that they have together.
+    call : float
+        Seconds of a call beside the steps of its program.
+    step : float
+        Seconds of a step beside its bytes.
+    alpha : float
+        Seconds until a rank on another core sees a flag.
+    switch : float
+        Seconds in which a rank looks and gives way to the next on its core.
+    read, write, fetch, publish : float or rows of (bytes, alone, at once)
+        Seconds for each byte that a step reads in (and folds), or writes to, memory of the rank, and
+        that it reads of another rank's publication, or publishes. The bytes of the rows of `read`
+        and `write` are those of the rank's longer array; of `fetch` and `publish` those of the
+        publication.
+    lane : int
+        Bytes that a rank has for what it publishes of one segment.
+    """
+
+    p: int
+    cores: int
+    call: float
+    step: float
+    alpha: float
+    switch: float
+    read: Rate
+    write: Rate
+    fetch: Rate
+    publish: Rate
+    lane: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("p", "cores", "lane"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"{name} is {value!r}, and must be a positive integer")
+        for name in ("call", "step", "alpha", "switch"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ArgumentError(f"{name} is {value!r}, and must be seconds, 0 or more")
+
+
+def rate(of: Rate, nbytes: float) -> tuple[float, float]:
+    """Return the seconds per byte with one core at work, and with all. Local.
+
+    Parameters
+    ----------
+    of : Rate
+    nbytes : float
+        Bytes that are gone over.
+    """
+    if isinstance(of, (int, float)):
+        return of, of
+    before = of[0]
+    for row in of:
+        if row[0] >= nbytes:
+            if row[0] == before[0]:
+                break
+            part = math.log(nbytes / before[0]) / math.log(row[0] / before[0])
+            return before[1] + part * (row[1] - before[1]), before[2] + part * (row[2] - before[2])
+        before = row
+    return before[1], before[2]
+
+
+class Event(NamedTuple):
+    """A step of a rank, as it was run.
+
+    Attributes
+    ----------
+    rank, segment, step : int
+        Steps count from 0 in the rank's program.
+    start, end : float
+        Seconds.
+    cause : int
+        The number of the event whose end it began by, among all; -1 if it was the call.
+    """
+
+    rank: int
+    segment: int
+    step: int
+    start: float
+    end: float
+    cause: int
+
+
+class Step(NamedTuple):
+    """A step of a program: how long it takes, what it waits for, and what it publishes."""
+
+    alone: float
+    at_once: float
+    needs: tuple[tuple[int, int], ...]  # (rank, publication)
+    publication: int
+    fetched: tuple[tuple[int, int], ...]  # (rank, bytes)
+
+
+def segments_of(plan: Plan, lines: int, nbytes: int, segment: int, lane: int) -> tuple[int, bool]:
+    """Return how many segments a call has, and whether runs of blocks stay whole. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    lines : int
+        Most publications of a rank.
+    nbytes : int
+        Bytes of the caller's whole array.
+    segment : int
+        Bytes that a segment of a block has at most, 0 for any number.
+    lane : int
+    """
+    contract = plan.algorithm.collective
+    block = -(-(nbytes // contract.per_array(plan.p)) // plan.cut)
+    room = lane // max(1, lines) & ~63
+    largest = min(segment or room, room)
+    whole = -(-block // 64) * 64 <= room
+    if block <= largest:
+        return 1, whole
+    return -(-block // largest), False
+
+
+def _starts(plan: Plan, nbytes: int) -> list[list[float]]:
+    """Return for IN, OUT and WORK the byte at which each place starts."""
+    part = nbytes // plan.algorithm.collective.per_array(plan.p)
+    tables = []
+    for blocks in (plan.held(), plan.wanted(), plan.workspace()):
+        starts = [0.0]
+        for b in blocks:
+            k = b % plan.cut
+            starts.append(starts[-1] + part * (k + 1) // plan.cut - part * k // plan.cut)
+        tables.append(starts)
+    return tables
+
+
+def steps_of(
+    plan: Plan, packed: Program, nbytes: int, segments: int, topology: SharedMemory
+) -> list[Step]:
+    """Return the steps of a program, as long as a segment of them takes. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    packed : Program
+        Made of it.
+    nbytes : int
+        Bytes of the caller's whole array.
+    segments : int
+    topology : SharedMemory
+    """
+    starts = _starts(plan, nbytes)
+    longest = max(starts[IN][-1], starts[OUT][-1])
+    # Ranks that share a core go over their arrays in turns, and share its caches.
+    array = max(1.0, longest * plan.p / min(plan.p, topology.cores))
+    touched: set[tuple[int, int]] = set()
+
+    def passed(of: Rate, n: float, space: int, first: int, count: int) -> tuple[float, float]:
+        """Return the seconds in which a run is read or written, and note that it has been."""
+        cells = {(space, b) for b in range(first, first + count)}
+        known = space == TMP or cells <= touched
+        touched.update(cells)
+        # What was gone over in this segment before is still in the cache.
+        alone, at_once = rate(of, min(array, WINDOW * n) if known else array)
+        return n * alone, n * at_once
+
+    made = []
+    steps, operands = packed.steps, packed.operands
+    for at in range(0, len(steps), STEP_FIELDS):
+        dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = steps[
+            at : at + STEP_FIELDS
+        ]
+        table = starts[home_space]
+        n = (table[home + count] - table[home]) / segments
+        times = [(topology.step, topology.step)]
+        needs: list[tuple[int, int]] = []
+        fetched: list[tuple[int, int]] = []
+        sources = []
+        for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
+            space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
+            sources.append((space, first))
+            if space != SLOT:
+                times.append(passed(topology.read, n, space, first, count))
+                continue
+            needs.append((peer, first))
+            fetched.append((peer, round(n)))
+            if n > INLINE:
+                alone, at_once = rate(topology.fetch, n)
+                times.append((n * alone, n * at_once))
+        if dst_space != NOWHERE and sources != [(dst_space, dst)]:
+            times.append(passed(topology.write, n, dst_space, dst, count))
+        if publication >= 0 and n > INLINE:
+            alone, at_once = rate(topology.publish, n)
+            times.append((n * alone, n * at_once))
+        alone, at_once = (sum(each) for each in zip(*times))
+        made.append(Step(alone, at_once, tuple(needs), publication, tuple(fetched)))
+    return made
+
+
+class _Rank:
+    """A rank: its program, and where its cursors stand."""
+
+    def __init__(self, steps: list[Step], segments: int, window: int) -> None:
+        self.steps = steps
+        self.segment = list(range(min(window, segments)))  # of each cursor; -1 when it has none
+        self.step = [0] * len(self.segment)
+        self.before = [-1] * len(self.segment)  # the event before, of each cursor
+        self.last = -1  # and of the rank
+        self.cursor = 0
+        self.live = len(self.segment)
+        self.called = False
+        self.finished: set[int] = set()  # segments, beyond the progress
+
+
+class _Core:
+    """A core: whose turn it is, and since when nobody on it has had anything to do."""
+
+    def __init__(self, queue: list[int]) -> None:
+        self.queue = queue
+        self.at = 0
+        self.stuck = 0  # ranks that could do nothing, one after the other
+        self.idle: float | None = None
+        self.busy = 0.0  # until then
+
+
+class _Machine:
+    """All ranks and cores, what has been published, and who waits for what."""
+
+    def __init__(
+        self, programs: list[list[Step]], segments: int, window: int, host: SharedMemory
+    ) -> None:
+        self.host, self.segments, self.window = host, segments, window
+        cores = min(host.p, host.cores)
+        self.cores = [_Core(list(range(c, host.p, cores))) for c in range(cores)]
+        self.ranks = [_Rank(steps, segments, window) for steps in programs]
+        # When what was published, and by which event; and pages: how many a rank has finished.
+        self.published: dict[tuple[int, int, int], tuple[float, int]] = {}
+        self.waiting: dict[tuple[int, int, int], set[int]] = {}
+        self.progress = [0] * host.p
+        self.finish = [0.0] * host.p
+        self.events: list[Event] = []
+        self.agenda: list[tuple[float, int]] = [(0.0, c) for c in range(cores)]
+        self.planned: set[tuple[float, int]] = set(self.agenda)
+
+    def run(self) -> None:
+        while self.agenda:
+            now, number = entry = heapq.heappop(self.agenda)
+            self.planned.discard(entry)
+            core = self.cores[number]
+            if now < core.busy or not core.queue:
+                continue
+            if core.idle is not None:
+                self.resume(core, number, now)
+            else:
+                self.act(core, number, now)
+        stuck = [r for r, rank in enumerate(self.ranks) if rank.live]
+        if stuck:
+            raise RuntimeError(f"ranks {stuck} wait for ever")
+
+    def plan(self, when: float, core: int) -> None:
+        if (when, core) not in self.planned:
+            self.planned.add((when, core))
+            heapq.heappush(self.agenda, (when, core))
+
+    def resume(self, core: _Core, number: int, now: float) -> None:
+        """Something has come while the ranks of a core looked in turns: go on with the next."""
+        assert core.idle is not None
+        turns = 0
+        if len(core.queue) > 1 and self.host.switch:
+            turns = math.ceil((now - core.idle) / self.host.switch - 1e-9)
+            now = max(now, core.idle + turns * self.host.switch)
+        core.at = (core.at + turns) % len(core.queue)
+        core.idle, core.stuck, core.busy = None, 0, now
+        self.plan(now, number)
+
+    def act(self, core: _Core, number: int, now: float) -> None:
+        """Let the rank whose turn it is do one thing, or give way."""
+        r = core.queue[core.at]
+        rank = self.ranks[r]
+        if not rank.called:
+            rank.called = True
+            core.stuck = 0
+            core.busy = now + self.host.call
+            self.plan(core.busy, number)
+            return
+        for _ in range(len(rank.segment)):
+            k = rank.cursor
+            if rank.segment[k] >= 0:
+                cause = self.ready(rank, number, k, now)
+                if cause is not None:
+                    self.step(core, number, r, k, now, cause)
+                    return
+            rank.cursor = (k + 1) % len(rank.segment)
+        if not rank.live:
+            self.finish[r] = now
+            core.queue.pop(core.at)
+            core.stuck = 0
+            if core.queue:
+                core.at %= len(core.queue)
+                core.busy = now + self.host.switch
+                self.plan(core.busy, number)
+            return
+        core.stuck += 1
+        if core.stuck < len(core.queue):
+            core.at = (core.at + 1) % len(core.queue)
+            core.busy = now + self.host.switch
+            self.plan(core.busy, number)
+            return
+        # All of them: nothing happens here until something comes.
+        if len(core.queue) > 1:
+            core.at = (core.at + 1) % len(core.queue)
+            core.idle = now + self.host.switch
+        else:
+            core.idle = now
+        core.busy = 0.0
+        for each in core.queue:
+            self.watch(number, self.ranks[each])
+
+    def needs(self, rank: _Rank, k: int) -> list[tuple[int, int, int]]:
+        """Return what a cursor waits for before it can go on."""
+        t, at = rank.segment[k], rank.step[k]
+        keys: list[tuple[int, int, int]] = []
+        if at == 0 and t >= self.window:
+            keys += [(r, -1, t - self.window) for r in range(self.host.p)]
+        if at < len(rank.steps):
+            keys += [(peer, t, number) for peer, number in rank.steps[at].needs]
+        return keys
+
+    def watch(self, core: int, rank: _Rank) -> None:
+        """Have a core woken by the first thing that each cursor of a rank waits for."""
+        for k, t in enumerate(rank.segment):
+            if t < 0:
+                continue
+            keys = self.needs(rank, k)
+            late = [key for key in keys if key not in self.published]
+            if late:
+                self.waiting.setdefault(late[0], set()).add(core)
+            else:
+                self.plan(max(self.seen(key, core) for key in keys), core)
+
+    def seen(self, key: tuple[int, int, int], core: int) -> float:
+        """Return when something is seen on a core that has been published."""
+        here = key[0] % len(self.cores) == core
+        return self.published[key][0] + (0.0 if here else self.host.alpha)
+
+    def ready(self, rank: _Rank, core: int, k: int, now: float) -> int | None:
+        """Return the event that let a cursor go on, or None if it must wait."""
+        cause, latest = rank.last, -1.0
+        for key in self.needs(rank, k):
+            if key not in self.published:
+                return None
+            seen = self.seen(key, core)
+            if seen > now:
+                return None
+            if seen > latest:
+                latest = seen
+                if cause < 0 or seen > self.events[cause].end:
+                    cause = self.published[key][1]
+        return cause
+
+    def step(self, core: _Core, number: int, r: int, k: int, now: float, cause: int) -> None:
+        """Run the next step of a cursor, or end its segment."""
+        rank = self.ranks[r]
+        core.stuck = 0
+        t, at = rank.segment[k], rank.step[k]
+        end = now
+        if at < len(rank.steps):
+            step = rank.steps[at]
+            others = sum(core.busy > now for core in self.cores)
+            crowd = others / (len(self.cores) - 1) if others else 0.0
+            end = now + step.alone + crowd * (step.at_once - step.alone)
+            self.events.append(Event(r, t, at, now, end, cause))
+            rank.last = len(self.events) - 1
+            rank.step[k] += 1
+            if step.publication >= 0:
+                self.tell((r, t, step.publication), end, rank.last)
+        if rank.step[k] >= len(rank.steps):
+            rank.finished.add(t)
+            while self.progress[r] in rank.finished:
+                rank.finished.discard(self.progress[r])
+                self.tell((r, -1, self.progress[r]), end, rank.last)
+                self.progress[r] += 1
+            rank.segment[k], rank.step[k] = t + self.window, 0
+            if rank.segment[k] >= self.segments:
+                rank.segment[k] = -1
+                rank.live -= 1
+        core.busy = end
+        self.plan(end, number)
+
+    def tell(self, key: tuple[int, int, int], when: float, event: int) -> None:
+        """Publish something, and wake the cores that wait for it."""
+        self.published[key] = when, event
+        for core in self.waiting.pop(key, ()):
+            self.plan(self.seen(key, core), core)
+
+
+class Run(NamedTuple):
+    """What came out: seconds at which each rank has finished, and what happened."""
+
+    finish: list[float]
+    events: list[Event]
+    programs: list[list[Step]]
+
+
+def run(
+    algorithm: Algorithm,
+    nbytes: int,
+    topology: SharedMemory,
+    *,
+    root: int = 0,
+    segment: int = 0,
+    window: int = WINDOW,
+) -> Run:
+    """Predict the time of a call in shared memory, in which all ranks begin at once. Local.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    nbytes : int
+        Bytes of the caller's whole array: the larger side, where input and output differ. The
+        arrays are apart, and not in shared memory.
+    topology : SharedMemory
+    root : int
+        Where there is one.
+    segment : int
+        Bytes of a block that are gone over at a time, 0 for as many as a lane has room for.
+    window : int
+        Segments in flight.
+    """
+    p = topology.p
+    local = range(p)
+    plans = [compile(algorithm, p, r, root) for r in local]
+    ranks = local if p > 1 else ()
+    split = [pack(plan, whole=False, local=ranks) for plan in plans]
+    segments, whole = segments_of(plans[0], split[0].lines, nbytes, segment, topology.lane)
+    packed = [pack(plan, whole=True, local=ranks) for plan in plans] if whole else split
+    programs = [
+        steps_of(plan, each, nbytes, segments, topology)
+        for plan, each in zip(plans, packed, strict=True)
+    ]
+    machine = _Machine(programs, segments, window, topology)
+    machine.run()
+    return Run(machine.finish, machine.events, programs)
