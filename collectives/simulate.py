@@ -1,0 +1,672 @@
+"""An algorithm in simulated time: when each rank is done, on a machine that need not exist.
+
+Theory of operation
+-------------------
+What runs are the rounds of the generator, on all ranks (`traffic`), over a `topology`:
+
+1. A rank enters a round when the one before it is done, that is, when everything it sends in it has
+   left, everything it receives is in, and what is to be folded is folded.
+2. A rank sends one message at a time and receives one at a time, in both directions at once. The
+   sends of a round go in the order in which it lists them. A message starts when its sender has
+   come to it, its receiver is in the round that receives it, and both ports are free. It holds both
+   until its last byte is in.
+3. A message takes its latency, and then bytes times beta. Bytes that cross shared links at the same
+   time share them max-min fairly: nobody gets more at the cost of one who gets less.
+4. What is folded takes bytes times gamma after it has come in, one after the other on each rank,
+   while the next message may already come in.
+5. Long blocks are cut into segments as the executor cuts them: a window of cursors goes through
+   the algorithm, each with a segment of its own, and shares the ports of the rank with the others.
+
+Where several messages want one port at one instant, the lowest segment goes first, then the lowest
+round of the receiver, then the lowest sender.
+
+Simulated time goes from one instant at which something ends to the next. All that ends at an
+instant, on whatever rank, is one step of array arithmetic; ranks of a regular algorithm march in
+step, so that thousands of them take few steps. Memory: 9 bytes for each message (17 where blocks
+differ in length), and 33 more where messages are recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ArgumentError, ProofError
+from collectives.registry import Algorithm, get
+from collectives.spec import collective as contract_of
+from collectives.topology import Topology
+from collectives.traffic import Cut, Traffic, traffic
+from collectives.words import count, size_text
+
+__all__ = ["Simulation", "Transfer", "simulate"]
+
+# What ends within this part of the time that has passed ends at the same instant: times are sums,
+# and equal sums of unequal order differ in the last bits.
+INSTANT = 1e-11
+# Seconds per byte of what takes no time: a number whose inverse is finite.
+NOTHING = 1e-30
+# Messages, over all segments, up to which each of them is recorded.
+RECORDED = 200_000
+# Segments of a block that the executor has in flight.
+WINDOW = 4
+
+Numbers = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+
+class Transfer(NamedTuple):
+    """A message in simulated time.
+
+    Attributes
+    ----------
+    source, target : int
+    round, segment : int
+        The round of the receiver, and the segment, both from 0.
+    nbytes : float
+    start, end : float
+        Seconds at which it starts, and at which its last byte is in.
+    folded : float
+        Seconds at which it is folded; `end` where it is not.
+    """
+
+    source: int
+    target: int
+    round: int
+    segment: int
+    nbytes: float
+    start: float
+    end: float
+    folded: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What `simulate` found.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    nbytes, root, segments : int
+        Bytes of the caller's array, the root, and into how many segments blocks are cut.
+    topology : Topology
+    time : float
+        Seconds until the last rank is done.
+    finish : array of float64
+        Seconds until each rank is done.
+    rounds : array of float64
+        Seconds until the last rank is done with each round, in its last segment. Ranks count their
+        own rounds.
+    messages : int
+        Messages that were sent.
+    sent : array of float64
+        Bytes that each rank sent.
+    links : dict
+        Bytes over each shared link of the topology.
+    transfers : list of Transfer
+        Every message in order of its start, if they were recorded.
+    critical_path : list of Transfer
+        The chain of messages that made it last so long, in order of time, if they were recorded.
+        Each starts when the one before it has ended or is folded.
+    """
+
+    algorithm: Algorithm
+    nbytes: int
+    root: int
+    segments: int
+    topology: Topology
+    time: float
+    finish: Times
+    rounds: Times
+    messages: int
+    sent: Times
+    links: dict[Any, float]
+    transfers: list[Transfer]
+    critical_path: list[Transfer]
+
+    def __str__(self) -> str:
+        p = self.topology.p
+        lines = [
+            f"{self.algorithm.title(p, self.root)}, {size_text(self.nbytes)} on {self.topology!r}",
+            f"  time      {seconds_text(self.time)}; the first rank is done after "
+            f"{seconds_text(float(self.finish.min()))}",
+            f"  messages  {count(self.messages, 'message')} of {size_text(self.sent.sum())} in "
+            f"all, {size_text(self.sent.max())} from the busiest rank",
+        ]
+        if self.segments > 1:
+            lines.append(f"  segments  {self.segments}")
+        if any(self.links.values()):
+            name, most = max(self.links.items(), key=lambda item: item[1])
+            lines.append(f"  links     most on {_link_text(name)}: {size_text(most)}")
+        if self.critical_path:
+            path = self.critical_path
+            way = " ".join(f"{each.source}>{each.target}" for each in path[:12])
+            more = f" and {len(path) - 12} more" if len(path) > 12 else ""
+            lines.append(f"  longest   {count(len(path), 'message')}: {way}{more}")
+        return "\n".join(lines)
+
+
+def _link_text(name: Any) -> str:
+    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def seconds_text(seconds: float) -> str:
+    """Write seconds for people: ``12.3 us``. Local."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1 or unit == "us":
+            return f"{seconds * factor:.4g} {unit}"
+    raise AssertionError  # the loop ends with the last unit
+
+
+def simulate(
+    collective: str,
+    algorithm: str | Algorithm,
+    nbytes: int,
+    topology: Topology,
+    *,
+    root: int = 0,
+    segment: int = 0,
+    window: int = WINDOW,
+    record: bool | None = None,
+) -> Simulation:
+    """Run an algorithm in simulated time. Local.
+
+    Parameters
+    ----------
+    collective : str
+    algorithm : str or Algorithm
+        Its name, as in ``algorithm=`` of a call, or a row of the registry.
+    nbytes : int
+        Bytes of the caller's whole array: the larger side, where input and output differ.
+    topology : Topology
+        The machine; it says how many ranks there are.
+    root : int
+        Of a rooted collective.
+    segment : int
+        Most bytes of a block that travel at a time; 0 for whole blocks. Longer blocks are cut as
+        the executor cuts them.
+    window : int
+        Segments that a rank has in flight.
+    record : bool, optional
+        Whether each message is recorded; by default where they are few enough (200 000).
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such algorithm, it cannot run on so many ranks, or a number is out of range.
+    ProofError
+        If a rank sends what nobody receives, or ranks wait for each other; see `check`.
+
+    Examples
+    --------
+    >>> from collectives.simulate import simulate
+    >>> from collectives.topology import Flat
+    >>> machine = Flat(4, alpha=1e-6, beta=1e-9, gamma=0)
+    >>> ring = simulate("allreduce", "ring", 4000, machine)
+    >>> print(f"{ring.time * 1e6:g} us")  # 6 rounds of 1 us, and 1000 bytes in each
+    12 us
+    """
+    row = algorithm if isinstance(algorithm, Algorithm) else get(collective, algorithm)
+    p = topology.p
+    if row.collective is not contract_of(collective):
+        raise ArgumentError(
+            f"{row.name!r} is an algorithm of {row.collective.name}, not {collective}"
+        )
+    for what, value, least in (
+        ("nbytes", nbytes, 0),
+        ("segment", segment, 0),
+        ("window", window, 1),
+    ):
+        if value < least:
+            raise ArgumentError(f"{what} is {value}, and must be {least} or more")
+    if not 0 <= root < p:
+        raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
+    refusal = row.refusal(p)
+    if refusal:
+        raise ArgumentError(refusal)
+    nblocks = row.blocks(p) // row.collective.parts(p) * row.collective.per_array(p)
+    longest = -(-nbytes // nblocks)
+    segments = max(1, -(-longest // segment)) if segment else 1
+    messages = traffic(row, p, root, Cut(nbytes, nblocks), apart=segments > 1)
+    total = len(messages.target) * segments
+    run = _Run(
+        messages,
+        topology,
+        segments,
+        -(-longest // segments),
+        window,
+        total <= RECORDED if record is None else record,
+    )
+    run.run(row.title(p, root))
+    sent = np.zeros(p)
+    np.add.at(sent, messages.senders(), messages.nbytes)
+    return Simulation(
+        row,
+        nbytes,
+        root,
+        segments,
+        topology,
+        float(run.finish.max()),
+        run.finish,
+        run.rounds,
+        total,
+        sent,
+        dict(zip(topology.names, run.carried.tolist(), strict=True)),
+        run.transfers(),
+        run.critical_path(),
+    )
+
+
+class _Run:
+    """The state of a simulation: what each cursor of each rank waits for, and what is under way.
+
+    Cursors are numbered ``w * p + r``. A rank has one message on its way out at most, so that what
+    is under way is written down at its sender; times are inf where there is none.
+    """
+
+    def __init__(
+        self,
+        messages: Traffic,
+        topology: Topology,
+        segments: int,
+        piece: int,
+        window: int,
+        record: bool,
+    ) -> None:
+        p = topology.p
+        self.messages, self.topology = messages, topology
+        self.segments, self.piece, self.window = segments, piece, min(window, segments)
+        self.record, self.p = record, p
+        self.now = topology.call
+        # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
+        # the round, and what the round still waits for.
+        cursors = self.window * p
+        self.rank = np.arange(cursors) % p
+        self.segment = np.arange(cursors) // p
+        self.round = np.full(cursors, -1)
+        self.sent = np.zeros(cursors, np.int64)
+        self.to_send = np.zeros(cursors, np.int64)
+        self.waiting = np.zeros(cursors, np.int64)
+        self.touched = np.zeros(cursors, bool)
+        self.first = messages.first[self.rank]
+        self.stride = messages.stride[self.rank]
+        self.profile = messages.profile[self.rank]
+        self.last = messages.rounds[self.rank]
+        # Ports and what is under way, by the sender.
+        self.out_busy = np.zeros(p, bool)
+        self.in_busy = np.zeros(p, bool)
+        self.end = np.full(p, np.inf)
+        self.message = np.zeros(p, np.int64)
+        self.cursor = np.zeros(p, np.int64)
+        self.target = np.zeros(p, np.int64)
+        # Of what crosses links: whether bytes flow, how many are left, how fast, over which links.
+        self.shared = len(topology.names) > 0
+        if self.shared:
+            some = topology.route(np.zeros(1, np.int64), np.full(1, p - 1)) if p > 1 else None
+            width = some.shape[1] if some is not None else 0
+            self.ways = np.full((p, width), -1)
+            self.latent = np.zeros(p, bool)
+            self.flowing = np.zeros(p, bool)
+            self.left = np.zeros(p)
+            self.alone = np.zeros(p)
+            self.rate = np.zeros(p)
+            self.speeds = 1.0 / np.maximum(topology.capacities, NOTHING)
+            self.changed = False
+            self.flowed = self.now
+        self.carried = np.zeros(len(topology.names))
+        # Folding: when the unit of each rank is free, and what is being folded.
+        self.fold_free = np.zeros(p)
+        self.folding = np.empty(0)
+        self.folding_of = np.empty(0, np.int64)
+        # Results.
+        self.finish = np.full(p, topology.call)
+        self.rounds = np.zeros(int(messages.rounds.max(initial=0)))
+        if record:
+            total = len(messages.target) * segments
+            self.starts, self.ends, self.folds = np.full((3, total), np.nan)
+            self.causes = np.full(total, -1)
+            self.due = np.zeros(total, np.int32)
+            # What let each cursor enter its round, and freed each port, with the times.
+            self.entered, self.entered_by = np.full(cursors, self.now), np.full(cursors, -1)
+            self.out_free, self.out_by = np.full(p, -1.0), np.full(p, -1)
+            self.in_free, self.in_by = np.full(p, -1.0), np.full(p, -1)
+            self.folding_by = np.empty(0, np.int64)
+            self.senders = messages.senders()
+
+    def run(self, title: str) -> None:
+        """Go from instant to instant until nothing is under way."""
+        self.advance(np.arange(len(self.rank)), None)
+        while True:
+            self.start()
+            if self.shared and self.changed:
+                self.share()
+            due = self.end.min()
+            if len(self.folding):
+                due = min(due, self.folding.min())
+            if due == np.inf:
+                break
+            self.finish_until(due + due * INSTANT)
+        stuck = np.flatnonzero(self.waiting)
+        if len(stuck):
+            c = stuck[0]
+            raise ProofError(
+                f"{title}: rank {self.rank[c]} waits for ever in round {self.round[c] + 1}"
+            )
+
+    def advance(self, cursors: Numbers, by: Numbers | None) -> None:
+        """Bring cursors that are done with a round into the next in which there is something to do.
+
+        `by` has, where it is recorded, the message that each of them waited for last.
+        """
+        if self.record:
+            self.entered[cursors] = self.now
+            if by is not None:
+                self.entered_by[cursors] = by
+        while len(cursors):
+            here = self.round[cursors]
+            left = here >= 0
+            if left.all():
+                self.rounds[here] = self.now
+            else:
+                self.rounds[here[left]] = self.now
+            here = here + 1
+            done = here >= self.last[cursors]
+            if done.any():
+                over = cursors[done]
+                self.segment[over] += self.window
+                again = self.segment[over] < self.segments
+                here[done] = np.where(again, 0, self.last[over])
+                self.sent[over] = 0
+                self.finish[self.rank[over]] = self.now
+                self.round[cursors] = here
+                going = ~done
+                going[np.flatnonzero(done)[again & (self.last[over] > 0)]] = True
+                cursors, here = cursors[going], here[going]
+            else:
+                self.round[cursors] = here
+            phase = self.profile[cursors] + here
+            sends = self.messages.sends[phase]
+            work = sends + self.messages.receives[phase]
+            self.to_send[cursors] = sends
+            self.waiting[cursors] = work
+            cursors = cursors[work == 0]
+
+    def start(self) -> None:
+        """Start each message that can be."""
+        messages = self.messages
+        heads = np.flatnonzero(self.to_send)
+        heads = heads[~self.out_busy[self.rank[heads]]]
+        if not len(heads):
+            return
+        number = self.first[heads] + self.stride[heads] * self.sent[heads]
+        target = messages.target[number].astype(np.int64)
+        due = messages.due[number]
+        takers = heads - self.rank[heads] + target
+        ready = self.round[takers] == due
+        ready &= ~self.in_busy[target]
+        if self.segments > 1:
+            ready &= self.segment[takers] == self.segment[heads]
+        if not ready.all():
+            heads, number, target, due = heads[ready], number[ready], target[ready], due[ready]
+            if not len(heads):
+                return
+        source = self.rank[heads]
+        if _collide(target, self.p) or (self.window > 1 and _collide(source, self.p)):
+            order = np.lexsort((target, source, due, self.segment[heads]))
+            chosen = order[_greedy(source[order], target[order], self.p)]
+            heads, number, target, due = heads[chosen], number[chosen], target[chosen], due[chosen]
+            source = source[chosen]
+        self.sent[heads] += 1
+        self.to_send[heads] -= 1
+        self.out_busy[source] = True
+        self.in_busy[target] = True
+        self.message[source] = number
+        self.cursor[source] = heads
+        self.target[source] = target
+        self.depart(heads, number, source, target)
+
+    def depart(self, heads: Numbers, number: Numbers, source: Numbers, target: Numbers) -> None:
+        """Write down how long messages take that start now."""
+        nbytes = self.bytes_of(number, heads)
+        seconds = self.topology.latency(source, target)
+        beta = self.topology.beta(source, target, nbytes)
+        if self.record:
+            instance = number * self.segments + self.segment[heads]
+            self.starts[instance] = self.now
+            takers = heads - source + target
+            self.due[instance] = self.round[takers]
+            # The last of what it waited for is what made it wait so long.
+            times = np.stack(
+                [
+                    self.entered[heads],
+                    self.entered[takers],
+                    self.out_free[source],
+                    self.in_free[target],
+                ]
+            )
+            by = np.stack(
+                [
+                    self.entered_by[heads],
+                    self.entered_by[takers],
+                    self.out_by[source],
+                    self.in_by[target],
+                ]
+            )
+            self.causes[instance] = by[times.argmax(axis=0), np.arange(len(heads))]
+        if not self.shared:
+            self.end[source] = self.now + (seconds + nbytes * beta)
+            return
+        ways = self.topology.route(source, target)
+        crosses = (ways >= 0).any(axis=1) & (nbytes > 0)
+        self.ways[source] = ways
+        self.latent[source] = crosses
+        self.left[source] = nbytes
+        self.alone[source] = 1.0 / np.maximum(beta, NOTHING)
+        self.end[source] = self.now + np.where(crosses, seconds, seconds + nbytes * beta)
+        links = ways[ways >= 0]
+        loads = np.broadcast_to(nbytes[:, None], ways.shape)[ways >= 0]
+        self.carried += np.bincount(links, loads, minlength=len(self.carried))
+
+    def bytes_of(self, number: Numbers, heads: Numbers) -> Times:
+        """Return the bytes of messages in the segments of their cursors."""
+        whole = self.messages.nbytes[number]
+        if self.segments == 1:
+            return whole
+        return np.clip(whole - self.segment[heads] * self.piece, 0, self.piece)
+
+    def share(self) -> None:
+        """Share the links anew among all whose bytes flow."""
+        flows = np.flatnonzero(self.flowing)
+        if len(flows):
+            self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
+            rates = _fair(self.ways[flows], self.alone[flows], self.speeds)
+            self.rate[flows] = rates
+            self.end[flows] = self.now + np.maximum(self.left[flows], 0) / rates
+        self.flowed = self.now
+        self.changed = False
+
+    def finish_until(self, limit: float) -> None:
+        """End everything that ends by the time `limit`, and let the cursors go on."""
+        sources = np.flatnonzero(self.end <= limit)
+        folded = self.folding <= limit
+        ends = self.end[sources]
+        self.now = max(ends.max(initial=0.0), self.folding[folded].max(initial=0.0))
+        touched: list[Numbers] = []
+        by: list[Numbers] = []
+        if folded.any():
+            touched.append(self.folding_of[folded])
+            if self.record:
+                by.append(self.folding_by[folded])
+                self.folding_by = self.folding_by[~folded]
+            self.folding, self.folding_of = self.folding[~folded], self.folding_of[~folded]
+        if self.shared and len(sources):
+            flowing = self.latent[sources]
+            if flowing.any():
+                begin = sources[flowing]
+                self.settle()
+                self.latent[begin] = False
+                self.flowing[begin] = True
+                self.rate[begin] = 0.0
+                self.end[begin] = np.inf
+                sources = sources[~flowing]
+            if self.flowing[sources].any():
+                self.settle()
+                self.flowing[sources] = False
+        if len(sources):
+            self.arrive(sources, touched, by)
+        if not touched:
+            return
+        cursors = np.concatenate(touched)
+        np.subtract.at(self.waiting, cursors, 1)
+        if self.record:
+            causes = np.full(len(self.rank), -1)
+            causes[cursors] = np.concatenate(by)
+        self.touched[cursors] = True
+        cursors = np.flatnonzero(self.touched)
+        self.touched[cursors] = False
+        cursors = cursors[self.waiting[cursors] == 0]
+        self.advance(cursors, causes[cursors] if self.record else None)
+
+    def settle(self) -> None:
+        """Count the bytes that have flowed since the links were shared last."""
+        flows = np.flatnonzero(self.flowing)
+        self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
+        self.flowed = self.now
+        self.changed = True
+
+    def arrive(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
+        """End messages: free their ports, and fold what is to be folded."""
+        number, heads, target = self.message[sources], self.cursor[sources], self.target[sources]
+        takers = heads - sources + target
+        self.end[sources] = np.inf
+        self.out_busy[sources] = False
+        self.in_busy[target] = False
+        fold = self.messages.fold[number]
+        if self.record:
+            instance = number * self.segments + self.segment[heads]
+            self.ends[instance] = self.now
+            self.folds[instance] = self.now
+            self.out_free[sources] = self.in_free[target] = self.now
+            self.out_by[sources] = self.in_by[target] = instance
+        if fold.any():
+            nbytes = self.bytes_of(number, heads)[fold]
+            seconds = nbytes * self.topology.gamma(nbytes)
+            if seconds.any():
+                done = np.maximum(self.fold_free[target[fold]], self.now) + seconds
+                self.fold_free[target[fold]] = done
+                self.folding = np.concatenate([self.folding, done])
+                self.folding_of = np.concatenate([self.folding_of, takers[fold]])
+                if self.record:
+                    self.folds[instance[fold]] = done
+                    self.folding_by = np.concatenate([self.folding_by, instance[fold]])
+                takers = takers[~fold]
+                if self.record:
+                    by.append(instance[~fold])
+                    by.append(instance)
+                touched += [takers, heads]
+                return
+        touched += [takers, heads]
+        if self.record:
+            by += [instance, instance]
+
+    def transfers(self) -> list[Transfer]:
+        """Return what was recorded, in order of start."""
+        if not self.record:
+            return []
+        order = np.lexsort((np.arange(len(self.starts)), self.starts))
+        return [self.transfer(int(k)) for k in order]
+
+    def transfer(self, instance: int) -> Transfer:
+        """Return one message that was recorded."""
+        number, segment = divmod(instance, self.segments)
+        nbytes = float(self.messages.nbytes[number])
+        if self.segments > 1:
+            nbytes = min(max(nbytes - segment * self.piece, 0.0), float(self.piece))
+        return Transfer(
+            int(self.senders[number]),
+            int(self.messages.target[number]),
+            int(self.due[instance]),
+            segment,
+            nbytes,
+            float(self.starts[instance]),
+            float(self.ends[instance]),
+            float(self.folds[instance]),
+        )
+
+    def critical_path(self) -> list[Transfer]:
+        """Return the messages that the last rank waited for, one because of the other."""
+        if not self.record:
+            return []
+        last = int(self.finish.argmax())
+        own = np.flatnonzero(self.rank == last)
+        instance = int(self.entered_by[own[self.entered[own].argmax()]])
+        path = []
+        while instance >= 0:
+            path.append(self.transfer(instance))
+            instance = int(self.causes[instance])
+        return path[::-1]
+
+
+def _collide(ranks: Numbers, p: int) -> bool:
+    """Say whether a rank is there twice."""
+    return bool(np.bincount(ranks, minlength=p).max() > 1)
+
+
+def _greedy(source: Numbers, target: Numbers, p: int) -> Numbers:
+    """Return the places of the messages that start, if one after the other takes what is free.
+
+    A message that is the first of its sender and of its receiver goes before all that could be in
+    its way; it takes both, and the next ones of each are out.
+    """
+    chosen = []
+    places = np.arange(len(source))
+    while len(places):
+        first = np.full((2, p), len(source))
+        np.minimum.at(first[0], source[places], places)
+        np.minimum.at(first[1], target[places], places)
+        wins = (first[0, source[places]] == places) & (first[1, target[places]] == places)
+        chosen.append(places[wins])
+        taken = np.zeros((2, p), bool)
+        taken[0, source[places[wins]]] = True
+        taken[1, target[places[wins]]] = True
+        places = places[~(taken[0, source[places]] | taken[1, target[places]])]
+    return np.concatenate(chosen)
+
+
+def _fair(ways: Numbers, alone: Times, speeds: Times) -> Times:
+    """Return the max-min fair rates of flows, in bytes per second.
+
+    Parameters
+    ----------
+    ways : (flows, width) array
+        Links that each crosses, -1 for none.
+    alone : array
+        How fast each can be by itself.
+    speeds : array
+        Bytes per second of each link.
+    """
+    rates = np.zeros(len(ways))
+    used = ways >= 0
+    links = np.where(used, ways, len(speeds))
+    free = np.append(speeds, np.inf)
+    rising = np.ones(len(ways), bool)
+    while rising.any():
+        load = np.bincount(links[rising].reshape(-1), minlength=len(free))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(load > 0, free / np.maximum(load, 1), np.inf)
+        part[-1] = np.inf
+        level = np.minimum(part[links].min(axis=1, initial=np.inf), alone)
+        least = level[rising].min()
+        full = rising & (level <= least * (1 + INSTANT))
+        rates[full] = level[full]
+        taken = np.bincount(
+            links[full].reshape(-1),
+            np.broadcast_to(level[full, None], links[full].shape).reshape(-1),
+            minlength=len(free),
+        )
+        taken[-1] = 0.0
+        free = np.maximum(free - taken, 0.0)
+        rising &= ~full
+    return rates
