@@ -1,7 +1,7 @@
 """Write the tables of the manual and of README.md from the runs in `results`.
 
-``python benchmarks/tables.py`` puts them between the marks in ``docs/background/beside_mpi.md`` and
-``README.md``; a test holds the files against it.
+``python benchmarks/tables.py`` puts them between the marks in the pages below; a test holds the
+files against it.
 """
 
 import json
@@ -9,10 +9,17 @@ import re
 from pathlib import Path
 
 from collectives.cli import state, summary
+from collectives.select import measured
+from collectives.words import size_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("docs/background/beside_mpi.md", "README.md")
+PAGES = (
+    "README.md",
+    "docs/background/beside_mpi.md",
+    "docs/background/which.md",
+    "docs/howto/simulate.md",
+)
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
 
 # The files of each part of the page, with what is said of an MPI beside its name.
@@ -74,6 +81,43 @@ def time_tables(name):
     yield ""
 
 
+def choices(family):
+    """Yield the table of what was measured to be the fastest, from the table of the library."""
+    table = measured()
+    said = table["measured"][family]
+    yield f"`{said['command']}`; {said['library']}, {said['machine']}, {said['date']}."
+    found = table["tables"][family]
+    sizes = sorted({p for rows in found.values() for p in rows}, key=int)
+    yield ""
+    yield f"| collective | {' | '.join(f'{p} ranks' for p in sizes)} |"
+    yield "|---" * (len(sizes) + 1) + "|"
+    for collective, rows in found.items():
+        cells = [", ".join(spans(rows[p])) if p in rows else "" for p in sizes]
+        yield f"| {collective} | {' | '.join(cells)} |"
+    yield ""
+
+
+def spans(rows):
+    """Yield which algorithm is chosen up to which size, whatever its segments."""
+    for k, (limit, name, _) in enumerate(rows):
+        if k + 1 < len(rows) and rows[k + 1][1] == name:
+            continue
+        yield f"`{name}`" if limit is None else f"`{name}` to {size_text(limit + 1)}"
+
+
+def scale():
+    """Yield the table of what simulations cost."""
+    document = run_of("scale")
+    yield "| algorithm | machine | messages | s | GB |"
+    yield "|---" * 5 + "|"
+    for row in document["rows"]:
+        yield (
+            f"| {row['collective']} {row['algorithm']} | `{row['machine']}` | "
+            f"{row['messages']:,} | {row['seconds']:.2f} | {row['bytes'] / 1e9:.2f} |"
+        )
+    yield ""
+
+
 def for_readme():
     """Yield the table of README.md: allreduce of two ranks."""
     peers = {"MPICH": "mpich-2", "Open MPI": "openmpi-2", "Intel MPI": "impi-2"}
@@ -109,6 +153,10 @@ def filled(text):
     for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
         if part == "readme":
             lines = list(for_readme())
+        elif part == "scale":
+            lines = list(scale())
+        elif part.startswith("measured "):
+            lines = list(choices(part.removeprefix("measured ")))
         elif part in TIMES:
             lines = list(time_tables(TIMES[part]))
         else:

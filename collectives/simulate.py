@@ -235,13 +235,10 @@ def simulate(
         messages,
         topology,
         segments,
-        -(-longest // segments),
         window,
         total <= RECORDED if record is None else record,
     )
     run.run(row.title(p, root))
-    sent = np.zeros(p)
-    np.add.at(sent, messages.senders(), messages.nbytes)
     return Simulation(
         row,
         nbytes,
@@ -252,7 +249,7 @@ def simulate(
         run.finish,
         run.rounds,
         total,
-        sent,
+        run.sent_bytes,
         dict(zip(topology.names, run.carried.tolist(), strict=True)),
         run.transfers(),
         run.critical_path(),
@@ -271,13 +268,12 @@ class _Run:
         messages: Traffic,
         topology: Topology,
         segments: int,
-        piece: int,
         window: int,
         record: bool,
     ) -> None:
         p = topology.p
         self.messages, self.topology = messages, topology
-        self.segments, self.piece, self.window = segments, piece, min(window, segments)
+        self.segments, self.window = segments, min(window, segments)
         self.record, self.p = record, p
         self.now = topology.call
         # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
@@ -304,9 +300,7 @@ class _Run:
         # Of what crosses links: whether bytes flow, how many are left, how fast, over which links.
         self.shared = len(topology.names) > 0
         if self.shared:
-            some = topology.route(np.zeros(1, np.int64), np.full(1, p - 1)) if p > 1 else None
-            width = some.shape[1] if some is not None else 0
-            self.ways = np.full((p, width), -1)
+            self.ways = np.full((p, 1), -1)
             self.latent = np.zeros(p, bool)
             self.flowing = np.zeros(p, bool)
             self.left = np.zeros(p)
@@ -316,6 +310,7 @@ class _Run:
             self.changed = False
             self.flowed = self.now
         self.carried = np.zeros(len(topology.names))
+        self.sent_bytes = np.zeros(p)
         # Folding: when the unit of each rank is free, and what is being folded.
         self.fold_free = np.zeros(p)
         self.folding = np.empty(0)
@@ -432,6 +427,7 @@ class _Run:
         nbytes = self.bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)
+        self.sent_bytes[source] += nbytes
         if self.record:
             instance = number * self.segments + self.segment[heads]
             self.starts[instance] = self.now
@@ -460,7 +456,12 @@ class _Run:
             return
         ways = self.topology.route(source, target)
         crosses = (ways >= 0).any(axis=1) & (nbytes > 0)
-        self.ways[source] = ways
+        width = ways.shape[1]
+        if width > self.ways.shape[1]:
+            wider = ((0, 0), (0, width - self.ways.shape[1]))
+            self.ways = np.pad(self.ways, wider, constant_values=-1)
+        self.ways[source] = -1
+        self.ways[source, :width] = ways
         self.latent[source] = crosses
         self.left[source] = nbytes
         self.alone[source] = 1.0 / np.maximum(beta, NOTHING)
@@ -472,9 +473,11 @@ class _Run:
     def bytes_of(self, number: Numbers, heads: Numbers) -> Times:
         """Return the bytes of messages in the segments of their cursors."""
         whole = self.messages.nbytes[number]
-        if self.segments == 1:
-            return whole
-        return np.clip(whole - self.segment[heads] * self.piece, 0, self.piece)
+        return whole if self.segments == 1 else self.piece(whole, self.segment[heads])
+
+    def piece(self, whole: Any, segment: Any) -> Any:
+        """Return the bytes of a segment of blocks, cut as the executor cuts them."""
+        return whole * (segment + 1) // self.segments - whole * segment // self.segments
 
     def share(self) -> None:
         """Share the links anew among all whose bytes flow."""
@@ -544,32 +547,24 @@ class _Run:
         self.out_busy[sources] = False
         self.in_busy[target] = False
         fold = self.messages.fold[number]
+        later = np.zeros(len(sources), bool)
+        if fold.any():
+            nbytes = self.bytes_of(number, heads)
+            seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
+            done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
+            later = done > self.now
+            self.fold_free[target[later]] = done[later]
+            self.folding = np.concatenate([self.folding, done[later]])
+            self.folding_of = np.concatenate([self.folding_of, takers[later]])
+        touched += [takers[~later], heads]
         if self.record:
             instance = number * self.segments + self.segment[heads]
             self.ends[instance] = self.now
-            self.folds[instance] = self.now
+            self.folds[instance] = done if fold.any() else self.now
             self.out_free[sources] = self.in_free[target] = self.now
             self.out_by[sources] = self.in_by[target] = instance
-        if fold.any():
-            nbytes = self.bytes_of(number, heads)[fold]
-            seconds = nbytes * self.topology.gamma(nbytes)
-            if seconds.any():
-                done = np.maximum(self.fold_free[target[fold]], self.now) + seconds
-                self.fold_free[target[fold]] = done
-                self.folding = np.concatenate([self.folding, done])
-                self.folding_of = np.concatenate([self.folding_of, takers[fold]])
-                if self.record:
-                    self.folds[instance[fold]] = done
-                    self.folding_by = np.concatenate([self.folding_by, instance[fold]])
-                takers = takers[~fold]
-                if self.record:
-                    by.append(instance[~fold])
-                    by.append(instance)
-                touched += [takers, heads]
-                return
-        touched += [takers, heads]
-        if self.record:
-            by += [instance, instance]
+            self.folding_by = np.concatenate([self.folding_by, instance[later]])
+            by += [instance[~later], instance]
 
     def transfers(self) -> list[Transfer]:
         """Return what was recorded, in order of start."""
@@ -581,9 +576,7 @@ class _Run:
     def transfer(self, instance: int) -> Transfer:
         """Return one message that was recorded."""
         number, segment = divmod(instance, self.segments)
-        nbytes = float(self.messages.nbytes[number])
-        if self.segments > 1:
-            nbytes = min(max(nbytes - segment * self.piece, 0.0), float(self.piece))
+        nbytes = float(self.piece(self.messages.nbytes[number], segment))
         return Transfer(
             int(self.senders[number]),
             int(self.messages.target[number]),

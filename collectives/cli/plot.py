@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.errors import ArgumentError
 
-__all__ = ["check", "plot"]
+__all__ = ["check", "plot", "short"]
 
 MARKS = "osD^v<>pPXh*"
 COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are broken
@@ -70,7 +70,7 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
             if max(ticks) > 0:
                 panel.set_xscale("log", base=2)
                 panel.set_xticks(ticks[:: -(-len(ticks) // 10)])
-                panel.xaxis.set_major_formatter(lambda value, _: _short(value))
+                panel.xaxis.set_major_formatter(lambda value, _: short(value))
             panel.minorticks_off()
             panel.set_xlabel("message (bytes)")
             panel.grid(alpha=0.3)
@@ -97,7 +97,8 @@ def _limit(left: Any, right: Any, rows: list[dict[str, Any]]) -> None:
         right.plot(list(large), speeds, marker=".", **style)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Write bytes as on an axis: ``64K``. Local."""
     for unit in ("", "K", "M"):
         if value < 1024:
             return f"{value:.4g}{unit}"

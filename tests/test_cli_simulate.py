@@ -1,0 +1,168 @@
+"""``collectives simulate``: tables, maps, pictures, machines as text, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collectives.cli import machine, main
+from collectives.errors import ArgumentError
+from collectives.simulate import simulate
+from collectives.topology import FatTree, Flat, Hosts, Torus
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*words: str) -> int:
+    return main(["simulate", *words])
+
+
+def test_one_run_is_printed_in_full(capsys: Capture) -> None:
+    assert run("tree", "-p", "4", "-b", "4K", "--topology", "flat,alpha=1us,beta=1GB/s") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("allreduce 'tree' on 4 ranks, 4 KiB on Flat(4, alpha=1e-06, beta=1e-09")
+    assert "longest   4 messages: 3>2 2>0 0>2 0>1" in text
+
+
+def test_table_has_a_star_at_the_fastest(capsys: Capture) -> None:
+    assert run("ring,tree", "-p", "8", "-b", "1K,1M") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "allreduce on 8 ranks, simulated on flat"
+    assert lines[1].split() == ["bytes", "ring", "tree"]
+    assert lines[2].endswith("us*")
+    assert "*" not in lines[2][:-1]
+    assert "us* " in lines[3]  # 1 MiB: the ring
+    assert lines[4].startswith("tree up to ")
+    assert lines[4].endswith(" KiB, ring beyond")
+
+
+def test_map_has_a_letter_for_each_winner(capsys: Capture) -> None:
+    assert run("ring,butterfly", "-p", "4..16", "-b", "1K..16M", "--topology", "hosts=4") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "allreduce, simulated on hosts=4: the fastest"
+    assert lines[1].split() == [*(f"{1 << k}K" for k in range(10)), "1M", "2M", "4M", "8M", "16M"]
+    for p, line in zip((4, 8, 16), lines[2:5], strict=True):
+        assert line.startswith(f"p = {p:2}")
+        marks = line.split()[3:]
+        assert marks == sorted(marks)
+        assert set(marks) == {"b", "r"}
+    assert lines[5] == "r ring   b butterfly"
+
+
+def test_sizes_on_a_line_are_not_simulated_and_right(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "times.json"
+    words = ("halving_doubling,ring", "-p", "8,12", "-b", "1K..64M", "--topology", "hosts=4")
+    assert run(*words, "--json", str(path)) == 0
+    capsys.readouterr()
+    found = json.loads(path.read_text())
+    assert found["bytes"] == [1 << k for k in range(10, 27)]
+    for p in (8, 12):
+        _, make = machine.machine("hosts=4")
+        for name in ("halving_doubling", "ring"):
+            for size, time in zip(found["bytes"], found["seconds"][str(p)][name], strict=True):
+                exact = simulate("allreduce", name, size, make(p)).time
+                assert time == pytest.approx(exact, rel=2e-3)
+
+
+def test_what_cannot_run_is_left_out_and_named(capsys: Capture) -> None:
+    assert run("ring", "-p", "4..32", "-b", "1K", "--topology", "hosts=2x4") == 0
+    text = capsys.readouterr().out
+    assert "left out: 2 hosts of 4 have no 16 ranks" in text
+    assert "left out: 2 hosts of 4 have no 32 ranks" in text
+    assert run("ring,tree", "-p", "8,16", "-b", "1K", "--limit", "100") == 0
+    text = capsys.readouterr().out
+    assert "left out: allreduce 'ring' on 8 ranks, more than 100 messages" in text
+    assert "tree wins" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("foo",), "there is no algorithm 'foo'"),
+        (("ring,broadcast/tree",), "algorithms of one collective can be compared"),
+        (("ring", "--topology", "ball"), "--topology 'ball' is not one of flat, hosts, fattree"),
+        (("ring", "--topology", "hosts=3"), "8 ranks do not fill hosts of 3"),
+        (("ring", "--topology", "hosts=1x2x4"), "hosts by ranks on each"),
+        (("ring", "--topology", "flat=8"), "flat takes no size"),
+        (("ring", "--topology", "flat,alpha"), "'alpha' is not an option such as alpha=1us"),
+        (("ring", "--topology", "flat,alpha=soon"), "'soon' is not a time such as 1us"),
+        (("ring", "--topology", "flat,beta=7kg"), "'7kg' is not a speed such as 12.5GB/s"),
+        (("ring", "--topology", "flat,beta=0GB/s"), "a speed of '0GB/s' would never end"),
+        (("ring", "--topology", "flat,hop=1us"), "flat has no option 'hop'"),
+        (("ring", "--topology", "torus=2x2"), "a torus of 2x2 has 4 ranks, not 8"),
+        (("ring", "--topology", "hosts=0"), "not a whole number of at least 1"),
+        (("broadcast/tree", "--root", "9"), "root is 9, and must be in 0..7"),
+        (("ring", "-p", "2,4", "--json", "/nowhere/x"), "--json /nowhere/x"),
+    ],
+)
+def test_refusals(words: tuple[str, ...], text: str, capsys: Capture) -> None:
+    assert run(*words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_spans_are_refused_that_do_not_rise(capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        run("ring", "-p", "8..2")
+    assert "'8..2' does not rise from above 0" in capsys.readouterr().err
+
+
+def test_machines_as_text() -> None:
+    def made(text: str, p: int) -> object:
+        return machine.machine(text)[1](p)
+
+    flat = made("flat, alpha=2us, beta=10Gbit/s, gamma=5GB/s", 3)
+    assert isinstance(flat, Flat)
+    exact = simulate("allreduce", "ring", 3000, Flat(3, 2e-6, 0.8e-9, 0.2e-9)).time
+    assert simulate("allreduce", "ring", 3000, flat).time == pytest.approx(exact, rel=1e-12)
+    hosts = made("hosts=4,inside_alpha=100ns,inside_beta=20GB/s,memory=40GB/s", 8)
+    assert isinstance(hosts, Hosts)
+    assert (hosts.hosts, hosts.ranks) == (2, 4)
+    assert ("memory", 1) in hosts.names
+    small = made("hosts=8", 4)  # a job that does not fill its host
+    assert isinstance(small, Hosts)
+    assert (small.hosts, small.ranks) == (1, 4)
+    tree = made("fattree=2,per_switch=2,oversubscription=4", 8)
+    assert isinstance(tree, FatTree)
+    assert ("up", 1) in tree.names
+    torus = made("torus", 24)
+    assert isinstance(torus, Torus)
+    assert torus.shape == (2, 3, 4)
+    assert made("torus=3x2,hop=10ns", 6).shape == (3, 2)  # type: ignore[attr-defined]
+
+
+def test_units() -> None:
+    assert machine.seconds("200ns") == pytest.approx(2e-7)
+    assert machine.seconds("1e-6") == 1e-6
+    assert machine.rate("100Gbit/s") == pytest.approx(0.08e-9)
+    assert machine.rate("0.08ns") == pytest.approx(0.08e-9)
+    with pytest.raises(ArgumentError):
+        machine.rate("1..2GB/s")
+
+
+@pytest.mark.parametrize("words", [("-p", "4..16", "-b", "1K..1M"), ("-p", "6", "-b", "1K..1M")])
+def test_pictures(words: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "who.svg"
+    assert run("ring,butterfly,halving_doubling", *words, "--plot", str(path)) == 0
+    assert f"The picture is in {path}" in capsys.readouterr().out
+    assert path.read_text().count("<path") > 10
+
+
+def test_a_file_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from collectives.algorithms import Exchange, algorithm\n"
+        "@algorithm('broadcast', name='in_a_row', replace=True)\n"
+        "def in_a_row(r, p, root):\n"
+        "    'The root sends to one rank after the other.'\n"
+        "    for q in range(p):\n"
+        "        if r == root and q != root:\n"
+        "            yield Exchange(send=(q, 0))\n"
+        "        elif r == q != root:\n"
+        "            yield Exchange(recv=(root, 0))\n"
+    )
+    words = ("broadcast/in_a_row,tree", "-p", "16", "-b", "1M", "--load", str(path))
+    assert run(*words) == 0
+    assert "tree wins" in capsys.readouterr().out
