@@ -1,0 +1,361 @@
+"""Measure how good the model is: its parameters, and the times that it should predict.
+
+Run it under the MPI that is to be measured, once for each number of ranks, on a quiet machine::
+
+    mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/simulation-mpich.json
+
+It replaces the runs of that number of ranks in the file and leaves the others. Both transports are
+measured: shared memory, and the MPI between the ranks of a host.
+
+The machine may change while it is measured: so parameters are measured anew before each collective,
+and predict the times of that one.
+
+Parameters come from small measurements only, never from the collectives that are predicted: calls
+of one rank, copies and folds, and pairs of ranks that pass a block to and fro (`passing`).
+
+All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
+long as the last of them says. With more ranks than cores, ranks give way while they wait for that
+time. What counts is the time below which a tenth of the tries lie, and of some passes over everything
+the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simulation
+from mpi4py import MPI
+
+import collectives as cc
+from collectives import _core, algorithms, binding, select
+from collectives.algorithms import Exchange
+from collectives.cli import arguments, report, state
+from collectives.cli.operations import OPERATIONS, Arrays
+from collectives.spec import COLLECTIVES
+
+BUDGET = 0.02  # seconds for the shots of one point
+FEWEST, MOST = 3, 200  # shots
+SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
+PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
+ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
+PATTERNS = ("hops", "swaps")
+LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
+TURNS = 5
+TRIES = 4
+
+
+def passing(name: str, pairs: int, both: bool) -> None:
+    """Register an allgather in which pairs pass their blocks to and fro `k` times before it.
+
+    Parameters
+    ----------
+    name : str
+    pairs : int
+        How many pairs do so: ranks 0 and 1, 2 and 3, ...
+    both : bool
+        Whether both blocks go at once, or that of the first rank alone.
+    """
+
+    @algorithms.algorithm("allgather", name=name, parameters={"k": 2})
+    def generate(r, p, k):
+        "Pairs pass blocks to and fro before an allgather."
+        other, mine, theirs = r ^ 1, r, r ^ 1
+        first = r & ~1
+        for turn in range(k if other < p and r < 2 * pairs else 0):
+            if both:
+                yield Exchange(send=(other, mine), recv=(other, theirs))
+                mine, theirs = theirs, mine
+            elif (r + turn) % 2 == 0:
+                yield Exchange(send=(other, first))
+            else:
+                yield Exchange(recv=(other, first))
+        peers = [s for s in range(p) if s != r]
+        yield Exchange(send=[(s, r) for s in peers], recv=[(s, s) for s in peers])
+
+
+def quiet(times: Iterable[float]) -> float:
+    """Return the time below which a tenth of them lie: most of what is slower is so by chance."""
+    ascending = sorted(times)
+    return ascending[len(ascending) // 10]
+
+
+class Clock:
+    """Calls that all ranks begin at one time. Collective."""
+
+    def __init__(self, mpi: Any, crowded: bool) -> None:
+        self.mpi, self.crowded = mpi, crowded
+        self.rest = 400e-6 if crowded else 20e-6  # seconds between two shots, at least
+
+    def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
+        """Return for each shot the seconds of each rank."""
+        begin = self.mpi.bcast(time.perf_counter()) + 1e-3
+        ends = []
+        for shot in range(number):
+            at = begin + shot * window
+            while (left := at - time.perf_counter()) > 0:
+                if self.crowded:
+                    if left > 200e-6:
+                        time.sleep(left - 150e-6)
+                    else:
+                        os.sched_yield()
+            call()
+            ends.append(time.perf_counter() - at)
+        everybody = self.mpi.allgather(ends)
+        shots = [list(each) for each in zip(*everybody, strict=True)]
+        # A shot that begins late, as the one before has taken too long, says nothing.
+        return [
+            each
+            for shot, each in enumerate(shots)
+            if shot == 0 or max(shots[shot - 1]) < window
+        ]
+
+    def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:
+        """Return the seconds of each rank, and behind them those of the last one."""
+        for _ in range(warm):
+            call()
+        self.mpi.Barrier()
+        start = time.perf_counter()
+        call()
+        seconds = self.mpi.allreduce(time.perf_counter() - start, op=MPI.MAX)
+        for _ in range(TRIES):
+            window = 2 * seconds + self.rest
+            number = max(FEWEST, min(MOST, int(BUDGET / window)))
+            shots = self.shots(call, number, window)
+            before, seconds = seconds, quiet(map(max, shots))
+            # Shots that are far apart, or too near, are not what was wanted.
+            if len(shots) >= number / 2 and seconds > before / 3:
+                break
+        return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
+
+
+@contextmanager
+def environment(**wanted: str) -> Iterator[None]:
+    """Set variables while this lasts."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def rest(mpi: Any) -> None:
+    """Wait for all ranks without keeping a core from those that are at work."""
+    request = mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of one of many calls."""
+    call()
+    start = time.perf_counter()
+    call()
+    number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
+    times = []
+    for _ in range(TURNS):
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        times.append((time.perf_counter() - start) / number)
+    return min(times)
+
+
+def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
+    """Return seconds of copies and folds: rows of bytes, with one core at work, and with all."""
+    rank, p = mpi.Get_rank(), mpi.Get_size()
+    add = cc.SUM.code
+    nothing = np.zeros(1, np.float32)
+    empty = timed(lambda: np.copyto(nothing, nothing))
+    idle = timed(partial(_core.fold, add, nothing, nothing, nothing))
+    rows: dict[str, list[list[float]]] = {"copy": [], "fold": []}
+    for nbytes in ARRAYS:
+        a, b, c = (np.ones(nbytes // 4, np.float32) for _ in range(3))
+        copies = (
+            (partial(np.copyto, c, a), empty),
+            (partial(_core.stream_copy, c.view(np.uint8), a.view(np.uint8)), empty),
+        )
+        folds = ((partial(_core.fold, add, c, a, b), idle),)
+        for name, calls in (("copy", copies), ("fold", folds)):
+            row = [float(nbytes)]
+            for workers in (1, min(p, cores)):
+                mpi.Barrier()
+                seconds = None
+                if rank < workers:
+                    seconds = min(timed(call) - other for call, other in calls)
+                rest(mpi)
+                told = [each for each in mpi.allgather(seconds) if each is not None]
+                row.append(max(told))
+            rows[name].append(row)
+    return rows
+
+
+def passed(
+    comm: cc.Communicator, clock: Clock, name: str, sizes: tuple[int, ...]
+) -> list[list[float]]:
+    """Return rows of bytes, two numbers of times that a block of so many is passed, and the seconds
+    of each.
+    """
+    rows = []
+    for nbytes in sizes:
+        x = np.ones(max(1, nbytes // 4), np.float32)
+        out = np.empty(comm.size * x.size, np.float32)
+        # Lanes have less room where more is published.
+        few, many = (SHORT, LONG) if nbytes <= 64 << 10 else (SHORT, SHORT + 2)
+        row = [float(nbytes), few, many]
+        for k in (few, many):
+            call = partial(comm.allgather, x, out, algorithm=f"{name}:{k}")
+            row.append(clock.seconds(call)[-1])
+        rows.append(row)
+    return rows
+
+
+def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> list[list[float]]:
+    """Return rows of bytes, and the seconds of a rank that publishes so many and does not wait."""
+    rows = []
+    for nbytes in sizes:
+        x = np.ones(max(1, nbytes // 4), np.float32)
+        out = x if comm.rank == 0 else np.empty_like(x)
+        call = partial(comm.broadcast, x if comm.rank == 0 else out, out, algorithm="flat")
+        rows.append([float(nbytes), clock.seconds(call)[0]])
+    return rows
+
+
+def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured of shared memory beside copies. Collective."""
+    mpi, p = comm.mpi, comm.size
+    facts: dict[str, Any] = {"round_trip": state.round_trip(comm, mpi)}
+    workers = min(p, cores) // 2 * 2 or 2
+    with environment(COLLECTIVES_SEGMENT="0"):
+        few = comm.split(0 if comm.rank < workers else None)
+        if few is not None:
+            clock = Clock(few.mpi, workers > cores)
+            facts["hops"] = passed(few, clock, "hops", PASSED[:-1])
+            facts["swaps"] = passed(few, clock, "swaps", PASSED[:-1])
+            facts["published"] = published(few, clock, PASSED[:-1])
+        rest(mpi)
+        facts = mpi.bcast(facts)
+        if p > cores:
+            whole = comm.dup()
+            facts["turns"] = passed(whole, Clock(mpi, True), "swaps", (8,))
+    return facts
+
+
+def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return the seconds of messages between ranks that pass blocks, all at once. Collective."""
+    clock = Clock(comm.mpi, comm.size > cores)
+    with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
+        whole = comm.dup()
+        facts = {name: passed(whole, clock, name, PASSED) for name in ("swaps", "hops")}
+    return {**facts, "published": published(comm, clock, PASSED[:1])}
+
+
+def points(comm: cc.Communicator, collective: str, sizes: list[int]) -> list[dict[str, Any]]:
+    """Return the measured time of every algorithm at every size. Collective."""
+    p, rank = comm.size, comm.rank
+    clock = Clock(comm.mpi, p > comm._cores)
+    operation = OPERATIONS[collective]
+    names = [name for name in arguments.chosen("all", collective, p)[0] if name not in PATTERNS]
+    rows = []
+    for wanted in sizes if operation.moves else [0]:
+        count = operation.elements(wanted // 4, p)
+        nbytes = 4 * count if operation.moves else 1
+        parts = operation.contract.inputs(rank, p, 0)
+        length = sum(size for _, _, size in operation.pieces(parts, count, p))
+        arrays = Arrays(operation, count, p, rank, 0, cc.SUM, np.ones(length, np.float32))
+        for name in names:
+            decision = select.decide(collective, name, p=p, nbytes=nbytes, family=comm.transport)
+            learned = comm.transport == "shm" and nbytes * p >= LEARNED
+            seconds = clock.seconds(arrays.ours(comm, name), 6 if learned else 2)[-1]
+            rows.append(
+                {
+                    "algorithm": name,
+                    "nbytes": nbytes,
+                    "segment": decision.segment,
+                    "measured": seconds,
+                }
+            )
+    return rows
+
+
+def least(one: Any, other: Any) -> Any:
+    """Return the lesser of two passes, in each time of which disturbances are more or less."""
+    if isinstance(one, dict):
+        return {key: least(one[key], other[key]) for key in one}
+    if isinstance(one, list):
+        return [least(*each) for each in zip(one, other, strict=True)]
+    return min(one, other) if isinstance(one, float) else one
+
+
+def main() -> None:
+    """Measure, predict, and write what came out on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--collectives", type=arguments.operations, default=list(COLLECTIVES))
+    parser.add_argument("--begin", type=arguments.nbytes, default=8, help="smallest, bytes")
+    parser.add_argument("--end", type=arguments.nbytes, default=16 << 20, help="largest, bytes")
+    parser.add_argument("--factor", type=int, default=8, help="between sizes")
+    parser.add_argument("--repeat", type=int, default=2, help="passes, of which the least counts")
+    options = parser.parse_args()
+    options.sizes = [options.begin]
+    while options.sizes[-1] * options.factor <= options.end:
+        options.sizes.append(options.sizes[-1] * options.factor)
+    began = time.monotonic()
+    comm = cc.Communicator(timeout=60)
+    with environment(COLLECTIVES_SHM="0"):
+        apart = cc.Communicator(timeout=60)
+    p, cores = comm.size, comm._cores
+    passing("hops", 1, both=False)
+    passing("swaps", p // 2, both=True)
+    runs: list[dict[str, Any]] = []
+    for collective in options.collectives:
+        passes: Any = None
+        for _ in range(options.repeat):
+            common: dict[str, Any] = {"p": p, "cores": cores}
+            common["lane"] = comm._segment.lane_bytes if comm._segment else 0
+            common.update(memory(comm.mpi, cores))
+            made = []
+            for each in (comm, apart):
+                facts = (shared_facts if each._segment else message_facts)(each, cores)
+                rows = points(each, collective, options.sizes)
+                made.append({"facts": {**common, **facts}, "rows": rows})
+            passes = least(passes, made) if passes else made
+        for each, measured in zip((comm, apart), passes, strict=True):
+            place = {"ranks": p, "transport": each.transport, "collective": collective}
+            runs.append({**place, **measured})
+        if comm.rank == 0:
+            seconds = time.monotonic() - began
+            print(f"{collective} on {p} ranks, {seconds:.0f} s", file=sys.stderr, flush=True)
+    if comm.rank == 0:
+        document = json.loads(options.file.read_text()) if options.file.exists() else {"runs": []}
+        document["runs"] = [run for run in document["runs"] if run["ranks"] != p] + runs
+        document["mpi"] = binding.library_name(MPI)
+        document["host"] = report.host()
+        document["date"] = datetime.date.today().isoformat()
+        document["command"] = (
+            f"mpiexec -n RANKS python benchmarks/measure_simulation.py {options.file}"
+        )
+        simulation.predict(document)
+        options.file.write_text(json.dumps(document, indent=1) + "\n")
+        print(simulation.text(document, p))
+        print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
