@@ -14,8 +14,8 @@ Parameters come from small measurements only, never from the collectives that ar
 of one rank, copies and folds, and pairs of ranks that pass a block to and fro (`passing`).
 
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
-long as the last of them says. With more ranks than cores, ranks give way while they wait for that
-time. What counts is the time below which a tenth of the tries lie, and of some passes over everything
+long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
+other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts is the time below which a tenth of the tries lie, and of some passes over everything
 the least.
 """
 
@@ -28,7 +28,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ PATTERNS = ("hops", "swaps")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
 TURNS = 5
 TRIES = 4
+REST = 20e-6  # seconds between two shots, at least
+BLOCK = 2e-3  # seconds of calls back to back
 
 
 def passing(name: str, pairs: int, both: bool) -> None:
@@ -94,9 +96,8 @@ def quiet(times: Iterable[float]) -> float:
 class Clock:
     """Calls that all ranks begin at one time. Collective."""
 
-    def __init__(self, mpi: Any, crowded: bool) -> None:
-        self.mpi, self.crowded = mpi, crowded
-        self.rest = 400e-6 if crowded else 20e-6  # seconds between two shots, at least
+    def __init__(self, comm: cc.Communicator) -> None:
+        self.mpi = comm.mpi
 
     def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
         """Return for each shot the seconds of each rank."""
@@ -104,12 +105,8 @@ class Clock:
         ends = []
         for shot in range(number):
             at = begin + shot * window
-            while (left := at - time.perf_counter()) > 0:
-                if self.crowded:
-                    if left > 200e-6:
-                        time.sleep(left - 150e-6)
-                    else:
-                        os.sched_yield()
+            while time.perf_counter() < at:
+                pass
             call()
             ends.append(time.perf_counter() - at)
         everybody = self.mpi.allgather(ends)
@@ -130,7 +127,7 @@ class Clock:
         call()
         seconds = self.mpi.allreduce(time.perf_counter() - start, op=MPI.MAX)
         for _ in range(TRIES):
-            window = 2 * seconds + self.rest
+            window = 2 * seconds + REST
             number = max(FEWEST, min(MOST, int(BUDGET / window)))
             shots = self.shots(call, number, window)
             before, seconds = seconds, quiet(map(max, shots))
@@ -138,6 +135,40 @@ class Clock:
             if len(shots) >= number / 2 and seconds > before / 3:
                 break
         return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
+
+
+class Chain:
+    """Calls back to back, where ranks have to take turns and nobody can begin at a given time.
+    Collective.
+    """
+
+    def __init__(self, comm: cc.Communicator) -> None:
+        self.mpi, self.barrier = comm.mpi, comm.barrier
+
+    def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
+        """Return the seconds of one turn over some calls, that of the last rank."""
+        self.mpi.Barrier()
+        start = time.perf_counter()
+        for _ in range(number):
+            for call in calls:
+                call()
+        seconds = (time.perf_counter() - start) / number
+        return float(self.mpi.allreduce(seconds, op=MPI.MAX))
+
+    def seconds(
+        self, call: Callable[[], Any], warm: int = 2, runs_ahead: bool = False
+    ) -> list[float]:
+        """Return the seconds of a call; where a rank may run ahead, beside a barrier after it."""
+        for _ in range(warm):
+            call()
+        calls = [call, self.barrier] if runs_ahead else [call]
+        number = max(1, min(100, int(BLOCK / max(self.block(calls, 2), 1e-9))))
+        times, barriers = [], [0.0]
+        while not times or (len(times) < MOST and sum(times) * number < BUDGET):
+            times.append(self.block(calls, number))
+            if runs_ahead:
+                barriers.append(self.block([self.barrier], number))
+        return [quiet(times) - quiet(barriers[1:] or barriers)]
 
 
 @contextmanager
@@ -207,7 +238,7 @@ def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
 
 
 def passed(
-    comm: cc.Communicator, clock: Clock, name: str, sizes: tuple[int, ...]
+    comm: cc.Communicator, clock: Clock | Chain, name: str, sizes: tuple[int, ...]
 ) -> list[list[float]]:
     """Return rows of bytes, two numbers of times that a block of so many is passed, and the seconds
     of each.
@@ -237,39 +268,50 @@ def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> li
     return rows
 
 
-def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+def watch(comm: cc.Communicator) -> Clock | Chain:
+    """Return how calls of a communicator are timed."""
+    return Chain(comm) if comm.size > comm._cores else Clock(comm)
+
+
+def shared_facts(comm: cc.Communicator) -> dict[str, Any]:
     """Return what is measured of shared memory beside copies. Collective."""
     mpi, p = comm.mpi, comm.size
     facts: dict[str, Any] = {"round_trip": state.round_trip(comm, mpi)}
-    workers = min(p, cores) // 2 * 2 or 2
+    workers = max(2, min(p, comm._cores) // 2 * 2)
     with environment(COLLECTIVES_SEGMENT="0"):
         few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
-            clock = Clock(few.mpi, workers > cores)
+            clock = Clock(few)
             facts["hops"] = passed(few, clock, "hops", PASSED[:-1])
             facts["swaps"] = passed(few, clock, "swaps", PASSED[:-1])
             facts["published"] = published(few, clock, PASSED[:-1])
         rest(mpi)
         facts = mpi.bcast(facts)
-        if p > cores:
+        if p > comm._cores:
             whole = comm.dup()
-            facts["turns"] = passed(whole, Clock(mpi, True), "swaps", (8,))
+            facts["turns"] = passed(whole, watch(whole), "swaps", (8,))
     return facts
 
 
-def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+def message_facts(comm: cc.Communicator) -> dict[str, Any]:
     """Return the seconds of messages between ranks that pass blocks, all at once. Collective."""
-    clock = Clock(comm.mpi, comm.size > cores)
+    facts: dict[str, Any] = {}
     with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
+        few = comm.split(0 if comm.rank < 2 else None)
+        if few is not None:
+            facts["published"] = published(few, Clock(few), PASSED[:1])
+            facts["hops"] = passed(few, Clock(few), "hops", PASSED)
+        rest(comm.mpi)
+        facts = comm.mpi.bcast(facts)
         whole = comm.dup()
-        facts = {name: passed(whole, clock, name, PASSED) for name in ("swaps", "hops")}
-    return {**facts, "published": published(comm, clock, PASSED[:1])}
+        facts["swaps"] = passed(whole, watch(whole), "swaps", PASSED)
+    return facts
 
 
 def points(comm: cc.Communicator, collective: str, sizes: list[int]) -> list[dict[str, Any]]:
     """Return the measured time of every algorithm at every size. Collective."""
     p, rank = comm.size, comm.rank
-    clock = Clock(comm.mpi, p > comm._cores)
+    clock = watch(comm)
     operation = OPERATIONS[collective]
     names = [name for name in arguments.chosen("all", collective, p)[0] if name not in PATTERNS]
     rows = []
@@ -282,7 +324,11 @@ def points(comm: cc.Communicator, collective: str, sizes: list[int]) -> list[dic
         for name in names:
             decision = select.decide(collective, name, p=p, nbytes=nbytes, family=comm.transport)
             learned = comm.transport == "shm" and nbytes * p >= LEARNED
-            seconds = clock.seconds(arrays.ours(comm, name), 6 if learned else 2)[-1]
+            call, warm = arrays.ours(comm, name), 6 if learned else 2
+            if isinstance(clock, Clock):
+                seconds = clock.seconds(call, warm)[-1]
+            else:
+                seconds = clock.seconds(call, warm, operation.runs_ahead)[-1]
             rows.append(
                 {
                     "algorithm": name,
@@ -332,7 +378,7 @@ def main() -> None:
             common.update(memory(comm.mpi, cores))
             made = []
             for each in (comm, apart):
-                facts = (shared_facts if each._segment else message_facts)(each, cores)
+                facts = (shared_facts if each._segment else message_facts)(each)
                 rows = points(each, collective, options.sizes)
                 made.append({"facts": {**common, **facts}, "rows": rows})
             passes = least(passes, made) if passes else made

@@ -46,10 +46,10 @@ def shared_memory(facts: Facts) -> SharedMemory:
             max(fold - copy, LEAST * copy) / nbytes
             for copy, fold in zip(copies, folds, strict=True)
         ]
-        read.append((nbytes, *reads))
+        read.append((2 * nbytes, *reads))
         write.append(
             (
-                nbytes,
+                2 * nbytes,
                 *(
                     max(copy / nbytes - each, LEAST * copy / nbytes)
                     for copy, each in zip(copies, reads, strict=True)
@@ -87,7 +87,7 @@ def network(facts: Facts) -> Flat:
     beta = [(n, max(each, 1e-15)) for n, each in per_byte(swaps, alpha).items() if n > 64]
     crowd = facts["p"] / min(facts["p"], facts["cores"])
     gamma = [(row[0], crowd * row[2] / row[0]) for row in facts["fold"]]
-    return Flat(facts["p"], alpha, beta, gamma, call=facts["published"][0][1])
+    return Flat(facts["p"], alpha, beta, gamma, call=crowd * facts["published"][0][1])
 
 
 def predict(document: dict[str, Any]) -> None:

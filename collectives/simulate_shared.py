@@ -68,7 +68,7 @@ class SharedMemory:
     read, write, fetch, publish : float or rows of (bytes, alone, at once)
         Seconds for each byte that a step reads in (and folds), or writes to, memory of the rank, and
         that it reads of another rank's publication, or publishes. The bytes of the rows of `read`
-        and `write` are those of the rank's longer array; of `fetch` and `publish` those of the
+        and `write` are those of the rank's arrays, together; of `fetch` and `publish` those of the
         publication.
     lane : int
         Bytes that a rank has for what it publishes of one segment.
@@ -203,9 +203,11 @@ def steps_of(
     topology : SharedMemory
     """
     starts = _starts(plan, nbytes)
-    longest = max(starts[IN][-1], starts[OUT][-1])
+    # The array of a broadcast is one, where it is given and where it is wanted.
+    output = IN if starts[IN][-1] and plan.algorithm.collective.name == "broadcast" else OUT
+    arrays = starts[IN][-1] + (starts[OUT][-1] if output == OUT else 0.0)
     # Ranks that share a core go over their arrays in turns, and share its caches.
-    array = max(1.0, longest * plan.p / min(plan.p, topology.cores))
+    arrays = max(1.0, arrays * plan.p / min(plan.p, topology.cores))
     touched: set[tuple[int, int]] = set()
 
     def passed(of: Rate, n: float, space: int, first: int, count: int) -> tuple[float, float]:
@@ -214,7 +216,7 @@ def steps_of(
         known = space == TMP or cells <= touched
         touched.update(cells)
         # What was gone over in this segment before is still in the cache.
-        alone, at_once = rate(of, min(array, WINDOW * n) if known else array)
+        alone, at_once = rate(of, min(arrays, WINDOW * n) if known else arrays)
         return n * alone, n * at_once
 
     made = []
@@ -223,6 +225,7 @@ def steps_of(
         dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = steps[
             at : at + STEP_FIELDS
         ]
+        dst_space = output if dst_space == OUT else dst_space
         table = starts[home_space]
         n = (table[home + count] - table[home]) / segments
         times = [(topology.step, topology.step)]
@@ -231,6 +234,7 @@ def steps_of(
         sources = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
             space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
+            space = output if space == OUT else space
             sources.append((space, first))
             if space != SLOT:
                 times.append(passed(topology.read, n, space, first, count))
