@@ -219,6 +219,8 @@ def simulate(
         ("segment", segment, 0),
         ("window", window, 1),
     ):
+        if not isinstance(value, int | np.integer):
+            raise ArgumentError(f"{what} is {value!r}, and must be a whole number")
         if value < least:
             raise ArgumentError(f"{what} is {value}, and must be {least} or more")
     if not 0 <= root < p:

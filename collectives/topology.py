@@ -36,13 +36,14 @@ class _Table:
     """Seconds per byte, by the bytes of the message."""
 
     def __init__(self, what: str, rate: Rate) -> None:
-        pairs = [(1.0, rate)] if isinstance(rate, int | float) else list(rate)
-        sizes = [float(size) for size, _ in pairs]
+        wanted = "seconds per byte, or pairs (bytes, seconds per byte) with rising bytes"
+        try:
+            pairs = [(1.0, rate)] if isinstance(rate, int | float) else list(rate)
+            sizes = [float(size) for size, _ in pairs]
+        except (TypeError, ValueError):
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}") from None
         if not pairs or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
-            raise ArgumentError(
-                f"{what} is {rate!r}, and must be seconds per byte, or pairs (bytes, seconds per "
-                f"byte) with rising bytes"
-            )
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}")
         self.rates = np.array([_seconds(what, value) for _, value in pairs])
         self.sizes = np.log2(sizes)
 
@@ -122,7 +123,7 @@ class Topology:
 
 
 def _seconds(what: str, value: float) -> float:
-    if not 0 <= value < np.inf:
+    if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
         raise ArgumentError(f"{what} is {value!r}, and must be seconds, 0 or more")
     return float(value)
 
