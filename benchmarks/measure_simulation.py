@@ -15,8 +15,8 @@ of one rank, copies and folds, and pairs of ranks that pass a block to and fro (
 
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
-other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts is the time below which a tenth of the tries lie, and of some passes over everything
-the least.
+other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts
+is the time below which a tenth of the tries lie, and of some passes over everything the least.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import argparse
 import datetime
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -113,9 +112,7 @@ class Clock:
         shots = [list(each) for each in zip(*everybody, strict=True)]
         # A shot that begins late, as the one before has taken too long, says nothing.
         return [
-            each
-            for shot, each in enumerate(shots)
-            if shot == 0 or max(shots[shot - 1]) < window
+            each for shot, each in enumerate(shots) if shot == 0 or max(shots[shot - 1]) < window
         ]
 
     def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:

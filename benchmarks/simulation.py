@@ -1,7 +1,7 @@
 """What the model predicts, beside what `measure_simulation.py` has measured: errors, table, plot.
 
-``python benchmarks/simulation.py FILE...`` predicts anew from the parameters in the files, and prints
-the errors; with ``--plot FILE`` it draws them.
+``python benchmarks/simulation.py FILE...`` predicts anew from the parameters in the files, and
+prints the errors; with ``--plot FILE`` it draws them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectives import algorithms
+from collectives.shared_host import SharedMemory
 from collectives.simulate import simulate
-from collectives.simulate_shared import SharedMemory, run
 from collectives.topology import Flat
 
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
@@ -75,9 +74,9 @@ def shared_memory(facts: Facts) -> SharedMemory:
     switch = 0.0
     if p > cores:
         switch = max(0.0, once(facts["turns"])[0][1] / (p / cores) - step)
-    return SharedMemory(
-        p, cores, call - step, step, alpha, switch, read, write, fetch, publish, facts["lane"]
-    )
+    rates = {"read": read, "write": write, "fetch": fetch, "publish": publish}
+    call = max(0.0, call - step)
+    return SharedMemory(p, cores, call, step, alpha, switch, lane=facts["lane"], **rates)
 
 
 def network(facts: Facts) -> Flat:
@@ -98,15 +97,9 @@ def predict(document: dict[str, Any]) -> None:
         machine = shared_memory(facts) if shared else network(facts)
         for row in each["rows"]:
             collective, name = each["collective"], row["algorithm"]
-            what = row["nbytes"], machine
-            if shared:
-                algorithm = algorithms.get(collective, name)
-                seconds = max(run(algorithm, *what, segment=row["segment"]).finish)
-            else:
-                seconds = simulate(
-                    collective, name, *what, segment=row["segment"], record=False
-                ).time
-            row["predicted"] = seconds
+            row["predicted"] = simulate(
+                collective, name, row["nbytes"], machine, segment=row["segment"], record=False
+            ).time
 
 
 def error(row: dict[str, Any]) -> float:

@@ -9,114 +9,48 @@ Theory of operation
 1. A call takes a rank `call` seconds, then it runs its program, segment by segment as the executor
    does: up to `window` cursors, of which each runs its steps in order. A rank runs one step at a
    time: it stays with a cursor until that has to wait, and goes on with the next that need not.
-2. A step takes `step` seconds, and for each of its bytes what reading and writing them takes: `read`
-   for each operand in memory of the rank, `fetch` for each that another rank has published, `write`
-   for what goes to memory of the rank, `publish` for what others will read. Up to `INLINE` bytes
-   travel with the flag, and `fetch` and `publish` are free.
-3. A step waits for its operands. What is published is seen at once by ranks on the same core, and by
-   others `alpha` seconds after the step that has published it has ended. The first step of a
+2. A step takes `step` seconds, and for each of its bytes what reading and writing them takes:
+   `read` for each operand in memory of the rank, `fetch` for each that another rank has published,
+   `write` for what goes to memory of the rank, `publish` for what others will read. Up to `INLINE`
+   bytes travel with the flag, and `fetch` and `publish` are free.
+3. A step waits for its operands. What is published is seen at once by ranks on the same core, and
+   by others `alpha` seconds after the step that has published it has ended. The first step of a
    segment waits until all ranks have finished the segment that had its place in the window before.
 4. Ranks r, r + cores, r + 2 cores, ... share a core and take turns on it, in this order. A rank
    keeps the core until it can do nothing, or has finished. To look, and to give way, takes `switch`
    seconds.
-5. How fast memory is depends on how many bytes are gone over again and again, as caches hold some,
-   and on how many cores are at work. A step goes as fast as those allow that are at work when it
-   begins.
+5. How fast memory is depends on how many bytes are gone over, as caches hold some, and on how many
+   cores are at work. A step goes as fast as those allow that are at work when it begins. What was
+   gone over before in the same segment is in the cache.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple
 
-from collectives.errors import ArgumentError
-from collectives.program import NOWHERE, OPERAND_FIELDS, SLOT, STEP_FIELDS, Program, pack
+import numpy as np
+
+from collectives.program import (
+    NOWHERE,
+    OPERAND_FIELDS,
+    ROUND_FIELDS,
+    SLOT,
+    STEP_FIELDS,
+    Program,
+    pack,
+)
 from collectives.registry import Algorithm
-from collectives.schedule import IN, OUT, TMP, WORK, Plan, compile
+from collectives.schedule import IN, OUT, TMP, Plan, compile
+from collectives.shared_host import SharedMemory
+from collectives.simulate import Simulation, Transfer
 
-__all__ = ["INLINE", "WINDOW", "Event", "Rate", "SharedMemory", "run"]
+__all__ = ["simulation"]
 
-INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE
-WINDOW = 4  # segments in flight: that of the executor
-
-# Seconds per byte: a number, or rows of (bytes, alone, at once): where as many bytes are gone over,
-# with one core at work, and with all. Between rows it goes by the logarithm of the bytes.
-Rate = Union[float, Sequence[tuple[float, float, float]]]
-
-
-@dataclass(frozen=True)
-class SharedMemory:
-    """A host whose ranks share memory.
-
-    Attributes
-    ----------
-    p : int
-        Number of ranks.
-    cores : int
-        Number of cores that they have together.
-    call : float
-        Seconds of a call beside the steps of its program.
-    step : float
-        Seconds of a step beside its bytes.
-    alpha : float
-        Seconds until a rank on another core sees a flag.
-    switch : float
-        Seconds in which a rank looks and gives way to the next on its core.
-    read, write, fetch, publish : float or rows of (bytes, alone, at once)
-        Seconds for each byte that a step reads in (and folds), or writes to, memory of the rank, and
-        that it reads of another rank's publication, or publishes. The bytes of the rows of `read`
-        and `write` are those of the rank's arrays, together; of `fetch` and `publish` those of the
-        publication.
-    lane : int
-        Bytes that a rank has for what it publishes of one segment.
-    """
-
-    p: int
-    cores: int
-    call: float
-    step: float
-    alpha: float
-    switch: float
-    read: Rate
-    write: Rate
-    fetch: Rate
-    publish: Rate
-    lane: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        for name in ("p", "cores", "lane"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"{name} is {value!r}, and must be a positive integer")
-        for name in ("call", "step", "alpha", "switch"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ArgumentError(f"{name} is {value!r}, and must be seconds, 0 or more")
-
-
-def rate(of: Rate, nbytes: float) -> tuple[float, float]:
-    """Return the seconds per byte with one core at work, and with all. Local.
-
-    Parameters
-    ----------
-    of : Rate
-    nbytes : float
-        Bytes that are gone over.
-    """
-    if isinstance(of, (int, float)):
-        return of, of
-    before = of[0]
-    for row in of:
-        if row[0] >= nbytes:
-            if row[0] == before[0]:
-                break
-            part = math.log(nbytes / before[0]) / math.log(row[0] / before[0])
-            return before[1] + part * (row[1] - before[1]), before[2] + part * (row[2] - before[2])
-        before = row
-    return before[1], before[2]
+INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/segment.h
+WINDOW = 4  # segments that the executor has in flight
+RECORDED = 200_000  # reads of publications up to which each is recorded
 
 
 class Event(NamedTuple):
@@ -147,7 +81,8 @@ class Step(NamedTuple):
     at_once: float
     needs: tuple[tuple[int, int], ...]  # (rank, publication)
     publication: int
-    fetched: tuple[tuple[int, int], ...]  # (rank, bytes)
+    round: int
+    fetched: tuple[tuple[int, float], ...]  # (rank, bytes)
 
 
 def segments_of(plan: Plan, lines: int, nbytes: int, segment: int, lane: int) -> tuple[int, bool]:
@@ -210,16 +145,21 @@ def steps_of(
     arrays = max(1.0, arrays * plan.p / min(plan.p, topology.cores))
     touched: set[tuple[int, int]] = set()
 
-    def passed(of: Rate, n: float, space: int, first: int, count: int) -> tuple[float, float]:
+    def passed(of: Any, n: float, space: int, first: int, count: int) -> tuple[float, float]:
         """Return the seconds in which a run is read or written, and note that it has been."""
         cells = {(space, b) for b in range(first, first + count)}
         known = space == TMP or cells <= touched
         touched.update(cells)
         # What was gone over in this segment before is still in the cache.
-        alone, at_once = rate(of, min(arrays, WINDOW * n) if known else arrays)
+        alone, at_once = of(min(arrays, WINDOW * n) if known else arrays)
         return n * alone, n * at_once
 
-    made = []
+    rounds = [
+        number // ROUND_FIELDS
+        for number in range(0, len(packed.rounds), ROUND_FIELDS)
+        for _ in range(packed.rounds[number + 3] - packed.rounds[number + 2])
+    ]
+    made: list[Step] = []
     steps, operands = packed.steps, packed.operands
     for at in range(0, len(steps), STEP_FIELDS):
         dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = steps[
@@ -230,7 +170,7 @@ def steps_of(
         n = (table[home + count] - table[home]) / segments
         times = [(topology.step, topology.step)]
         needs: list[tuple[int, int]] = []
-        fetched: list[tuple[int, int]] = []
+        fetched: list[tuple[int, float]] = []
         sources = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
             space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
@@ -240,17 +180,19 @@ def steps_of(
                 times.append(passed(topology.read, n, space, first, count))
                 continue
             needs.append((peer, first))
-            fetched.append((peer, round(n)))
+            fetched.append((peer, n))
             if n > INLINE:
-                alone, at_once = rate(topology.fetch, n)
+                alone, at_once = topology.fetch(n)
                 times.append((n * alone, n * at_once))
         if dst_space != NOWHERE and sources != [(dst_space, dst)]:
             times.append(passed(topology.write, n, dst_space, dst, count))
         if publication >= 0 and n > INLINE:
-            alone, at_once = rate(topology.publish, n)
+            alone, at_once = topology.publish(n)
             times.append((n * alone, n * at_once))
-        alone, at_once = (sum(each) for each in zip(*times))
-        made.append(Step(alone, at_once, tuple(needs), publication, tuple(fetched)))
+        alone, at_once = (sum(each) for each in zip(*times, strict=True))
+        made.append(
+            Step(alone, at_once, tuple(needs), publication, rounds[len(made)], tuple(fetched))
+        )
     return made
 
 
@@ -451,15 +393,7 @@ class _Machine:
             self.plan(self.seen(key, core), core)
 
 
-class Run(NamedTuple):
-    """What came out: seconds at which each rank has finished, and what happened."""
-
-    finish: list[float]
-    events: list[Event]
-    programs: list[list[Step]]
-
-
-def run(
+def simulation(
     algorithm: Algorithm,
     nbytes: int,
     topology: SharedMemory,
@@ -467,34 +401,101 @@ def run(
     root: int = 0,
     segment: int = 0,
     window: int = WINDOW,
-) -> Run:
-    """Predict the time of a call in shared memory, in which all ranks begin at once. Local.
+    record: bool | None = None,
+) -> Simulation:
+    """Run the programs of a call in simulated time; see `simulate.simulate`. Local.
 
     Parameters
     ----------
     algorithm : Algorithm
     nbytes : int
         Bytes of the caller's whole array: the larger side, where input and output differ. The
-        arrays are apart, and not in shared memory.
+        arrays are apart, but the one of a broadcast, and not in shared memory.
     topology : SharedMemory
     root : int
-        Where there is one.
     segment : int
         Bytes of a block that are gone over at a time, 0 for as many as a lane has room for.
     window : int
         Segments in flight.
+    record : bool, optional
+        Whether reads of publications are recorded.
+
+    Returns
+    -------
+    Simulation
+        A transfer is a publication that is read: it starts and ends with the step that reads it.
+        Rounds are those of the programs. Links are pairs (source, target) of ranks, and `sent` is
+        what others read of a rank.
     """
     p = topology.p
-    local = range(p)
-    plans = [compile(algorithm, p, r, root) for r in local]
-    ranks = local if p > 1 else ()
-    split = [pack(plan, whole=False, local=ranks) for plan in plans]
-    segments, whole = segments_of(plans[0], split[0].lines, nbytes, segment, topology.lane)
-    packed = [pack(plan, whole=True, local=ranks) for plan in plans] if whole else split
+    plans = [compile(algorithm, p, r, root) for r in range(p)]
+    local = range(p) if p > 1 else ()
+    packed = [pack(plan, whole=False, local=local) for plan in plans]
+    segments, whole = segments_of(plans[0], packed[0].lines, nbytes, segment, topology.lane)
+    if whole:
+        packed = [pack(plan, whole=True, local=local) for plan in plans]
     programs = [
         steps_of(plan, each, nbytes, segments, topology)
         for plan, each in zip(plans, packed, strict=True)
     ]
     machine = _Machine(programs, segments, window, topology)
     machine.run()
-    return Run(machine.finish, machine.events, programs)
+    return _result(machine, algorithm, nbytes, root, record)
+
+
+def _result(
+    machine: _Machine, algorithm: Algorithm, nbytes: int, root: int, record: bool | None
+) -> Simulation:
+    """Return what came out, in the words of messages."""
+    programs, p = [rank.steps for rank in machine.ranks], machine.host.p
+    rounds = np.zeros(max((step.round + 1 for steps in programs for step in steps), default=0))
+    links: dict[tuple[int, int], float] = {}
+    messages = 0
+    for event in machine.events:
+        step = programs[event.rank][event.step]
+        rounds[step.round] = max(rounds[step.round], event.end)
+        messages += len(step.fetched)
+        for source, size in step.fetched:
+            links[source, event.rank] = links.get((source, event.rank), 0.0) + size
+    sent = np.zeros(p)
+    for (source, _), size in links.items():
+        sent[source] += size
+    transfers: list[Transfer] = []
+    path: list[Transfer] = []
+    if messages <= RECORDED if record is None else record:
+        for event in sorted(machine.events, key=lambda each: each.start):
+            step = programs[event.rank][event.step]
+            transfers += [_transfer(event, step, *each) for each in step.fetched]
+        number = len(machine.events) - 1
+        last = int(np.argmax(machine.finish))
+        while number >= 0 and machine.events[number].rank != last:
+            number -= 1
+        while number >= 0:
+            event = machine.events[number]
+            step = programs[event.rank][event.step]
+            number = event.cause
+            source = machine.events[number].rank if number >= 0 else event.rank
+            # Of what it reads, what it waited for.
+            fetched = sorted(step.fetched, key=lambda each: each[0] == source)
+            path += [_transfer(event, step, *each) for each in fetched[-1:]]
+    finish = np.array(machine.finish)
+    return Simulation(
+        algorithm,
+        nbytes,
+        root,
+        machine.segments,
+        machine.host,
+        float(finish.max()),
+        finish,
+        rounds,
+        messages,
+        sent,
+        dict(links),
+        transfers,
+        path[::-1],
+    )
+
+
+def _transfer(event: Event, step: Step, source: int, nbytes: float) -> Transfer:
+    place = source, event.rank, step.round, event.segment
+    return Transfer(*place, nbytes, event.start, event.end, event.end)
