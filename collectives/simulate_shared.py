@@ -169,13 +169,15 @@ def steps_of(
         table = starts[home_space]
         n = (table[home + count] - table[home]) / segments
         times = [(topology.step, topology.step)]
+        stays = False  # what is to be copied is there already
         needs: list[tuple[int, int]] = []
         fetched: list[tuple[int, float]] = []
-        sources = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
             space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
             space = output if space == OUT else space
-            sources.append((space, first))
+            stays = (dst_space, dst) == (space, first) and end - begin == 1
+            if stays and publication < 0:
+                continue
             if space != SLOT:
                 times.append(passed(topology.read, n, space, first, count))
                 continue
@@ -184,7 +186,7 @@ def steps_of(
             if n > INLINE:
                 alone, at_once = topology.fetch(n)
                 times.append((n * alone, n * at_once))
-        if dst_space != NOWHERE and sources != [(dst_space, dst)]:
+        if dst_space != NOWHERE and not stays:
             times.append(passed(topology.write, n, dst_space, dst, count))
         if publication >= 0 and n > INLINE:
             alone, at_once = topology.publish(n)
@@ -220,6 +222,11 @@ class _Core:
         self.stuck = 0  # ranks that could do nothing, one after the other
         self.idle: float | None = None
         self.busy = 0.0  # until then
+        self.in_step = False
+
+    def works(self, now: float) -> bool:
+        """Say whether a rank is in a step here, or has just ended what it did and goes on."""
+        return bool(self.queue) and (self.busy == now or (self.in_step and self.busy > now))
 
 
 class _Machine:
@@ -274,6 +281,7 @@ class _Machine:
 
     def act(self, core: _Core, number: int, now: float) -> None:
         """Let the rank whose turn it is do one thing, or give way."""
+        core.in_step = False
         r = core.queue[core.at]
         rank = self.ranks[r]
         if not rank.called:
@@ -365,9 +373,14 @@ class _Machine:
         end = now
         if at < len(rank.steps):
             step = rank.steps[at]
-            others = sum(core.busy > now for core in self.cores)
+            others = sum(
+                each.works(now) or (each.idle is not None and (now, c) in self.planned)
+                for c, each in enumerate(self.cores)
+                if c != number
+            )
             crowd = others / (len(self.cores) - 1) if others else 0.0
             end = now + step.alone + crowd * (step.at_once - step.alone)
+            core.in_step = True
             self.events.append(Event(r, t, at, now, end, cause))
             rank.last = len(self.events) - 1
             rank.step[k] += 1
