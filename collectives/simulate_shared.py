@@ -224,10 +224,6 @@ class _Core:
         self.busy = 0.0  # until then
         self.in_step = False
 
-    def works(self, now: float) -> bool:
-        """Say whether a rank is in a step here, or has just ended what it did and goes on."""
-        return bool(self.queue) and (self.busy == now or (self.in_step and self.busy > now))
-
 
 class _Machine:
     """All ranks and cores, what has been published, and who waits for what."""
@@ -373,11 +369,7 @@ class _Machine:
         end = now
         if at < len(rank.steps):
             step = rank.steps[at]
-            others = sum(
-                each.works(now) or (each.idle is not None and (now, c) in self.planned)
-                for c, each in enumerate(self.cores)
-                if c != number
-            )
+            others = sum(self.works(c, now) for c in range(len(self.cores)) if c != number)
             crowd = others / (len(self.cores) - 1) if others else 0.0
             end = now + step.alone + crowd * (step.at_once - step.alone)
             core.in_step = True
@@ -398,6 +390,19 @@ class _Machine:
                 rank.live -= 1
         core.busy = end
         self.plan(end, number)
+
+    def works(self, number: int, now: float) -> bool:
+        """Say whether a core is in a step, or begins one at this instant."""
+        core = self.cores[number]
+        if core.busy > now or not core.queue:
+            return core.in_step and core.busy > now
+        if core.busy < now and (now, number) not in self.planned:
+            return False
+        rank = self.ranks[core.queue[core.at]]
+        return rank.called and any(
+            t >= 0 and self.ready(rank, number, k, now) is not None
+            for k, t in enumerate(rank.segment)
+        )
 
     def tell(self, key: tuple[int, int, int], when: float, event: int) -> None:
         """Publish something, and wake the cores that wait for it."""
