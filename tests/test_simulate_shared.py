@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from collectives import algorithms, check
@@ -41,7 +43,8 @@ def able(p: int) -> list[tuple[str, str]]:
 def test_one_rank_copies() -> None:
     found = simulate("allreduce", "ring", N, host(1, 1))
     assert found.time == CALL + STEP + N * (READ + WRITE)
-    assert found.transfers == [] and found.links == {}
+    assert found.transfers == []
+    assert found.links == {}
 
 
 def test_one_is_published_and_the_other_reads() -> None:
