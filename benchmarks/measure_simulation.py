@@ -5,7 +5,8 @@ Run it under the MPI that is to be measured, once for each number of ranks, on a
     mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/simulation-mpich.json
 
 It replaces the runs of that number of ranks in the file and leaves the others. Both transports are
-measured: shared memory, and the MPI between the ranks of a host.
+measured: shared memory, and the MPI between the ranks of a host. Where each rank is on a host of
+its own, there is the MPI only.
 
 The machine may change while it is measured: so parameters are measured anew before each collective,
 and predict the times of that one.
@@ -265,16 +266,16 @@ def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> li
     return rows
 
 
-def watch(comm: cc.Communicator) -> Clock | Chain:
+def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
     """Return how calls of a communicator are timed."""
-    return Chain(comm) if comm.size > comm._cores else Clock(comm)
+    return Chain(comm) if comm.size > cores else Clock(comm)
 
 
-def shared_facts(comm: cc.Communicator) -> dict[str, Any]:
+def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
     """Return what is measured of shared memory beside copies. Collective."""
     mpi, p = comm.mpi, comm.size
-    facts: dict[str, Any] = {"round_trip": state.round_trip(comm, mpi)}
-    workers = max(2, min(p, comm._cores) // 2 * 2)
+    facts: dict[str, Any] = {}
+    workers = max(2, min(p, cores) // 2 * 2)
     with environment(COLLECTIVES_SEGMENT="0"):
         few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
@@ -284,31 +285,37 @@ def shared_facts(comm: cc.Communicator) -> dict[str, Any]:
             facts["published"] = published(few, clock, PASSED[:-1])
         rest(mpi)
         facts = mpi.bcast(facts)
-        if p > comm._cores:
+        if p > cores:
             whole = comm.dup()
-            facts["turns"] = passed(whole, watch(whole), "swaps", (8,))
+            facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
 
 
-def message_facts(comm: cc.Communicator) -> dict[str, Any]:
-    """Return the seconds of messages between ranks that pass blocks, all at once. Collective."""
+def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured of messages. Collective."""
     facts: dict[str, Any] = {}
+    workers = max(2, min(comm.size, cores) // 2 * 2)
     with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
-        few = comm.split(0 if comm.rank < 2 else None)
+        few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
-            facts["published"] = published(few, Clock(few), PASSED[:1])
-            facts["hops"] = passed(few, Clock(few), "hops", PASSED)
+            clock = Clock(few)
+            facts["published"] = published(few, clock, PASSED[:1])
+            facts["hops"] = passed(few, clock, "hops", PASSED)
+            facts["swaps"] = passed(few, clock, "swaps", PASSED)
         rest(comm.mpi)
         facts = comm.mpi.bcast(facts)
-        whole = comm.dup()
-        facts["swaps"] = passed(whole, watch(whole), "swaps", PASSED)
+        if comm.size > cores:
+            whole = comm.dup()
+            facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
 
 
-def points(comm: cc.Communicator, collective: str, sizes: list[int]) -> list[dict[str, Any]]:
+def points(
+    comm: cc.Communicator, cores: int, collective: str, sizes: list[int]
+) -> list[dict[str, Any]]:
     """Return the measured time of every algorithm at every size. Collective."""
     p, rank = comm.size, comm.rank
-    clock = watch(comm)
+    clock = watch(comm, cores)
     operation = OPERATIONS[collective]
     names = [name for name in arguments.chosen("all", collective, p)[0] if name not in PATTERNS]
     rows = []
@@ -354,6 +361,8 @@ def main() -> None:
     parser.add_argument("--begin", type=arguments.nbytes, default=8, help="smallest, bytes")
     parser.add_argument("--end", type=arguments.nbytes, default=16 << 20, help="largest, bytes")
     parser.add_argument("--factor", type=int, default=8, help="between sizes")
+    parser.add_argument("--cores", type=int, help="of all hosts together, if they share some")
+    parser.add_argument("--label", help="what tables call the transport, where there is but one")
     parser.add_argument("--repeat", type=int, default=2, help="passes, of which the least counts")
     options = parser.parse_args()
     options.sizes = [options.begin]
@@ -361,9 +370,11 @@ def main() -> None:
         options.sizes.append(options.sizes[-1] * options.factor)
     began = time.monotonic()
     comm = cc.Communicator(timeout=60)
-    with environment(COLLECTIVES_SHM="0"):
-        apart = cc.Communicator(timeout=60)
-    p, cores = comm.size, comm._cores
+    communicators = [comm]
+    if comm._segment is not None:
+        with environment(COLLECTIVES_SHM="0"):
+            communicators.append(cc.Communicator(timeout=60))
+    p, cores = comm.size, options.cores or comm._cores * comm.nodes
     passing("hops", 1, both=False)
     passing("swaps", p // 2, both=True)
     runs: list[dict[str, Any]] = []
@@ -371,31 +382,37 @@ def main() -> None:
         passes: Any = None
         for _ in range(options.repeat):
             common: dict[str, Any] = {"p": p, "cores": cores}
+            common["round_trip"] = state.round_trip(comm, comm.mpi)
             common["lane"] = comm._segment.lane_bytes if comm._segment else 0
             common.update(memory(comm.mpi, cores))
             made = []
-            for each in (comm, apart):
-                facts = (shared_facts if each._segment else message_facts)(each)
-                rows = points(each, collective, options.sizes)
+            for each in communicators:
+                facts = (shared_facts if each._segment else message_facts)(each, cores)
+                rows = points(each, cores, collective, options.sizes)
                 made.append({"facts": {**common, **facts}, "rows": rows})
             passes = least(passes, made) if passes else made
-        for each, measured in zip((comm, apart), passes, strict=True):
-            place = {"ranks": p, "transport": each.transport, "collective": collective}
+        for each, measured in zip(communicators, passes, strict=True):
+            label = options.label or ("shm" if each._segment else "MPI")
+            place = {"ranks": p, "transport": label, "collective": collective}
             runs.append({**place, **measured})
         if comm.rank == 0:
             seconds = time.monotonic() - began
             print(f"{collective} on {p} ranks, {seconds:.0f} s", file=sys.stderr, flush=True)
     if comm.rank == 0:
         document = json.loads(options.file.read_text()) if options.file.exists() else {"runs": []}
-        document["runs"] = [run for run in document["runs"] if run["ranks"] != p] + runs
+        new = {(run["ranks"], run["transport"]) for run in runs}
+        kept = [run for run in document["runs"] if (run["ranks"], run["transport"]) not in new]
+        document["runs"] = kept + runs
         document["mpi"] = binding.library_name(MPI)
         document["host"] = report.host()
         document["date"] = datetime.date.today().isoformat()
+        extra = f" --label '{options.label}' --cores {cores}" if options.label else ""
         document["command"] = (
-            f"mpiexec -n RANKS python benchmarks/measure_simulation.py {options.file}"
+            f"mpiexec -n RANKS python benchmarks/measure_simulation.py {options.file}{extra}"
         )
+        options.file.write_text(json.dumps(document) + "\n")
         simulation.predict(document)
-        options.file.write_text(json.dumps(document, indent=1) + "\n")
+        options.file.write_text(simulation.written(document))
         print(simulation.text(document, p))
         print(f"{time.monotonic() - began:.0f} s")
 

@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectives.shared_host import SharedMemory
+from collectives.shared_host import MessageHost, SharedMemory
 from collectives.simulate import simulate
 from collectives.topology import Flat
 
+ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
 
 Facts = dict[str, Any]
+Row = tuple[float, float, float]
 
 
 def once(rows: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
@@ -35,26 +37,29 @@ def per_byte(rows: Sequence[Sequence[float]], base: float) -> dict[float, float]
     return {row[0]: max(row[1] - base, 0.0) / row[0] for row in rows}
 
 
+def copies(facts: Facts) -> tuple[list[Row], list[Row]]:
+    """Return what reading and writing take, by the bytes of both arrays of a copy."""
+    read, write = [], []
+    for (nbytes, *copy), (_, *fold) in zip(facts["copy"], facts["fold"], strict=True):
+        # Another operand is what a fold reads more than a copy.
+        more = [max(b - a, LEAST * a) / nbytes for a, b in zip(copy, fold, strict=True)]
+        rest = [max(a / nbytes - m, LEAST * a / nbytes) for a, m in zip(copy, more, strict=True)]
+        read.append((2 * nbytes, more[0], more[1]))
+        write.append((2 * nbytes, rest[0], rest[1]))
+    return read, write
+
+
+def turn(facts: Facts, work: float) -> float:
+    """Return the seconds to look and give way, where each turn has some seconds of `work`."""
+    if facts["p"] <= facts["cores"]:
+        return 0.0
+    each = once(facts["turns"])[0][1] * facts["cores"] / facts["p"]
+    return max(0.0, each - work)
+
+
 def shared_memory(facts: Facts) -> SharedMemory:
     """Return the machine that the small measurements in shared memory speak of."""
-    p, cores = facts["p"], facts["cores"]
-    read, write = [], []
-    for (nbytes, *copies), (_, *folds) in zip(facts["copy"], facts["fold"], strict=True):
-        # Another operand is what a fold reads more than a copy.
-        reads = [
-            max(fold - copy, LEAST * copy) / nbytes
-            for copy, fold in zip(copies, folds, strict=True)
-        ]
-        read.append((2 * nbytes, *reads))
-        write.append(
-            (
-                2 * nbytes,
-                *(
-                    max(copy / nbytes - each, LEAST * copy / nbytes)
-                    for copy, each in zip(copies, reads, strict=True)
-                ),
-            )
-        )
+    read, write = copies(facts)
     alpha = facts["round_trip"] / 2
     hops, swaps = once(facts["hops"]), once(facts["swaps"])
     step = max(hops[0][1] - alpha, 0.0)
@@ -71,35 +76,97 @@ def shared_memory(facts: Facts) -> SharedMemory:
         crowd = max(1.0, crowded[nbytes] / both) if both else 1.0
         publish.append((nbytes, alone, alone * crowd))
         fetch.append((nbytes, both - alone, (both - alone) * crowd))
-    switch = 0.0
-    if p > cores:
-        switch = max(0.0, once(facts["turns"])[0][1] / (p / cores) - step)
-    rates = {"read": read, "write": write, "fetch": fetch, "publish": publish}
-    call = max(0.0, call - step)
-    return SharedMemory(p, cores, call, step, alpha, switch, lane=facts["lane"], **rates)
+    return SharedMemory(
+        facts["p"],
+        facts["cores"],
+        call=max(0.0, call - step),
+        step=step,
+        alpha=alpha,
+        switch=turn(facts, step),
+        read=read,
+        write=write,
+        fetch=fetch,
+        publish=publish,
+        lane=facts["lane"],
+    )
+
+
+def message_host(facts: Facts) -> MessageHost:
+    """Return the machine that the small measurements of messages on one host speak of."""
+    read, write = copies(facts)
+    alpha = facts["round_trip"] / 2
+    hops, swaps = once(facts["hops"]), once(facts["swaps"])
+    overhead = max(hops[0][1] - alpha, 0.0)
+    crowded = per_byte(swaps, swaps[0][1])
+    beta = [
+        (nbytes, each, max(each, crowded[nbytes]))
+        for nbytes, each in per_byte(hops, hops[0][1]).items()
+        if nbytes > 64
+    ]
+    # A call that sends one message and waits for nothing; the halves of a message are taken alike.
+    call = max(0.0, facts["published"][0][1] - overhead / 2)
+    return MessageHost(
+        facts["p"],
+        facts["cores"],
+        call=call,
+        send=overhead / 2,
+        receive=overhead / 2,
+        beta=beta,
+        step=0.0,
+        alpha=alpha,
+        switch=turn(facts, overhead),
+        read=read,
+        write=write,
+    )
 
 
 def network(facts: Facts) -> Flat:
-    """Return the machine that the small measurements of messages speak of."""
+    """Return the machine that the small measurements of messages between hosts speak of."""
     swaps = once(facts["swaps"])
     alpha = swaps[0][1]
     beta = [(n, max(each, 1e-15)) for n, each in per_byte(swaps, alpha).items() if n > 64]
-    crowd = facts["p"] / min(facts["p"], facts["cores"])
-    gamma = [(row[0], crowd * row[2] / row[0]) for row in facts["fold"]]
-    return Flat(facts["p"], alpha, beta, gamma, call=crowd * facts["published"][0][1])
+    gamma = [(row[0], row[2] / row[0]) for row in facts["fold"]]
+    return Flat(facts["p"], alpha, beta, gamma, call=facts["published"][0][1])
+
+
+MACHINES = {"shm": shared_memory, "MPI": message_host}  # others are networks
 
 
 def predict(document: dict[str, Any]) -> None:
     """Put beside each measured time the one that the model predicts."""
     for each in document["runs"]:
         facts = each["facts"]
-        shared = each["transport"] == "shm"
-        machine = shared_memory(facts) if shared else network(facts)
+        machine = MACHINES.get(each["transport"], network)(facts)
         for row in each["rows"]:
             collective, name = each["collective"], row["algorithm"]
             row["predicted"] = simulate(
                 collective, name, row["nbytes"], machine, segment=row["segment"], record=False
             ).time
+
+
+def written(document: dict[str, Any]) -> str:
+    """Return a document as text: a line for each time, and numbers of as many digits as count."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: short(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [short(each) for each in value]
+        small = isinstance(value, float) and value < 1
+        return float(f"{value:.4g}") if small else value
+
+    runs = []
+    for run in short(document["runs"]):
+        rows = ",\n   ".join(json.dumps(row) for row in run["rows"])
+        facts = ",\n   ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in run["facts"].items())
+        place = ", ".join(
+            f"{json.dumps(key)}: {json.dumps(run[key])}"
+            for key in ("ranks", "transport", "collective")
+        )
+        runs.append(f'  {{{place},\n  "facts": {{{facts}}},\n  "rows": [\n   {rows}]}}')
+    head = {key: value for key, value in document.items() if key != "runs"}
+    said = json.dumps(head, indent=1)[1:-1].strip("\n")
+    return "{\n" + said + ',\n "runs": [\n' + ",\n".join(runs) + "]\n}\n"
 
 
 def error(row: dict[str, Any]) -> float:
@@ -110,10 +177,9 @@ def error(row: dict[str, Any]) -> float:
 def chosen(document: dict[str, Any], **wanted: Any) -> Iterator[dict[str, Any]]:
     """Yield rows, with their transport and ranks, that have some values."""
     for each in document["runs"]:
-        kind = "shm" if each["transport"] == "shm" else "MPI"
+        place = {key: each[key] for key in ("transport", "ranks", "collective")}
         for row in each["rows"]:
-            full = {**row, "transport": kind}
-            full.update(ranks=each["ranks"], collective=each["collective"])
+            full = {**row, **place}
             if all(full[key] == value for key, value in wanted.items()):
                 yield full
 
@@ -131,12 +197,8 @@ def spread(rows: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
 
 def table(document: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a table: errors of each collective, by transport and ranks."""
-    places = [
-        (kind, p)
-        for kind in ("shm", "MPI")
-        for p in sorted({each["ranks"] for each in document["runs"]})
-        if any(chosen(document, transport=kind, ranks=p))
-    ]
+    places = list(dict.fromkeys((run["transport"], run["ranks"]) for run in document["runs"]))
+    places.sort(key=lambda place: (ORDER.get(place[0], 2), place))
     head = ["collective", *(f"{kind}, {p} ranks" for kind, p in places), "all"]
     yield f"| {' | '.join(head)} |"
     yield "|---" * len(head) + "|"
@@ -156,7 +218,7 @@ def text(document: dict[str, Any], p: int | None = None) -> str:
     """Return the table, and the ten rows that are worst."""
     rows = [row for row in chosen(document) if p in (None, row["ranks"])]
     lines = list(table(document))
-    for kind in ("shm", "MPI"):
+    for kind in sorted({row["transport"] for row in rows}):
         for size in sorted({row["nbytes"] for row in rows}):
             group = [r for r in rows if r["nbytes"] == size and r["transport"] == kind]
             if group and size:
@@ -183,7 +245,7 @@ def main() -> None:
     for path in options.files:
         document = json.loads(path.read_text())
         predict(document)
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(written(document))
         print(text(document))
 
 

@@ -1,4 +1,4 @@
-"""A host whose ranks share memory, as a machine to simulate on.
+"""A host whose ranks share memory, or at least its cores, as a machine to simulate on.
 
 What takes time there are passes over memory, flags that are waited for, and turns on a core; links
 there are none. `simulate_shared` has the rules.
@@ -15,7 +15,7 @@ from collectives.errors import ArgumentError
 from collectives.topology import Topology
 from collectives.words import count
 
-__all__ = ["PassRate", "SharedMemory"]
+__all__ = ["MessageHost", "PassRate", "SharedMemory"]
 
 # Seconds per byte: a number, or rows of (bytes, alone, at once): where as many bytes are gone over,
 # with one core at work, and with all.
@@ -83,6 +83,50 @@ class SharedMemory(Topology):
 
     def __repr__(self) -> str:
         return f"SharedMemory({count(self.p, 'rank')} on {count(self.cores, 'core')})"
+
+
+class MessageHost(SharedMemory):
+    """A host whose ranks send each other messages, as an MPI does it there.
+
+    Nobody's network card helps: a message takes time on the core of its sender, and then, with its
+    bytes, on that of its receiver.
+
+    Parameters
+    ----------
+    p, cores : int
+        As of `SharedMemory`, like all that is not said here.
+    call : float
+    send, receive : float
+        Seconds of a message for its sender, and for its receiver, beside its bytes.
+    beta : float or rows of (bytes, alone, at once)
+        Seconds for each byte of a message of so many, for its receiver.
+    step, alpha, switch : float
+    read, write : float or rows of (bytes, alone, at once)
+    """
+
+    def __init__(
+        self,
+        p: int,
+        cores: int,
+        call: float = 0.5e-6,
+        send: float = 0.1e-6,
+        receive: float = 0.1e-6,
+        beta: PassRate = 0.05e-9,
+        step: float = 20e-9,
+        alpha: float = 50e-9,
+        switch: float = 1e-6,
+        read: PassRate = 0.02e-9,
+        write: PassRate = 0.03e-9,
+    ) -> None:
+        super().__init__(p, cores, call, step, alpha, switch, read, write)
+        for name, seconds in (("send", send), ("receive", receive)):
+            if not 0 <= seconds < math.inf:
+                raise ArgumentError(f"{name} is {seconds!r}, and must be seconds, 0 or more")
+        self.send, self.receive = float(send), float(receive)
+        self.bytes = _Rows("beta", beta)
+
+    def __repr__(self) -> str:
+        return f"MessageHost({count(self.p, 'rank')} on {count(self.cores, 'core')})"
 
 
 class _Rows:

@@ -22,17 +22,24 @@ Theory of operation
 5. How fast memory is depends on how many bytes are gone over, as caches hold some, and on how many
    cores are at work. A step goes as fast as those allow that are at work when it begins. What was
    gone over before in the same segment is in the cache.
+6. On a `MessageHost` nothing is published. What a round sends takes its sender `send` seconds each,
+   what it receives takes its receiver `receive` seconds and `beta` for each byte, in the order in
+   which the round has it; then come the steps. A segment waits for no other.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives.program import (
+    MESSAGE_FIELDS,
     NOWHERE,
     OPERAND_FIELDS,
     ROUND_FIELDS,
@@ -43,7 +50,7 @@ from collectives.program import (
 )
 from collectives.registry import Algorithm
 from collectives.schedule import IN, OUT, TMP, Plan, compile
-from collectives.shared_host import SharedMemory
+from collectives.shared_host import MessageHost, SharedMemory
 from collectives.simulate import Simulation, Transfer
 
 __all__ = ["simulation"]
@@ -85,117 +92,125 @@ class Step(NamedTuple):
     fetched: tuple[tuple[int, float], ...]  # (rank, bytes)
 
 
-def segments_of(plan: Plan, lines: int, nbytes: int, segment: int, lane: int) -> tuple[int, bool]:
+def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, bool]:
     """Return how many segments a call has, and whether runs of blocks stay whole. Local.
 
     Parameters
     ----------
     plan : Plan
-    lines : int
-        Most publications of a rank.
     nbytes : int
         Bytes of the caller's whole array.
     segment : int
         Bytes that a segment of a block has at most, 0 for any number.
-    lane : int
+    room : int
+        Bytes that a publication has at most.
     """
     contract = plan.algorithm.collective
     block = -(-(nbytes // contract.per_array(plan.p)) // plan.cut)
-    room = lane // max(1, lines) & ~63
     largest = min(segment or room, room)
-    whole = -(-block // 64) * 64 <= room
-    if block <= largest:
-        return 1, whole
-    return -(-block // largest), False
+    if block > largest:
+        return -(-block // largest), False
+    return 1, -(-block // 64) * 64 <= room
 
 
-def _starts(plan: Plan, nbytes: int) -> list[list[float]]:
-    """Return for IN, OUT and WORK the byte at which each place starts."""
-    part = nbytes // plan.algorithm.collective.per_array(plan.p)
-    tables = []
-    for blocks in (plan.held(), plan.wanted(), plan.workspace()):
-        starts = [0.0]
-        for b in blocks:
-            k = b % plan.cut
-            starts.append(starts[-1] + part * (k + 1) // plan.cut - part * k // plan.cut)
-        tables.append(starts)
-    return tables
+class _Translation:
+    """From the program of a rank to steps with their times, as long as one segment takes."""
 
+    def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
+        self.plan, self.segments, self.host = plan, segments, host
+        part = nbytes // plan.algorithm.collective.per_array(plan.p)
+        self.starts: list[list[float]] = []  # of IN, OUT and WORK: where each place starts
+        for blocks in (plan.held(), plan.wanted(), plan.workspace()):
+            starts = [0.0]
+            for b in blocks:
+                k = b % plan.cut
+                starts.append(starts[-1] + part * (k + 1) // plan.cut - part * k // plan.cut)
+            self.starts.append(starts)
+        # The array of a broadcast is one, where it is given and where it is wanted.
+        is_one = self.starts[IN][-1] > 0 and plan.algorithm.collective.name == "broadcast"
+        self.output = IN if is_one else OUT
+        arrays = self.starts[IN][-1] + (0.0 if is_one else self.starts[OUT][-1])
+        # Ranks that share a core go over their arrays in turns, and share its caches.
+        self.arrays = max(1.0, arrays * plan.p / min(plan.p, host.cores))
+        self.touched: set[tuple[int, int]] = set()
+        self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
 
-def steps_of(
-    plan: Plan, packed: Program, nbytes: int, segments: int, topology: SharedMemory
-) -> list[Step]:
-    """Return the steps of a program, as long as a segment of them takes. Local.
+    def steps(self, packed: Program) -> list[Step]:
+        """Return the steps; what a round sends and receives comes before its own."""
+        made: list[Step] = []
+        for at in range(0, len(packed.rounds), ROUND_FIELDS):
+            first, end, step, steps_end = packed.rounds[at : at + ROUND_FIELDS]
+            rows = [
+                packed.messages[k * MESSAGE_FIELDS : (k + 1) * MESSAGE_FIELDS]
+                for k in range(first, end)
+            ]
+            for row in sorted(rows, key=lambda row: -row[0]):  # sends first
+                made.append(self.message(at // ROUND_FIELDS, row))
+            for k in range(step, steps_end):
+                row = packed.steps[k * STEP_FIELDS : (k + 1) * STEP_FIELDS]
+                made.append(self.step(at // ROUND_FIELDS, row, packed.operands))
+        return made
 
-    Parameters
-    ----------
-    plan : Plan
-    packed : Program
-        Made of it.
-    nbytes : int
-        Bytes of the caller's whole array.
-    segments : int
-    topology : SharedMemory
-    """
-    starts = _starts(plan, nbytes)
-    # The array of a broadcast is one, where it is given and where it is wanted.
-    output = IN if starts[IN][-1] and plan.algorithm.collective.name == "broadcast" else OUT
-    arrays = starts[IN][-1] + (starts[OUT][-1] if output == OUT else 0.0)
-    # Ranks that share a core go over their arrays in turns, and share its caches.
-    arrays = max(1.0, arrays * plan.p / min(plan.p, topology.cores))
-    touched: set[tuple[int, int]] = set()
+    def length(self, space: int, first: int, count: int) -> float:
+        """Return the bytes that one segment has of a run at its home."""
+        return (self.starts[space][first + count] - self.starts[space][first]) / self.segments
 
-    def passed(of: Any, n: float, space: int, first: int, count: int) -> tuple[float, float]:
+    def passed(self, of: Any, n: float, space: int, first: int, count: int) -> tuple[float, float]:
         """Return the seconds in which a run is read or written, and note that it has been."""
         cells = {(space, b) for b in range(first, first + count)}
-        known = space == TMP or cells <= touched
-        touched.update(cells)
+        known = space == TMP or cells <= self.touched
+        self.touched.update(cells)
         # What was gone over in this segment before is still in the cache.
-        alone, at_once = of(min(arrays, WINDOW * n) if known else arrays)
+        alone, at_once = of(min(self.arrays, WINDOW * n) if known else self.arrays)
         return n * alone, n * at_once
 
-    rounds = [
-        number // ROUND_FIELDS
-        for number in range(0, len(packed.rounds), ROUND_FIELDS)
-        for _ in range(packed.rounds[number + 3] - packed.rounds[number + 2])
-    ]
-    made: list[Step] = []
-    steps, operands = packed.steps, packed.operands
-    for at in range(0, len(steps), STEP_FIELDS):
-        dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = steps[
-            at : at + STEP_FIELDS
-        ]
-        dst_space = output if dst_space == OUT else dst_space
-        table = starts[home_space]
-        n = (table[home + count] - table[home]) / segments
-        times = [(topology.step, topology.step)]
+    def message(self, number: int, row: Sequence[int]) -> Step:
+        """Return what a message takes its sender, or its receiver."""
+        host, plan = self.host, self.plan
+        assert isinstance(host, MessageHost)
+        send, peer, space, first, count, home_space, home = row
+        way = peer if send else ~peer
+        name = self.numbers[way] * plan.p  # as publications have one: this plus the receiver
+        self.numbers[way] += 1
+        if send:
+            return Step(host.send, host.send, (), name + peer, number, ())
+        n = self.length(home_space, home, count)
+        space = self.output if space == OUT else space
+        self.touched.update((space, b) for b in range(first, first + count))
+        alone, at_once = (host.receive + n * each for each in host.bytes(n))
+        return Step(alone, at_once, ((peer, name + plan.rank),), -1, number, ((peer, n),))
+
+    def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> Step:
+        """Return what a step takes."""
+        host = self.host
+        dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = row
+        dst_space = self.output if dst_space == OUT else dst_space
+        n = self.length(home_space, home, count)
+        times = [(host.step, host.step)]
         stays = False  # what is to be copied is there already
         needs: list[tuple[int, int]] = []
         fetched: list[tuple[int, float]] = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
             space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
-            space = output if space == OUT else space
+            space = self.output if space == OUT else space
             stays = (dst_space, dst) == (space, first) and end - begin == 1
             if stays and publication < 0:
                 continue
             if space != SLOT:
-                times.append(passed(topology.read, n, space, first, count))
+                times.append(self.passed(host.read, n, space, first, count))
                 continue
             needs.append((peer, first))
             fetched.append((peer, n))
             if n > INLINE:
-                alone, at_once = topology.fetch(n)
+                alone, at_once = host.fetch(n)
                 times.append((n * alone, n * at_once))
         if dst_space != NOWHERE and not stays:
-            times.append(passed(topology.write, n, dst_space, dst, count))
+            times.append(self.passed(host.write, n, dst_space, dst, count))
         if publication >= 0 and n > INLINE:
-            alone, at_once = topology.publish(n)
+            alone, at_once = host.publish(n)
             times.append((n * alone, n * at_once))
         alone, at_once = (sum(each) for each in zip(*times, strict=True))
-        made.append(
-            Step(alone, at_once, tuple(needs), publication, rounds[len(made)], tuple(fetched))
-        )
-    return made
+        return Step(alone, at_once, tuple(needs), publication, number, tuple(fetched))
 
 
 class _Rank:
@@ -323,7 +338,7 @@ class _Machine:
         """Return what a cursor waits for before it can go on."""
         t, at = rank.segment[k], rank.step[k]
         keys: list[tuple[int, int, int]] = []
-        if at == 0 and t >= self.window:
+        if at == 0 and t >= self.window and not isinstance(self.host, MessageHost):
             keys += [(r, -1, t - self.window) for r in range(self.host.p)]
         if at < len(rank.steps):
             keys += [(peer, t, number) for peer, number in rank.steps[at].needs]
@@ -447,13 +462,15 @@ def simulation(
     """
     p = topology.p
     plans = [compile(algorithm, p, r, root) for r in range(p)]
-    local = range(p) if p > 1 else ()
+    shares = p > 1 and not isinstance(topology, MessageHost)
+    local = range(p) if shares else ()
     packed = [pack(plan, whole=False, local=local) for plan in plans]
-    segments, whole = segments_of(plans[0], packed[0].lines, nbytes, segment, topology.lane)
+    room = topology.lane // max(1, packed[0].lines) & ~63 if shares else sys.maxsize
+    segments, whole = segments_of(plans[0], nbytes, segment, room)
     if whole:
         packed = [pack(plan, whole=True, local=local) for plan in plans]
     programs = [
-        steps_of(plan, each, nbytes, segments, topology)
+        _Translation(plan, nbytes, segments, topology).steps(each)
         for plan, each in zip(plans, packed, strict=True)
     ]
     machine = _Machine(programs, segments, window, topology)

@@ -170,9 +170,7 @@ def test_every_algorithm_runs(p: int, segment: int) -> None:
                 work += CALL + steps * STEP
             assert found.time >= work / cores
             assert sum(found.links.values()) == pytest.approx(found.sent.sum())
-            assert all(
-                b.start >= a.end for a, b in zip(found.critical_path, found.critical_path[1:])
-            )
+            assert all(b.start >= a.end for a, b in pairwise(found.critical_path))
 
 
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
