@@ -17,7 +17,8 @@ of one rank, copies and folds, and pairs of ranks that pass a block to and fro (
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
 other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts
-is the time below which a tenth of the tries lie, and of some passes over everything the least.
+is the time below which a tenth of the tries lie, and of some passes over everything the least. What
+other processes disturb, as the kernel says who had the cores, is tried again.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16
 PATTERNS = ("hops", "swaps")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
 TURNS = 5
+AGAIN = 4  # tries of what others disturb
+ALONE = 0.93  # of the time, if nobody else has had a core
 TRIES = 4
 REST = 20e-6  # seconds between two shots, at least
 BLOCK = 2e-3  # seconds of calls back to back
@@ -93,6 +96,11 @@ def quiet(times: Iterable[float]) -> float:
     return ascending[len(ascending) // 10]
 
 
+def ran() -> float:
+    """Return the seconds that this process has had a core."""
+    return 1e-9 * int(Path("/proc/self/schedstat").read_text().split()[0])
+
+
 class Clock:
     """Calls that all ranks begin at one time. Collective."""
 
@@ -101,20 +109,34 @@ class Clock:
 
     def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
         """Return for each shot the seconds of each rank."""
+        for _ in range(AGAIN):
+            found, alone = self.salvo(call, number, window)
+            if alone:
+                break
+        return found
+
+    def salvo(
+        self, call: Callable[[], Any], number: int, window: float
+    ) -> tuple[list[list[float]], bool]:
+        """Return the shots, and whether no other process has had a core meanwhile."""
         begin = self.mpi.bcast(time.perf_counter()) + 1e-3
         ends = []
+        start, before = time.perf_counter(), ran()
         for shot in range(number):
             at = begin + shot * window
             while time.perf_counter() < at:
                 pass
             call()
             ends.append(time.perf_counter() - at)
+        alone = ran() - before > ALONE * (time.perf_counter() - start)
+        alone = self.mpi.allreduce(alone, op=MPI.LAND)
         everybody = self.mpi.allgather(ends)
         shots = [list(each) for each in zip(*everybody, strict=True)]
         # A shot that begins late, as the one before has taken too long, says nothing.
-        return [
+        found = [
             each for shot, each in enumerate(shots) if shot == 0 or max(shots[shot - 1]) < window
         ]
+        return found, alone
 
     def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:
         """Return the seconds of each rank, and behind them those of the last one."""
@@ -140,18 +162,22 @@ class Chain:
     Collective.
     """
 
-    def __init__(self, comm: cc.Communicator) -> None:
-        self.mpi, self.barrier = comm.mpi, comm.barrier
+    def __init__(self, comm: cc.Communicator, cores: int) -> None:
+        self.mpi, self.barrier, self.cores = comm.mpi, comm.barrier, cores
 
     def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
         """Return the seconds of one turn over some calls, that of the last rank."""
-        self.mpi.Barrier()
-        start = time.perf_counter()
-        for _ in range(number):
-            for call in calls:
-                call()
-        seconds = (time.perf_counter() - start) / number
-        return float(self.mpi.allreduce(seconds, op=MPI.MAX))
+        for _ in range(AGAIN):
+            self.mpi.Barrier()
+            start, before = time.perf_counter(), ran()
+            for _ in range(number):
+                for call in calls:
+                    call()
+            seconds = time.perf_counter() - start
+            longest = self.mpi.allreduce(seconds, op=MPI.MAX)
+            if self.mpi.allreduce(ran() - before) > ALONE * self.cores * longest:
+                break  # no other process has had a core meanwhile
+        return float(longest / number)
 
     def seconds(
         self, call: Callable[[], Any], warm: int = 2, runs_ahead: bool = False
@@ -198,12 +224,16 @@ def timed(call: Callable[[], Any]) -> float:
     call()
     number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
     times = []
-    for _ in range(TURNS):
-        start = time.perf_counter()
+    for _ in range(AGAIN):
+        start, before = time.perf_counter(), ran()
         for _ in range(number):
             call()
-        times.append((time.perf_counter() - start) / number)
-    return min(times)
+        seconds = time.perf_counter() - start
+        if ran() - before > ALONE * seconds:
+            times.append(seconds / number)
+            if len(times) == TURNS:
+                break
+    return min(times, default=seconds / number)
 
 
 def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
@@ -268,7 +298,7 @@ def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> li
 
 def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
     """Return how calls of a communicator are timed."""
-    return Chain(comm) if comm.size > cores else Clock(comm)
+    return Chain(comm, cores) if comm.size > cores else Clock(comm)
 
 
 def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
