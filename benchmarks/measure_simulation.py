@@ -443,7 +443,7 @@ def main() -> None:
         options.file.write_text(json.dumps(document) + "\n")
         simulation.predict(document)
         options.file.write_text(simulation.written(document))
-        print(simulation.text(document, p))
+        print(simulation.text(document))
         print(f"{time.monotonic() - began:.0f} s")
 
 

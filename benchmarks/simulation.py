@@ -13,11 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from collectives.shared_host import MessageHost, SharedMemory
 from collectives.simulate import simulate
-from collectives.topology import Flat
+from collectives.topology import Flat, Topology
+from collectives.words import size_text
 
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
+SHOWN = 64 << 10  # bytes for which tables of rates are shown
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
 
 Facts = dict[str, Any]
@@ -214,39 +218,146 @@ def table(document: dict[str, Any]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def text(document: dict[str, Any], p: int | None = None) -> str:
-    """Return the table, and the ten rows that are worst."""
-    rows = [row for row in chosen(document) if p in (None, row["ranks"])]
-    lines = list(table(document))
-    for kind in sorted({row["transport"] for row in rows}):
+def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a table: the numbers of each machine, medians over the collectives."""
+    heads = "ranks", "call", "send", "alpha", "switch", "read", "write", "fetch, beta", "publish"
+    yield f"| | {' | '.join(heads)} |"
+    yield "|---" * 10 + "|"
+    for document in documents:
+        places = dict.fromkeys((run["transport"], run["ranks"]) for run in document["runs"])
+        for kind, p in sorted(places, key=lambda place: (ORDER.get(place[0], 2), place)):
+            runs = [r for r in document["runs"] if (r["transport"], r["ranks"]) == (kind, p)]
+            found = [_said(MACHINES.get(kind, network)(run["facts"])) for run in runs]
+            cells = [
+                "" if each[0] is None else f"{statistics.median(each):.3g}"
+                for each in zip(*found, strict=True)
+            ]
+            yield f"| {document['mpi'].split()[0]}, {kind} | {p} | {' | '.join(cells)} |"
+    yield ""
+    yield "Up to switch in microseconds, beyond it in nanoseconds for a byte."
+
+
+def _said(machine: Topology) -> list[float | None]:
+    """Return the numbers of a machine, in microseconds, and nanoseconds per byte."""
+    call = 1e6 * machine.call
+    if not isinstance(machine, SharedMemory):
+        rank, size = np.zeros(1, np.int64), np.full(1, float(SHOWN))
+        alpha, beta = machine.latency(rank, rank), machine.beta(rank, rank, size)
+        return [call, None, 1e6 * float(alpha), None, None, None, 1e9 * float(beta[0]), None]
+    messages = isinstance(machine, MessageHost)
+    each = 1e6 * machine.send if messages else None
+    rates = [machine.read, machine.write, machine.bytes if messages else machine.fetch]
+    if not messages:
+        rates.append(machine.publish)
+    shown: list[float | None] = [1e9 * rate(SHOWN)[1] for rate in rates]
+    return [
+        call,
+        each,
+        1e6 * machine.alpha,
+        1e6 * machine.switch,
+        *shown,
+        *[None] * (4 - len(shown)),
+    ]
+
+
+def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> Iterator[str]:
+    """Yield the lines of a table: what is predicted worst."""
+    rows = [(document["mpi"].split()[0], row) for document in documents for row in chosen(document)]
+    rows.sort(key=lambda pair: -error(pair[1]))
+    yield "| | ranks | algorithm | bytes | predicted, us | measured, us |"
+    yield "|---" * 6 + "|"
+    for library, row in rows[:number]:
+        yield (
+            f"| {library}, {row['transport']} | {row['ranks']} | {row['collective']} "
+            f"`{row['algorithm']}` | {size_text(row['nbytes'])} | {1e6 * row['predicted']:.3g} | "
+            f"{1e6 * row['measured']:.3g} |"
+        )
+
+
+def errors(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the tables of errors, and before each the command that measured it."""
+    for document in documents:
+        rows = list(chosen(document))
+        yield f"`{document['command']}`; {document['mpi']}, {document['date']}:"
+        yield ""
+        yield from table(document)
+        yield ""
+        middle, high, ratio = spread(rows)
+        yield (
+            f"Of {len(rows):,} times in all, the median error is {100 * middle:.0f} %, the 90th "
+            f"percentile {100 * high:.0f} %; predicted over measured is {ratio:.2f} in the median."
+        )
+        yield ""
+
+
+def text(document: dict[str, Any]) -> str:
+    """Return the errors, by collective and by size, and what is predicted worst."""
+    lines = list(errors([document]))
+    rows = list(chosen(document))
+    for kind in dict.fromkeys(row["transport"] for row in rows):
         for size in sorted({row["nbytes"] for row in rows}):
             group = [r for r in rows if r["nbytes"] == size and r["transport"] == kind]
-            if group and size:
+            if group:
                 middle, high, ratio = spread(group)
                 lines.append(
                     f"{kind} {size:>10} bytes: {100 * middle:4.0f} % ({100 * high:4.0f} %), "
                     f"predicted / measured {ratio:.2f}"
                 )
-    lines.append("worst:")
-    for row in sorted(rows, key=error, reverse=True)[:10]:
-        lines.append(
-            f"  {row['transport']} {row['ranks']} {row['collective']} {row['algorithm']} "
-            f"{row['nbytes']}: predicted {1e6 * row['predicted']:.1f} us, measured "
-            f"{1e6 * row['measured']:.1f}"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *worst([document])])
+
+
+def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw predicted against measured time, a panel for each transport."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for document in documents for row in chosen(document)]
+    kinds = sorted(dict.fromkeys(row["transport"] for row in rows), key=lambda k: ORDER.get(k, 2))
+    figure, axes = pyplot.subplots(
+        1, len(kinds), figsize=(5.2 * len(kinds), 5), squeeze=False, layout="constrained"
+    )
+    for panel, kind in zip(axes[0], kinds, strict=True):
+        here = [row for row in rows if row["transport"] == kind]
+        for number, p in enumerate(sorted({row["ranks"] for row in here})):
+            points = [row for row in here if row["ranks"] == p]
+            panel.plot(
+                [1e6 * row["measured"] for row in points],
+                [1e6 * row["predicted"] for row in points],
+                linestyle="",
+                marker="os^"[number % 3],
+                markersize=3,
+                alpha=0.5,
+                label=f"{p} ranks",
+            )
+        ends = [1e6 * f(row["measured"] for row in here) for f in (min, max)]
+        panel.plot(ends, ends, color="black", linewidth=1)
+        for factor in (0.75, 1.25):
+            panel.plot(ends, [factor * end for end in ends], color="gray", linewidth=0.7)
+        panel.set(xscale="log", yscale="log", title=kind)
+        panel.set(xlabel="measured (us)", ylabel="predicted (us); gray: 25 % off")
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 def main() -> None:
     """Predict anew, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--plot", type=Path, help="where the picture goes (needs matplotlib)")
     options = parser.parse_args()
+    documents = []
     for path in options.files:
         document = json.loads(path.read_text())
         predict(document)
         path.write_text(written(document))
         print(text(document))
+        documents.append(document)
+    if options.plot:
+        plot(documents, options.plot)
 
 
 if __name__ == "__main__":
