@@ -253,7 +253,7 @@ def algorithm(
             requires=requires,
             same_bits=same_bits,
             keeps_order=keeps_order,
-            included=generate.__module__.startswith("collectives.algorithms."),
+            included=(generate.__module__ or "").startswith("collectives.algorithms."),
             parameters=parameters or {},
         )
         table = _TABLE[contract.name]

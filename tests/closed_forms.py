@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from collectives.algorithms import get
+
 
 class Case(NamedTuple):
     """Ranks and bytes, and what a message, a byte sent and a byte folded take."""
@@ -55,6 +57,11 @@ class Case(NamedTuple):
     def fold(self) -> float:
         """The seconds to fold the whole array."""
         return self.n * self.gamma
+
+
+def whole(collective: str, name: str, p: int, unit: int = 24) -> int:
+    """Return bytes of which every block has `unit`, or a multiple of it."""
+    return unit * p * get(collective, name).blocks(p)
 
 
 Formula = Callable[[Case], float]

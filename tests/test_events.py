@@ -4,8 +4,10 @@ import dataclasses
 from math import inf
 
 import events
+import networks
 import pytest
-from events import Message, Network, Way
+from events import Message
+from networks import Network, Way
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
@@ -95,7 +97,7 @@ def test_a_message_in_its_latency_takes_no_bandwidth():
 
 # -- ports and rounds --------------------------------------------------------------------------
 
-UNIT = events.flat(4, 1.0, 1.0, 0.0)  # a message of 9 bytes takes 10 seconds
+UNIT = networks.flat(4, 1.0, 1.0, 0.0)  # a message of 9 bytes takes 10 seconds
 
 
 def test_one_message_at_a_time_comes_in_and_senders_wait_in_order():
@@ -178,14 +180,14 @@ def test_messages_between_two_ranks_match_in_order():
     ],
 )
 def test_the_port_is_free_while_the_unit_folds(beta, gamma, finish):
-    net = events.flat(3, 1.0, beta, gamma)
+    net = networks.flat(3, 1.0, beta, gamma)
     outcome = events.simulate(algorithms.get("reduce", "flat"), 9, net)
     assert outcome.finish == [finish, 10, 20]
 
 
 def test_a_cursor_that_waits_for_its_fold_lets_others_receive():
     # Segments of 9 bytes come in at 10 and 20, and are folded until 30 and 50.
-    net = events.flat(2, 1.0, 1.0, 20 / 9)
+    net = networks.flat(2, 1.0, 1.0, 20 / 9)
     outcome = events.simulate(algorithms.get("reduce", "chain"), 18, net, segment=9)
     assert outcome.finish == pytest.approx([50, 20])
 
@@ -193,16 +195,16 @@ def test_a_cursor_that_waits_for_its_fold_lets_others_receive():
 def test_a_call_comes_before_the_first_round():
     net = dataclasses.replace(UNIT, call=5.0)
     assert events.simulate(algorithms.get("broadcast", "chain"), 9, net).finish == [15, 25, 35, 35]
-    net = dataclasses.replace(events.flat(1, 1.0, 1.0, 1.0), call=5.0)
+    net = dataclasses.replace(networks.flat(1, 1.0, 1.0, 1.0), call=5.0)
     assert events.simulate(algorithms.get("allreduce", "ring"), 9, net).finish == [5]
 
 
 def test_tables_are_lines_over_the_logarithm():
     table = [(4, 1.0), (16, 3.0), (64, 4.0)]
     sizes = [0, 1, 4, 8, 16, 32, 64, 1000]
-    assert [events.per_byte(table, n) for n in sizes] == [1, 1, 1, 2, 3, 3.5, 4, 4]
-    assert events.per_byte([(4, 1.0)], 9) == 1.0
-    net = events.flat(2, 1.0, table, [(8, 0.25)])
+    assert [networks.per_byte(table, n) for n in sizes] == [1, 1, 1, 2, 3, 3.5, 4, 4]
+    assert networks.per_byte([(4, 1.0)], 9) == 1.0
+    net = networks.flat(2, 1.0, table, [(8, 0.25)])
     assert events.simulate(algorithms.get("reduce", "flat"), 8, net).finish == [19, 17]
 
 
@@ -220,14 +222,14 @@ def test_blocks_are_cut_as_arrays_are():
 
 @pytest.mark.parametrize("window", [2, 3, 4])
 def test_segments_stream_down_a_chain(window):
-    net = events.flat(3, 1.0, 1.0, 0.0)
+    net = networks.flat(3, 1.0, 1.0, 0.0)
     algorithm = algorithms.get("broadcast", "chain")
     outcome = events.simulate(algorithm, 27, net, segment=9, window=window)
     assert outcome.finish == [30, 40, 40]
 
 
 def test_a_window_of_one_is_one_segment_after_the_other_for_each_rank():
-    net = events.flat(3, 1.0, 1.0, 0.0)
+    net = networks.flat(3, 1.0, 1.0, 0.0)
     algorithm = algorithms.get("broadcast", "chain")
     outcome = events.simulate(algorithm, 27, net, segment=9, window=1)
     assert spans(outcome) == {
@@ -269,7 +271,7 @@ def test_blocks_in_segments_are_messages_of_their_own():
 
 
 def test_hosts_meet_at_their_ways_in_and_out():
-    net = events.hosts(2, 2, 1.0, 0.5, 0.0, (0.1, 0.25), memory=0.125)
+    net = networks.hosts(2, 2, 1.0, 0.5, 0.0, (0.1, 0.25), memory=0.125)
     assert net.way(0, 1) == Way(0.1, 0.25, (("memory", 0),))
     assert net.way(1, 2) == Way(1.0, 0.5, (("out", 0), ("in", 1)))
     assert net.capacity["memory", 1] == 8.0
@@ -281,14 +283,14 @@ def test_hosts_meet_at_their_ways_in_and_out():
 
 
 def test_a_fat_tree_is_narrower_above_its_switches():
-    net = events.fat_tree(4, 1, 2, 4.0, 1.0, 0.5, 0.0, (0.1, 0.25))
+    net = networks.fat_tree(4, 1, 2, 4.0, 1.0, 0.5, 0.0, (0.1, 0.25))
     assert net.way(0, 1).links == (("out", 0), ("in", 1))
     assert net.way(1, 2).links == (("out", 1), ("in", 2), ("up", 0), ("down", 1))
     assert net.capacity["up", 0] == 1.0  # two hosts of 2 bytes per second each, by 4
 
 
 def test_a_torus_goes_the_short_way_round():
-    net = events.torus((5, 4), 1.0, 0.5, 0.0, hop=0.1)
+    net = networks.torus((5, 4), 1.0, 0.5, 0.0, hop=0.1)
     assert net.way(0, 4).links == (((0, 0), 0, 1),)
     assert net.way(0, 16).links == (((0, 0), 0, -1),)
     assert net.way(0, 2).links == (((0, 0), 1, 1), ((0, 1), 1, 1))  # as short as the other way
@@ -298,7 +300,7 @@ def test_a_torus_goes_the_short_way_round():
 
 
 def test_every_algorithm_ends_and_moves_what_its_proof_says():
-    net = events.flat(6, 1.0, 1.0, 1.0)
+    net = networks.flat(6, 1.0, 1.0, 1.0)
     for collective in COLLECTIVES:
         for name in algorithms.names(collective):
             algorithm = algorithms.get(collective, name)
