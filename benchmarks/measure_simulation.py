@@ -2,7 +2,7 @@
 
 Run it under the MPI that is to be measured, once for each number of ranks, on a quiet machine::
 
-    mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/simulation-mpich.json
+    mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/model/mpich.json
 
 It replaces the runs of that number of ranks in the file and leaves the others. Both transports are
 measured: shared memory, and the MPI between the ranks of a host. Where each rank is on a host of

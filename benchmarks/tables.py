@@ -48,7 +48,7 @@ MODEL = {
 
 def simulations():
     """Yield what `measure_simulation.py` has found, of each MPI."""
-    for path in sorted(RESULTS.glob("simulation-*.json")):
+    for path in sorted((RESULTS / "model").glob("*.json")):
         yield json.loads(path.read_text())
 
 
