@@ -54,7 +54,6 @@ ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16
 PATTERNS = ("hops", "swaps")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
 TURNS = 5
-AGAIN = 4  # tries of what others disturb
 ALONE = 0.93  # of the time, if nobody else has had a core
 TRIES = 4
 REST = 20e-6  # seconds between two shots, at least
@@ -96,6 +95,12 @@ def quiet(times: Iterable[float]) -> float:
     return ascending[len(ascending) // 10]
 
 
+class Tries:
+    """How often what others disturb is tried."""
+
+    number = 4
+
+
 def ran() -> float:
     """Return the seconds that this process has had a core."""
     return 1e-9 * int(Path("/proc/self/schedstat").read_text().split()[0])
@@ -109,7 +114,7 @@ class Clock:
 
     def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
         """Return for each shot the seconds of each rank."""
-        for _ in range(AGAIN):
+        for _ in range(Tries.number):
             found, alone = self.salvo(call, number, window)
             if alone:
                 break
@@ -167,7 +172,7 @@ class Chain:
 
     def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
         """Return the seconds of one turn over some calls, that of the last rank."""
-        for _ in range(AGAIN):
+        for _ in range(Tries.number):
             self.mpi.Barrier()
             start, before = time.perf_counter(), ran()
             for _ in range(number):
@@ -224,7 +229,7 @@ def timed(call: Callable[[], Any]) -> float:
     call()
     number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
     times = []
-    for _ in range(AGAIN):
+    for _ in range(Tries.number):
         start, before = time.perf_counter(), ran()
         for _ in range(number):
             call()
@@ -394,7 +399,9 @@ def main() -> None:
     parser.add_argument("--cores", type=int, help="of all hosts together, if they share some")
     parser.add_argument("--label", help="what tables call the transport, where there is but one")
     parser.add_argument("--repeat", type=int, default=2, help="passes, of which the least counts")
+    parser.add_argument("--tries", type=int, default=4, help="of what other processes disturb")
     options = parser.parse_args()
+    Tries.number = options.tries
     options.sizes = [options.begin]
     while options.sizes[-1] * options.factor <= options.end:
         options.sizes.append(options.sizes[-1] * options.factor)
@@ -440,7 +447,8 @@ def main() -> None:
         document["command"] = (
             f"mpiexec -n RANKS python benchmarks/measure_simulation.py {options.file}{extra}"
         )
-        options.file.write_text(json.dumps(document) + "\n")
+        # What is predicted is what the file predicts.
+        document = json.loads(simulation.written(document))
         simulation.predict(document)
         options.file.write_text(simulation.written(document))
         print(simulation.text(document))

@@ -22,6 +22,7 @@ from collectives.words import size_text
 
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 SHOWN = 64 << 10  # bytes for which tables of rates are shown
+FASTEST = 1e-12  # seconds per byte of a copy, which a disturbed measurement may have below 0
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
 
 Facts = dict[str, Any]
@@ -45,6 +46,7 @@ def copies(facts: Facts) -> tuple[list[Row], list[Row]]:
     """Return what reading and writing take, by the bytes of both arrays of a copy."""
     read, write = [], []
     for (nbytes, *copy), (_, *fold) in zip(facts["copy"], facts["fold"], strict=True):
+        copy = [max(each, FASTEST * nbytes) for each in copy]
         # Another operand is what a fold reads more than a copy.
         more = [max(b - a, LEAST * a) / nbytes for a, b in zip(copy, fold, strict=True)]
         rest = [max(a / nbytes - m, LEAST * a / nbytes) for a, m in zip(copy, more, strict=True)]

@@ -120,7 +120,7 @@ def test_pages_have_the_tables_of_the_results() -> None:
 def test_the_model_is_measured_and_predicts(tmp_path: Path) -> None:
     """A run of two ranks, and a prediction anew, which changes nothing."""
     path = tmp_path / "model.json"
-    words = "measure_simulation.py --collectives gather,barrier --begin 8 --end 128K --repeat 1"
+    words = "measure_simulation.py --collectives gather,barrier --end 4K --repeat 1 --tries 1"
     if not (environment_of(sys.executable) / "mpiexec").exists():
         pytest.skip("no mpiexec")
     ran = on_ranks(sys.executable, 2, *words.split(), path, cwd=BENCHMARKS, deadline=100)
