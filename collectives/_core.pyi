@@ -64,6 +64,8 @@ class Plan:
 class Choice:
     plan: Plan
     segment: int
+    trials: Any
+    due: int
     def __init__(self, plan: Plan, segment: int) -> None: ...
 
 def segment_bytes(p: int, nlines: int, lane_bytes: int) -> int: ...

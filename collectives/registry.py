@@ -296,6 +296,12 @@ def names(collective_name: str) -> list[str]:
     return list(_TABLE[collective(collective_name).name])
 
 
+def has(row: Algorithm) -> bool:
+    """Say whether an algorithm is still what its name stands for. Local."""
+    base = _TABLE[row.collective.name].get(row.name.partition(":")[0])
+    return base is not None and base.generate is row.generate
+
+
 def numbered(collective_name: str, number: int) -> str:
     """Return the name of the algorithm whose name has a checksum, for messages. Local."""
     for name, row in _TABLE[collective_name].items():

@@ -38,6 +38,10 @@ cdef class Choice:
     cdef readonly Plan plan
     cdef readonly int64_t segment
     cdef uint32_t number  # of the algorithm's name, for the ranks to compare
+    cdef public object trials  # None, or the trials of alternatives (online.py)
+    cdef Choice settled  # None, or what they have shown to be the fastest
+    cdef int64_t calls  # that trials have counted
+    cdef public int64_t due  # the call that they have to be asked about
 
     def __init__(self, Plan plan, int64_t segment):
         self.plan = plan

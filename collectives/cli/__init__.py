@@ -1,4 +1,4 @@
-"""The command ``collectives``: run, bench, explain, explore, simulate, list, doctor.
+"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, doctor.
 
 Nothing heavy is imported before a subcommand needs it: ``list`` and ``explain`` work without MPI.
 """
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from collectives import __version__
-from collectives.cli import bench, catalogue, doctor, explain, explore, run, simulate
+from collectives.cli import bench, catalogue, doctor, explain, explore, run, simulate, tune
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, explain, explore, simulate, catalogue, doctor)
+COMMANDS = (run, bench, tune, explain, explore, simulate, catalogue, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

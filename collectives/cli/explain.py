@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from collectives import draw, select
+from collectives import draw, profile, select
 from collectives.algorithms import get, names
 from collectives.check import check
 from collectives.cli import arguments
@@ -126,6 +126,12 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
 
 def _decisions(collective: str, name: str, n: int, size: int) -> str:
     """Say how the algorithm runs at this size, and what would be chosen."""
-    asked = select.decide(collective, name, p=n, nbytes=size)
-    chosen = select.decide(collective, None, p=n, nbytes=size)
+    file = profile.path()
+    known = None if file is None else profile.read(file)
+    section = None if known is None else known.section("shm", "", 1)
+    parameters = None if section is None else section.model(n)
+    asked, chosen = (
+        select.decide(collective, each, p=n, nbytes=size, profile=section, parameters=parameters)
+        for each in (name, None)
+    )
     return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."
