@@ -12,7 +12,7 @@ The machine may change while it is measured: so parameters are measured anew bef
 and predict the times of that one.
 
 Parameters come from small measurements only, never from the collectives that are predicted: calls
-of one rank, copies and folds, and pairs of ranks that pass a block to and fro (`passing`).
+of one rank, copies and folds, and pairs of ranks that pass a block back and forth (`passing`).
 
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
@@ -61,7 +61,7 @@ BLOCK = 2e-3  # seconds of calls back to back
 
 
 def passing(name: str, pairs: int, both: bool) -> None:
-    """Register an allgather in which pairs pass their blocks to and fro `k` times before it.
+    """Register an allgather in which pairs pass their blocks back and forth `k` times before it.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def passing(name: str, pairs: int, both: bool) -> None:
 
     @algorithms.algorithm("allgather", name=name, parameters={"k": 2})
     def generate(r, p, k):
-        "Pairs pass blocks to and fro before an allgather."
+        "Pairs pass blocks back and forth before an allgather."
         other, mine, theirs = r ^ 1, r, r ^ 1
         first = r & ~1
         for turn in range(k if other < p and r < 2 * pairs else 0):
