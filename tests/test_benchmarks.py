@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from launch import environment_of, on_ranks
 
+from collectives import algorithms
 from collectives.cli import parser, run
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
