@@ -4,9 +4,9 @@ Run it under the MPI that is to be measured, once for each number of ranks, on a
 
     mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/model/mpich.json
 
-It replaces the runs of that number of ranks in the file and leaves the others. Both transports are
-measured: shared memory, and the MPI between the ranks of a host. Where each rank is on a host of
-its own, there is the MPI only.
+It replaces the runs of that number of ranks in the file, collective by collective, and leaves the
+others. Both transports are measured: shared memory, and the MPI between the ranks of a host. Where
+each rank is on a host of its own, there is the MPI only.
 
 The machine may change while it is measured: so parameters are measured anew before each collective,
 and predict the times of that one.
@@ -17,8 +17,8 @@ of one rank, copies and folds, and pairs of ranks that pass a block back and for
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
 other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts
-is the time below which a tenth of the tries lie, and of some passes over everything the least. What
-other processes disturb, as the kernel says who had the cores, is tried again.
+is the time below which a tenth of the tries lie. What other processes disturb, as the kernel says
+who had the cores, is tried again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ FEWEST, MOST = 3, 200  # shots
 SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
 PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
 ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
+COMMAND = "benchmarks/measure_simulation.py"
 PATTERNS = ("hops", "swaps")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
 TURNS = 5
@@ -345,6 +346,19 @@ def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
     return facts
 
 
+def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, Any]]:
+    """Return what is measured beside collectives, for each communicator. Collective."""
+    comm = communicators[0]
+    common: dict[str, Any] = {"p": comm.size, "cores": cores}
+    common["round_trip"] = state.round_trip(comm, comm.mpi)
+    common["lane"] = comm._segment.lane_bytes if comm._segment else 0
+    common.update(memory(comm.mpi, cores))
+    return [
+        {**common, **(shared_facts if each._segment else message_facts)(each, cores)}
+        for each in communicators
+    ]
+
+
 def points(
     comm: cc.Communicator, cores: int, collective: str, sizes: list[int]
 ) -> list[dict[str, Any]]:
@@ -398,7 +412,7 @@ def main() -> None:
     parser.add_argument("--factor", type=int, default=8, help="between sizes")
     parser.add_argument("--cores", type=int, help="of all hosts together, if they share some")
     parser.add_argument("--label", help="what tables call the transport, where there is but one")
-    parser.add_argument("--repeat", type=int, default=2, help="passes, of which the least counts")
+    parser.add_argument("--repeat", type=int, default=1, help="passes, of which the least counts")
     parser.add_argument("--tries", type=int, default=4, help="of what other processes disturb")
     options = parser.parse_args()
     Tries.number = options.tries
@@ -414,45 +428,55 @@ def main() -> None:
     p, cores = comm.size, options.cores or comm._cores * comm.nodes
     passing("hops", 1, both=False)
     passing("swaps", p // 2, both=True)
-    runs: list[dict[str, Any]] = []
     for collective in options.collectives:
         passes: Any = None
         for _ in range(options.repeat):
-            common: dict[str, Any] = {"p": p, "cores": cores}
-            common["round_trip"] = state.round_trip(comm, comm.mpi)
-            common["lane"] = comm._segment.lane_bytes if comm._segment else 0
-            common.update(memory(comm.mpi, cores))
-            made = []
-            for each in communicators:
-                facts = (shared_facts if each._segment else message_facts)(each, cores)
-                rows = points(each, cores, collective, options.sizes)
-                made.append({"facts": {**common, **facts}, "rows": rows})
+            # Before and after, as one disturbance of them spoils all predictions.
+            found = facts(communicators, cores)
+            rows = [points(each, cores, collective, options.sizes) for each in communicators]
+            found = least(found, facts(communicators, cores))
+            made = [
+                {"facts": some, "rows": measured}
+                for some, measured in zip(found, rows, strict=True)
+            ]
             passes = least(passes, made) if passes else made
+        runs = []
         for each, measured in zip(communicators, passes, strict=True):
             label = options.label or ("shm" if each._segment else "MPI")
             place = {"ranks": p, "transport": label, "collective": collective}
             runs.append({**place, **measured})
         if comm.rank == 0:
+            save(options, runs)
             seconds = time.monotonic() - began
             print(f"{collective} on {p} ranks, {seconds:.0f} s", file=sys.stderr, flush=True)
     if comm.rank == 0:
-        document = json.loads(options.file.read_text()) if options.file.exists() else {"runs": []}
-        new = {(run["ranks"], run["transport"]) for run in runs}
-        kept = [run for run in document["runs"] if (run["ranks"], run["transport"]) not in new]
-        document["runs"] = kept + runs
-        document["mpi"] = binding.library_name(MPI)
-        document["host"] = report.host()
-        document["date"] = datetime.date.today().isoformat()
-        extra = f" --label '{options.label}' --cores {cores}" if options.label else ""
-        document["command"] = (
-            f"mpiexec -n RANKS python benchmarks/measure_simulation.py {options.file}{extra}"
-        )
-        # What is predicted is what the file predicts.
-        document = json.loads(simulation.written(document))
-        simulation.predict(document)
-        options.file.write_text(simulation.written(document))
-        print(simulation.text(document))
-        print(f"{time.monotonic() - began:.0f} s")
+        print(simulation.text(json.loads(options.file.read_text())))
+
+
+def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """Put runs into the file, with what they should have taken, in the place of those before."""
+    document: dict[str, Any] = {"runs": []}
+    if options.file.exists():
+        document = json.loads(options.file.read_text())
+    new = [place_of(run) for run in runs]
+    document["runs"] = [run for run in document["runs"] if place_of(run) not in new]
+    extra = f" --label '{options.label}' --cores {options.cores}" if options.label else ""
+    head = {
+        "mpi": binding.library_name(MPI),
+        "host": report.host(),
+        "date": datetime.date.today().isoformat(),
+        "command": f"mpiexec -n RANKS python {COMMAND} {options.file}{extra}",
+    }
+    # What is predicted is what the file predicts.
+    made = json.loads(simulation.written({**head, "runs": runs}))
+    simulation.predict(made)
+    document.update({**head, "runs": document["runs"] + made["runs"]})
+    options.file.write_text(simulation.written(document))
+
+
+def place_of(run: dict[str, Any]) -> tuple[int, str, str]:
+    """Return what tells a run from the others in a file."""
+    return run["ranks"], run["transport"], run["collective"]
 
 
 if __name__ == "__main__":
