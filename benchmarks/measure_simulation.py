@@ -216,6 +216,18 @@ def environment(**wanted: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextmanager
+def own_core(rank: int, workers: int) -> Iterator[None]:
+    """Keep each of the first ranks on a core of its own while this lasts."""
+    able = os.sched_getaffinity(0)
+    if rank < workers <= len(able):
+        os.sched_setaffinity(0, {sorted(able)[rank]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
 def rest(mpi: Any) -> None:
     """Wait for all ranks without keeping a core from those that are at work."""
     request = mpi.Ibarrier()
@@ -312,7 +324,7 @@ def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
     mpi, p = comm.mpi, comm.size
     facts: dict[str, Any] = {}
     workers = max(2, min(p, cores) // 2 * 2)
-    with environment(COLLECTIVES_SEGMENT="0"):
+    with environment(COLLECTIVES_SEGMENT="0"), own_core(comm.rank, workers):
         few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
             clock = Clock(few)
@@ -321,7 +333,8 @@ def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
             facts["published"] = published(few, clock, PASSED[:-1])
         rest(mpi)
         facts = mpi.bcast(facts)
-        if p > cores:
+    if p > cores:
+        with environment(COLLECTIVES_SEGMENT="0"):
             whole = comm.dup()
             facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
@@ -331,7 +344,10 @@ def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
     """Return what is measured of messages. Collective."""
     facts: dict[str, Any] = {}
     workers = max(2, min(comm.size, cores) // 2 * 2)
-    with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
+    with (
+        environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"),
+        own_core(comm.rank, workers),
+    ):
         few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
             clock = Clock(few)
@@ -340,7 +356,8 @@ def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
             facts["swaps"] = passed(few, clock, "swaps", PASSED)
         rest(comm.mpi)
         facts = comm.mpi.bcast(facts)
-        if comm.size > cores:
+    if comm.size > cores:
+        with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
             whole = comm.dup()
             facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
@@ -352,7 +369,8 @@ def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, An
     common: dict[str, Any] = {"p": comm.size, "cores": cores}
     common["round_trip"] = state.round_trip(comm, comm.mpi)
     common["lane"] = comm._segment.lane_bytes if comm._segment else 0
-    common.update(memory(comm.mpi, cores))
+    with own_core(comm.rank, min(comm.size, cores)):
+        common.update(memory(comm.mpi, cores))
     return [
         {**common, **(shared_facts if each._segment else message_facts)(each, cores)}
         for each in communicators
