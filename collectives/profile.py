@@ -25,14 +25,14 @@ import re
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.model import Parameters
 
-__all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
+__all__ = ["Profile", "Row", "Section", "agreed", "machine", "offer", "parse", "path", "read"]
 
 VERSION = 1
 
@@ -262,31 +262,6 @@ def _row(values: list[Any]) -> Row:
     return Row(None if limit is None else int(limit), algorithm, int(segment), times)
 
 
-def merged(profile: Profile, section: Section) -> Profile:
-    """Return `profile` with the rows of `section` in the place of the old ones. Local.
-
-    Rows of other collectives and numbers of ranks stay.
-    """
-    others = [each for each in profile.sections if not each.same_as(section)]
-    before = [each for each in profile.sections if each.same_as(section)]
-    for old in before[:1]:
-        rows = {name: {**sizes} for name, sizes in old.rows.items()}
-        for name, sizes in section.rows.items():
-            rows[name] = {**rows.get(name, {}), **sizes}
-        parameters = {**old.parameters, **section.parameters}
-        section = replace(section, rows=rows, parameters=parameters)
-    return replace(profile, sections=(*others, section))
-
-
-def write(profile: Profile, file: str) -> None:
-    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
-    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    new = f"{file}.{os.getpid()}"
-    with open(new, "w", encoding="utf-8") as stream:
-        stream.write(profile.text())
-    os.replace(new, file)
-
-
 # -- which file, and who reads it --------------------------------------------------------------
 
 
@@ -318,7 +293,7 @@ def path() -> str | None:
 
 
 def read(file: str) -> Profile | None:
-    """Return the profile in a file. Local.
+    """Return the profile in a `file`. Local.
 
     None where there is no such file, and after a `ProfileWarning` where there is no profile in it.
     """

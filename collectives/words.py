@@ -36,9 +36,9 @@ def size_text(nbytes: float) -> str:
     return f"{nbytes:.4g} TiB"
 
 
-def time_text(seconds: float) -> str:
-    """Write a time for people: ``1.5 us``, ``20 ms``. Local."""
+def time_text(seconds: float, digits: int = 3) -> str:
+    """Write a time for people, with so many `digits`: ``1.5 us``, ``20 ms``. Local."""
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
         if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
+            return f"{seconds * factor:.{digits}g} {unit}"
+    return f"{seconds:.{digits}g} s"

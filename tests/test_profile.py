@@ -6,9 +6,10 @@ import warnings
 import pytest
 
 from collectives import profile, select
+from collectives.cli.tune import merged, write
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.model import Parameters
-from collectives.profile import Profile, Row, Section, merged, parse
+from collectives.profile import Profile, Row, Section, parse
 from collectives.registry import get
 from collectives.spec import COLLECTIVES
 
@@ -118,7 +119,7 @@ def test_the_file_is_in_the_cache_of_the_user(monkeypatch, tmp_path):
 
 def test_a_file_is_written_in_one_piece(tmp_path):
     file = tmp_path / "new" / "p.json"
-    profile.write(WHOLE, str(file))
+    write(WHOLE, str(file))
     assert profile.read(str(file)) == WHOLE
     assert [each.name for each in file.parent.iterdir()] == ["p.json"]
 

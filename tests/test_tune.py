@@ -13,7 +13,7 @@ import pytest
 from test_cli import command, environment, mpi  # noqa: F401  mpi is a fixture
 
 from collectives import profile
-from collectives.cli import doctor, tuning
+from collectives.cli import doctor, tune, tuning
 from collectives.cli.contest import Entry
 from collectives.cli.progress import Bar
 from collectives.cli.tuning import Point, Result, Step
@@ -122,7 +122,7 @@ def test_it_writes_a_profile_that_is_used(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# alpha ") == 2
     assert done.stdout.endswith(f"The profile is {file}\n")
-    assert "left out" not in done.stdout
+    assert "Left out" not in done.stdout
     found = profile.parse(file.read_text())
     (section,) = found.sections
     assert section.command == f"collectives tune -n 2,3 {SMALL}"
@@ -168,7 +168,7 @@ def test_what_is_over_the_budget_is_left_out(tmp_path: Path) -> None:
     words = f"tune -n 4 -e 16M -f 2 --budget 2.5 --profile {file}"
     done = command(*words.split())
     assert done.returncode == 0, done.stderr
-    assert " points were left out, as the time was up; --budget gives more\n" in done.stdout
+    assert "Left out, as the time was up: " in done.stdout
     section = profile.parse(file.read_text()).sections[0]
     names = list(section.rows)
     last = section.rows[names[-1]][4][-1]
@@ -247,7 +247,7 @@ def test_doctor_knows_of_the_profile(
         profile.Section("shm", "MPICH 5"),
         profile.Section("mpich", "MPICH 5", date="today"),
     )
-    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
+    tune.write(profile.Profile("a cpu", 2, "0", sections), file)
     assert told() == (0, f"profile       {file}; shared memory, ; MPICH 5, today\n")
     Path(file).write_text("{}")
     problems, text = told()

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from collectives.profile import Profile, Section
 from collectives.spec import COLLECTIVES
 from collectives.words import count, size_text, time_text
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "merged", "write"]
 
 RANK = "from collectives.cli import main; sys.exit(main())"
 
@@ -180,15 +181,15 @@ def _finish(file: str, reports: list[dict[str, Any]]) -> None:
     left = 0
     for report in reports:
         section = profile.parse(report["profile"]).sections[0]
-        found = profile.merged(found, section)
+        found = merged(found, section)
         left += report["left"]
         print("\n".join(_table(section, report)), flush=True)
     try:
-        profile.write(found, file)
+        write(found, file)
     except OSError as error:
         raise ArgumentError(f"the profile {file} cannot be written: {error}") from error
     if left:
-        print(f"{count(left, 'point')} were left out, as the time was up; --budget gives more")
+        print(f"Left out, as the time was up: {count(left, 'point')}; --budget gives more")
     print(f"The profile is {file}")
 
 
@@ -224,3 +225,28 @@ def _table(section: Section, report: dict[str, Any]) -> list[str]:
         )
         lines.append("  ".join(texts).rstrip())
     return lines
+
+
+def merged(profile: Profile, section: Section) -> Profile:
+    """Return `profile` with the rows of `section` in the place of the old ones. Local.
+
+    Rows of other collectives and numbers of ranks stay.
+    """
+    others = [each for each in profile.sections if not each.same_as(section)]
+    before = [each for each in profile.sections if each.same_as(section)]
+    for old in before[:1]:
+        rows = {name: {**sizes} for name, sizes in old.rows.items()}
+        for name, sizes in section.rows.items():
+            rows[name] = {**rows.get(name, {}), **sizes}
+        parameters = {**old.parameters, **section.parameters}
+        section = replace(section, rows=rows, parameters=parameters)
+    return replace(profile, sections=(*others, section))
+
+
+def write(profile: Profile, file: str) -> None:
+    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    new = f"{file}.{os.getpid()}"
+    with open(new, "w", encoding="utf-8") as stream:
+        stream.write(profile.text())
+    os.replace(new, file)
