@@ -72,7 +72,7 @@ def main():
             facts = {
                 "command": f"python benchmarks/measure_scale.py --json {options.json}",
                 "python": platform.python_version(),
-                "machine": "{0}, {1} cores".format(*profile.machine()),
+                "machine": "{}, {} cores".format(*profile.machine()),
             }
             json.dump({**facts, "rows": found}, file, indent=1)
             file.write("\n")
