@@ -20,7 +20,7 @@ MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
-	-o -name '*.json' -o -name py.typed)
+	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
 .PHONY: demo test lint docs bench clean wheel
 .DELETE_ON_ERROR:
@@ -78,6 +78,6 @@ $(ENVS)/%/documented: $(ENVS)/%/installed
 .SECONDARY:
 
 clean:
-	rm -rf $(ENVS) docs/_build docs/algorithms build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(ENVS) docs/_build docs/_extra docs/algorithms build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find collectives -name '*.so' -delete

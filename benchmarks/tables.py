@@ -84,10 +84,11 @@ def time_tables(name):
 def choices(family):
     """Yield the table of what was measured to be the fastest, from the table of the library."""
     table = measured()
-    said = table["measured"][family]
-    yield f"`{said['command']}`; {said['library']}, {said['machine']}, {said['date']}."
-    found = table["tables"][family]
-    sizes = sorted({p for rows in found.values() for p in rows}, key=int)
+    (said,) = (each for each in table.sections if each.transport == family)
+    machine = f"{table.cores} cores, {table.cpu}"
+    yield f"`{said.command}`; {said.library}, {machine}, {said.date}."
+    found = said.rows
+    sizes = sorted({p for rows in found.values() for p in rows})
     yield ""
     yield f"| collective | {' | '.join(f'{p} ranks' for p in sizes)} |"
     yield "|---" * (len(sizes) + 1) + "|"
@@ -99,8 +100,8 @@ def choices(family):
 
 def spans(rows):
     """Yield which algorithm is chosen up to which size, whatever its segments."""
-    for k, (limit, name, _) in enumerate(rows):
-        if k + 1 < len(rows) and rows[k + 1][1] == name:
+    for k, (limit, name, *_) in enumerate(rows):
+        if k + 1 < len(rows) and rows[k + 1].algorithm == name:
             continue
         yield f"`{name}`" if limit is None else f"`{name}` to {size_text(limit + 1)}"
 

@@ -65,6 +65,8 @@ class Choice:
     plan: Plan
     segment: int
     reason: str
+    trials: Any
+    due: int
     def __init__(self, plan: Plan, segment: int, reason: str = ...) -> None: ...
 
 def segment_bytes(p: int, nlines: int, lane_bytes: int) -> int: ...

@@ -11,6 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from math import prod
 from operator import index
@@ -24,6 +25,7 @@ from collectives import (
     abort,
     binding,
     child,
+    model,
     program,
     registry,
     schedule,
@@ -37,8 +39,12 @@ from collectives.objects import ObjectCalls
 from collectives.origin import Origin
 
 if TYPE_CHECKING:
+    from collectives.profile import Section
     from collectives.timeline import Timeline
     from collectives.trace import Trace
+
+# A collective, the bits of a number of bytes, the root, and whether ranks' order must be kept.
+Class = tuple[str, int, int, bool]
 
 __all__ = ["Communicator", "world"]
 
@@ -143,6 +149,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         self._family = binding.family(MPI)
         self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
+        self._settled: dict[Class, select.Decision] = {}
         self._locate()
         cores = max(1, self._cores)
         patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
@@ -160,25 +167,39 @@ class Communicator(GroupedCalls, ObjectCalls):
         if _environment_flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, self._engine)
+        self._measured: Section | None = None
+        self._parameters: model.Parameters | None = None
+        if self._profile is not None:
+            library = binding.library_name(MPI)
+            self._measured = self._profile.section(self._family, library, self.nodes)
+        if self._measured is not None:
+            self._parameters = self._measured.model(self.size)
+        if "probe" in self._tune and self.size > 1:
+            self._parameters = model.probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
             self._start_timeline()
 
     def _locate(self) -> None:
         """Find out which ranks share this host, and on how many cores. Collective."""
+        from collectives import profile  # the import of the library need not wait for it
+
         host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
         mask = sum(1 << core for core in os.sched_getaffinity(0))
+        rank = self._mpi.Get_rank()
         place = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-        everybody = self._mpi.allgather((host, mask, place))
-        hosts = list(dict.fromkeys(each for each, _, _ in everybody))
-        local = [r for r, (each, _, _) in enumerate(everybody) if each == host]
-        self._places = [each for _, _, each in everybody]
+        everybody = self._mpi.allgather((host, mask, place, profile.offer(rank)))
+        hosts = list(dict.fromkeys(each for each, *_ in everybody))
+        local = [r for r, (each, *_) in enumerate(everybody) if each == host]
+        self._places = [each for _, _, each, _ in everybody]
         self.node, self.nodes = hosts.index(host), len(hosts)
-        self.local_rank, self.local_size = local.index(self._mpi.Get_rank()), len(local)
+        self.local_rank, self.local_size = local.index(rank), len(local)
         shared = 0
         for r in local:
             shared |= everybody[r][1]
         self._cores = shared.bit_count()
         self._local = local
+        offers = [each for *_, each in everybody]
+        self._profile, self._tune = profile.agreed(self._mpi, offers)
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
         """Return what tells the communicator from others on timelines, the same on all ranks.
@@ -499,9 +520,21 @@ class Communicator(GroupedCalls, ObjectCalls):
         Returns
         -------
         Decision
-            Printed, it tells the algorithm, the reason, rounds, and bytes per rank.
+            Printed, it tells the algorithm, the reason, rounds, bytes per rank, the time that the
+            cost formulas predict, and the time that was measured, if the profile has one. What was
+            settled by ``COLLECTIVES_TUNE=online`` is that of root 0 and commutative operations.
         """
-        return select.decide(collective, algorithm, p=self.size, nbytes=nbytes, family=self._family)
+        if algorithm is None and self._settled:
+            settled = self._settled.get((collective, nbytes.bit_length(), 0, False))
+            if settled is not None:
+                named = self._decide(collective, settled.algorithm.name, nbytes)
+                return replace(
+                    named,
+                    segment=settled.segment,
+                    reason=settled.reason,
+                    measured=settled.measured,
+                )
+        return self._decide(collective, algorithm, nbytes)
 
     def forget(self) -> None:
         """Decide again, on the next call of each class: after a change of the registry or of
@@ -519,7 +552,34 @@ class Communicator(GroupedCalls, ObjectCalls):
         vector: bool,
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
-        decision = select.decide(
+        decision = self._decide(collective, name, nbytes, ordered, vector)
+        place = (collective, nbytes.bit_length(), root, ordered)
+        tries = name is None and "online" in self._tune and self.size > 1
+        # In an alltoallv no rank knows the whole, so that calls of all sizes are one class.
+        if not tries or (vector and collective == "alltoall"):
+            return self._planned(decision, root, vector)
+        settled = self._settled.get(place)
+        if settled is not None and registry.has(settled.algorithm):
+            return self._planned(settled, root, vector)
+        choice = self._planned(decision, root, vector)
+        from collectives import online  # few programs need it
+
+        others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
+        if others:
+            choice.trials = online.Trials(self, place, [decision, *others], vector)
+            choice.due = online.FIRST
+        return choice
+
+    def _decide(
+        self,
+        collective: str,
+        name: str | None,
+        nbytes: int,
+        ordered: bool = False,
+        vector: bool = False,
+    ) -> select.Decision:
+        """Return what a class of calls runs, by what all ranks know. Local."""
+        return select.decide(
             collective,
             name,
             p=self.size,
@@ -527,8 +587,14 @@ class Communicator(GroupedCalls, ObjectCalls):
             family=self._family,
             ordered=ordered,
             vector=vector,
+            profile=self._measured,
+            parameters=self._parameters,
         )
+
+    def _planned(self, decision: select.Decision, root: int, vector: bool) -> _core.Choice:
+        """Return the plan of a decision. Local."""
         algorithm = decision.algorithm
+        collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.
         shares = not (vector and collective == "alltoall")
         key = collective, algorithm.name, root, shares

@@ -16,6 +16,7 @@
     └── BindingError (ImportError)         no usable MPI in this process
 
     CollectivesWarning
+    ├── ProfileWarning (UserWarning)       the profile of the machine cannot be used
     ├── StallWarning (UserWarning)         a wait is long
     ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
     └── TimelineWarning (RuntimeWarning)   a timeline lacks something
@@ -39,6 +40,7 @@ __all__ = [
     "MismatchError",
     "PeerAbortedError",
     "PeerLostError",
+    "ProfileWarning",
     "ProofError",
     "SharedMemoryWarning",
     "StallError",
@@ -129,6 +131,13 @@ class BindingError(CollectivesError, ImportError):
 
 class CollectivesWarning(Warning):
     """Base of every warning of the library."""
+
+
+class ProfileWarning(CollectivesWarning, UserWarning):
+    """The profile of this machine cannot be read, or is of another version; the text says why.
+
+    It comes from rank 0, once. Algorithms are chosen as if there were no profile.
+    """
 
 
 class StallWarning(CollectivesWarning, UserWarning):

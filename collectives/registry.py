@@ -253,7 +253,7 @@ def algorithm(
             requires=requires,
             same_bits=same_bits,
             keeps_order=keeps_order,
-            included=generate.__module__.startswith("collectives.algorithms."),
+            included=(generate.__module__ or "").startswith("collectives.algorithms."),
             parameters=parameters or {},
         )
         table = _TABLE[contract.name]
@@ -294,6 +294,12 @@ def names(collective_name: str) -> list[str]:
     ['flat', 'tree', 'chain', 'reduce_scatter_gather']
     """
     return list(_TABLE[collective(collective_name).name])
+
+
+def has(row: Algorithm) -> bool:
+    """Say whether an algorithm is still what its name stands for. Local."""
+    base = _TABLE[row.collective.name].get(row.name.partition(":")[0])
+    return base is not None and base.generate is row.generate
 
 
 def numbered(collective_name: str, number: int) -> str:

@@ -1,41 +1,66 @@
-"""Which algorithm, and why: the caller's word, else the measured table, else the cost formulas.
+"""Which algorithm, and why: the caller's word, the profile of the machine, the table, the model.
 
-`measured.json` has, for shared memory and for each family of MPI, collective and number of ranks,
-the algorithm and segment size that were fastest up to a number of bytes, with machine, date and
-command. The row with the nearest number of ranks (on a logarithmic scale) is used. Where it has no
-row for a
-collective, or its algorithm will not do for this call, the formulas choose among those that will.
+Without the caller's word, the first that has something to say decides:
+
+1. the profile of this machine (`profile`; ``collectives tune`` writes it), for the nearest number
+   of ranks that was measured, within a factor of two;
+2. where messages of MPI carry the call and alpha, beta and gamma were measured here (in the
+   profile, or by the probe of ``COLLECTIVES_TUNE=probe``): the least time by the cost formulas;
+3. the table that comes with the library, ``measured.json``: a profile of another machine, for the
+   nearest number of ranks of all;
+4. the least time by the cost formulas, with what was measured here or else with usual numbers.
+
+In shared memory the table comes before the formulas: they count messages between ports, and know
+nothing of what is published once and read by all, nor of folds in one pass. On 4 ranks, what they
+chose with probed numbers was within 30 % of the best at 80 % of 35 points, what the table chose at
+89 % (mpiexec -n 4 python benchmarks/measure_choice.py FILE --transports shm --begin 64 --factor 16
+--seconds 1.5, 7 collectives; 2 cores of an EPYC that others used, too, 2026-11-21).
+
 A requirement that p does not meet excludes an algorithm, and nothing is ever put in the place of
 one that was asked for.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from collectives import spec
+from collectives import model, spec
 from collectives.errors import ArgumentError
+from collectives.model import SEGMENT, Parameters
 from collectives.registry import Algorithm, get, names
 from collectives.schedule import compile
 from collectives.spec import Collective
-from collectives.words import count, size_text
+from collectives.words import count, size_text, time_text
 
-__all__ = ["Decision", "decide"]
+if TYPE_CHECKING:
+    from collectives.profile import Profile, Row, Section
 
-# Bytes of a segment for an algorithm that the table does not choose at this size, so that it has
-# not measured its best segment.
-SEGMENT = 128 << 10
+__all__ = ["Decision", "Timing", "alternatives", "decide"]
 
-# What the cost formulas are multiplied by: seconds for a message, for a byte sent, and for a byte
-# folded. Open MPI took 0.65 us, 0.05 ns and 0.022 ns, MPICH 4.7 us, 0.07 ns and 0.023 ns (medians
-# of 3 runs of mpiexec -n 2 python benchmarks/measure_model.py; 2 cores, AMD EPYC, 2026-11-20).
-ALPHA, BETA, GAMMA = 1e-6, 0.06e-9, 0.022e-9
+
+class Timing(NamedTuple):
+    """What an algorithm took when it was measured.
+
+    Attributes
+    ----------
+    seconds : float
+    nbytes, p : int
+        Of the measured point that is nearest to what was asked for.
+    origin : str
+    """
+
+    seconds: float
+    nbytes: int
+    p: int
+    origin: str
+
+    def __str__(self) -> str:
+        size = f", {size_text(self.nbytes)}" if self.nbytes else ""
+        return f"{time_text(self.seconds)} on {count(self.p, 'rank')}{size} ({self.origin})"
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,12 @@ class Decision:
     p, nbytes : int
         Number of ranks, and bytes of the message.
     reason : str
+    predicted : float or None
+        Seconds by the cost formulas; None where the algorithm states no cost.
+    parameters : Parameters
+        The alpha, beta and gamma of the prediction.
+    measured : Timing or None
+        What it took in the profile, at the nearest point.
     """
 
     algorithm: Algorithm
@@ -57,6 +88,9 @@ class Decision:
     p: int
     nbytes: int
     reason: str
+    predicted: float | None = None
+    parameters: Parameters = model.DEFAULT
+    measured: Timing | None = None
 
     def __str__(self) -> str:
         row = self.algorithm
@@ -75,7 +109,11 @@ class Decision:
                 f"folds up to {size_text(folded * self.nbytes)}",
                 f"  time      {row.cost}",
             ]
-        blocks = _blocks(row, self.p)
+        if self.predicted is not None:
+            lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
+        if self.measured is not None:
+            lines.append(f"  measured  {self.measured}")
+        blocks = model.blocks(row, self.p)
         piece = self.segment or -(-self.nbytes // blocks)
         lines.append(
             f"  pieces    {count(blocks, 'block')}, in segments of {size_text(piece)} at most"
@@ -86,12 +124,13 @@ class Decision:
 
 
 @cache
-def measured() -> dict[str, Any]:
-    """Return the shipped table. Local."""
+def measured() -> Profile:
+    """Return the table that comes with the library. Local."""
+    from collectives.profile import parse  # the first decision needs it, and not the import
+
     path = os.path.join(os.path.dirname(__file__), "measured.json")
     with open(path, encoding="utf-8") as file:
-        table: dict[str, Any] = json.load(file)
-    return table
+        return parse(file.read())
 
 
 def decide(
@@ -103,6 +142,8 @@ def decide(
     family: str = "shm",
     ordered: bool = False,
     vector: bool = False,
+    profile: Section | None = None,
+    parameters: Parameters | None = None,
 ) -> Decision:
     """Decide which algorithm runs. Local.
 
@@ -122,6 +163,10 @@ def decide(
         Whether contributions must be folded in rank order: the operation is not commutative.
     vector : bool
         Whether it is the vector form, in which each part has a count of its own.
+    profile : Section, optional
+        What was measured on this machine of this transport.
+    parameters : Parameters, optional
+        The alpha, beta and gamma that were measured here.
 
     Raises
     ------
@@ -132,63 +177,147 @@ def decide(
     contract = spec.collective(collective)
     # The core keeps one decision for all sizes with equally many bits.
     largest = (1 << nbytes.bit_length()) - 1
-    row = _measured_row(contract, p, largest, family)
+    own = _profile_row(profile, contract, p, largest)
+    shipped = _shipped_row(contract, p, largest, family)
     suits = _suits(contract, p, ordered, vector)
+    known = parameters or model.DEFAULT
+    row = next((each for each in (own, shipped) if each and _able(contract, each, suits)), None)
     if name is not None:
         algorithm = get(collective, name)
         refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
         if refusal:
             raise ArgumentError(refusal)
-        segment = row.segment if row and row.name == algorithm.name else SEGMENT
+        same = [each for each in (own, shipped) if each and each.row.algorithm == algorithm.name]
+        segment = same[0].row.segment if same else SEGMENT
         reason = "asked for by the caller"
     elif p == 1:
         algorithm, segment = get(collective, names(collective)[0]), SEGMENT
         reason = "one rank only copies"
-    elif row and suits(get(collective, row.name)):
-        algorithm, segment, reason = get(collective, row.name), row.segment, row.reason
+    elif row and (row is own or parameters is None or family == "shm"):
+        algorithm, segment = get(collective, row.row.algorithm), row.row.segment
+        reason = row.reason
     else:
-        algorithm, segment = _cheapest(contract, p, largest, suits), SEGMENT
+        algorithm, segment = _cheapest(contract, p, largest, suits, known), SEGMENT
         reason = "least time by the cost formulas"
-        if not row:
+        if parameters is not None:
+            reason += f" with what was measured here ({known.origin})"
+        elif not shipped:
             reason += f"; {collective} has not been measured"
-        elif ordered:
+        if ordered:
             reason += " among those that fold in rank order, as op is not commutative"
-        else:
+        elif vector and contract.parts(p) > p:
             reason += " among those in which no block passes through a third rank"
-    override = os.environ.get("COLLECTIVES_SEGMENT")
-    if override is not None:
-        if not override.isdigit():
-            raise ArgumentError(f"COLLECTIVES_SEGMENT is {override!r}, and must be bytes, or 0")
-        segment = int(override)
-    return Decision(algorithm, int(segment), p, nbytes, reason)
+    segment = _override(segment)
+    predicted = model.seconds(algorithm, p, nbytes, known, segment) if algorithm.cost else None
+    return Decision(
+        algorithm,
+        segment,
+        p,
+        nbytes,
+        reason,
+        predicted,
+        known,
+        _timing(own, algorithm.name, segment, nbytes),
+    )
 
 
-def _blocks(algorithm: Algorithm, p: int) -> int:
-    """Return the number of blocks in the caller's whole array."""
-    contract = algorithm.collective
-    return algorithm.blocks(p) // contract.parts(p) * contract.per_array(p)
+def alternatives(
+    decision: Decision, most: int, *, ordered: bool = False, vector: bool = False
+) -> list[Decision]:
+    """Return what else could run in the place of a choice, the least time by the formulas first.
+    Local.
+
+    Parameters
+    ----------
+    decision : Decision
+        The choice; the others have its segment, or the usual one, and promise equal bits on all
+        ranks if it does.
+    most : int
+        How many.
+    ordered, vector : bool
+        As for `decide`.
+    """
+    chosen, p, nbytes = decision.algorithm, decision.p, decision.nbytes
+    suits = _suits(chosen.collective, p, ordered, vector)
+    segment = _override(decision.segment or SEGMENT)
+    others = [
+        Decision(
+            row,
+            segment,
+            p,
+            nbytes,
+            f"an alternative to {chosen.name}",
+            model.seconds(row, p, nbytes, decision.parameters, segment),
+            decision.parameters,
+        )
+        for row in _included(chosen.collective, suits)
+        if row.name != chosen.name and row.same_bits >= chosen.same_bits
+    ]
+    return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
 
 
-class _Row(NamedTuple):
-    """What the table chooses."""
+def _override(segment: int) -> int:
+    """Return the bytes of a segment, which the environment may set."""
+    text = os.environ.get("COLLECTIVES_SEGMENT")
+    if text is None:
+        return segment
+    if not text.isdigit():
+        raise ArgumentError(f"COLLECTIVES_SEGMENT is {text!r}, and must be bytes, or 0")
+    return int(text)
 
-    name: str
-    segment: int
+
+class _Found(NamedTuple):
+    """A row, the number of ranks that it was measured on, and the reason that it is."""
+
+    row: Row
+    p: int
     reason: str
+    origin: str
 
 
-def _measured_row(contract: Collective, p: int, nbytes: int, family: str) -> _Row | None:
-    """Return what the table says, or None if it has nothing on this collective."""
-    tables = measured()["tables"]
-    known = family if family in tables else "mpich"
-    rows = tables[known].get(contract.name)
-    if not rows:
+def _profile_row(
+    profile: Section | None, contract: Collective, p: int, nbytes: int
+) -> _Found | None:
+    """Return what the profile says, or None if it has nothing on this."""
+    found = None if profile is None else profile.row(contract.name, p, nbytes)
+    if profile is None or found is None:
         return None
-    nearest = min(rows, key=lambda size: (abs(math.log2(int(size) / p)), -int(size)))
-    limit, name, segment = next(row for row in rows[nearest] if row[0] is None or nbytes <= row[0])
-    upto = "any size" if limit is None else f"up to {size_text(limit)}"
-    where = "in shared memory" if known == "shm" else f"with {known}"
-    return _Row(name, segment, f"measured fastest {where} on {nearest} ranks, {upto}")
+    origin = f"the profile of {profile.date}"
+    return _Found(found[1], found[0], _fastest(found[1], found[0], profile, origin), origin)
+
+
+def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
+    """Return what the table says, or None if it has nothing on this collective."""
+    sections = {each.transport: each for each in measured().sections}
+    section = sections.get(family) or sections.get("mpich")
+    found = None if section is None else section.row(contract.name, p, nbytes, within=float("inf"))
+    if section is None or found is None:
+        return None
+    return _Found(found[1], found[0], _fastest(found[1], found[0], section, None), "the table")
+
+
+def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
+    """Say where a row was the fastest."""
+    upto = "any size" if row.limit is None else f"up to {size_text(row.limit)}"
+    where = "in shared memory" if section.transport == "shm" else f"with {section.transport}"
+    here = f"; {origin}" if origin else ""
+    return f"measured fastest {where} on {count(p, 'rank')}, {upto}{here}"
+
+
+def _able(contract: Collective, found: _Found, suits: Callable[[Algorithm], bool]) -> bool:
+    """Say whether what a row names is still registered, and may be chosen."""
+    try:
+        return suits(get(contract.name, found.row.algorithm))
+    except ArgumentError:
+        return False
+
+
+def _timing(found: _Found | None, name: str, segment: int, nbytes: int) -> Timing | None:
+    """Return what the algorithm took by a row, if the row is about it."""
+    if found is None or (found.row.algorithm, found.row.segment) != (name, segment):
+        return None
+    point = found.row.nearest(nbytes)
+    return None if point is None else Timing(point[1], point[0], found.p, found.origin)
 
 
 def _suits(
@@ -218,16 +347,19 @@ def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
     )
 
 
+def _included(collective: Collective, suits: Callable[[Algorithm], bool]) -> list[Algorithm]:
+    """Return the included algorithms that may be chosen."""
+    rows = [get(collective.name, name) for name in names(collective.name)]
+    return [row for row in rows if row.included and suits(row)]
+
+
 def _cheapest(
-    contract: Collective, p: int, nbytes: int, suits: Callable[[Algorithm], bool]
+    contract: Collective,
+    p: int,
+    nbytes: int,
+    suits: Callable[[Algorithm], bool],
+    known: Parameters,
 ) -> Algorithm:
     """Return the included algorithm of least time by its cost formulas."""
-
-    def seconds(algorithm: Algorithm) -> float:
-        rounds, sent, folded = algorithm.totals(p) or (math.inf, 0.0, 0.0)
-        # Each round waits for a segment of the one before, also where a rank sends little.
-        on_the_way = rounds * min(SEGMENT, nbytes / _blocks(algorithm, p))
-        return rounds * ALPHA + max(sent * nbytes, on_the_way) * BETA + folded * nbytes * GAMMA
-
-    rows = [get(contract.name, name) for name in names(contract.name)]
-    return min((row for row in rows if row.included and suits(row)), key=seconds)
+    rows = _included(contract, suits)
+    return min(rows, key=lambda row: model.seconds(row, p, nbytes, known))

@@ -39,7 +39,7 @@ from collectives.registry import Algorithm, get
 from collectives.spec import collective as contract_of
 from collectives.topology import Topology
 from collectives.traffic import Cut, Traffic, traffic
-from collectives.words import count, size_text
+from collectives.words import count, size_text, time_text
 
 __all__ = ["Simulation", "Transfer", "simulate"]
 
@@ -130,8 +130,8 @@ class Simulation:
         p = self.topology.p
         lines = [
             f"{self.algorithm.title(p, self.root)}, {size_text(self.nbytes)} on {self.topology!r}",
-            f"  time      {seconds_text(self.time)}; the first rank is done after "
-            f"{seconds_text(float(self.finish.min()))}",
+            f"  time      {time_text(self.time, 4)}; the first rank is done after "
+            f"{time_text(float(self.finish.min()), 4)}",
             f"  messages  {count(self.messages, 'message')} of {size_text(self.sent.sum())} in "
             f"all, {size_text(self.sent.max())} from the busiest rank",
         ]
@@ -150,14 +150,6 @@ class Simulation:
 
 def _link_text(name: Any) -> str:
     return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
-
-
-def seconds_text(seconds: float) -> str:
-    """Write seconds for people: ``12.3 us``. Local."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1 or unit == "us":
-            return f"{seconds * factor:.4g} {unit}"
-    raise AssertionError  # the loop ends with the last unit
 
 
 def simulate(
@@ -219,6 +211,8 @@ def simulate(
         ("segment", segment, 0),
         ("window", window, 1),
     ):
+        if not isinstance(value, int | np.integer):
+            raise ArgumentError(f"{what} is {value!r}, and must be a whole number")
         if value < least:
             raise ArgumentError(f"{what} is {value}, and must be {least} or more")
     if not 0 <= root < p:

@@ -36,13 +36,14 @@ class _Table:
     """Seconds per byte, by the bytes of the message."""
 
     def __init__(self, what: str, rate: Rate) -> None:
-        pairs = [(1.0, rate)] if isinstance(rate, int | float) else list(rate)
-        sizes = [float(size) for size, _ in pairs]
+        wanted = "seconds per byte, or pairs (bytes, seconds per byte) with rising bytes"
+        try:
+            pairs = [(1.0, rate)] if isinstance(rate, int | float) else list(rate)
+            sizes = [float(size) for size, _ in pairs]
+        except (TypeError, ValueError):
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}") from None
         if not pairs or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
-            raise ArgumentError(
-                f"{what} is {rate!r}, and must be seconds per byte, or pairs (bytes, seconds per "
-                f"byte) with rising bytes"
-            )
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}")
         self.rates = np.array([_seconds(what, value) for _, value in pairs])
         self.sizes = np.log2(sizes)
 
@@ -102,19 +103,19 @@ class Topology:
         )
 
     def gamma(self, nbytes: Numbers) -> Numbers | float:
-        """Return the seconds per byte to fold messages of so many bytes. Local."""
+        """Return the seconds per byte to fold messages of `nbytes`. Local."""
         return self._gamma(nbytes)
 
     def latency(self, source: Ranks, target: Ranks) -> Numbers | float:
-        """Return the seconds before the first byte of each message. Local."""
+        """Return the seconds before the first byte from each `source` to its `target`. Local."""
         raise NotImplementedError
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
-        """Return the seconds per byte of each message if nothing else moves. Local."""
+        """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
         raise NotImplementedError
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the numbers of the links that each message crosses, a row each. Local.
+        """Return the links from each `source` to its `target`, a row of numbers each. Local.
 
         Rows are filled up with -1. Only asked where there are links.
         """
@@ -122,7 +123,7 @@ class Topology:
 
 
 def _seconds(what: str, value: float) -> float:
-    if not 0 <= value < np.inf:
+    if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
         raise ArgumentError(f"{what} is {value!r}, and must be seconds, 0 or more")
     return float(value)
 
@@ -152,11 +153,11 @@ class Flat(Topology):
         self._alpha, self._beta = _seconds("alpha", alpha), _Table("beta", beta)
 
     def latency(self, source: Ranks, target: Ranks) -> float:
-        """Return alpha. Local."""
+        """Return alpha, from any `source` to any `target`. Local."""
         return self._alpha
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
-        """Return beta. Local."""
+        """Return beta of `nbytes`, from any `source` to any `target`. Local."""
         return self._beta(nbytes)
 
     def __repr__(self) -> str:
@@ -216,17 +217,17 @@ class Hosts(Topology):
         return {}
 
     def latency(self, source: Ranks, target: Ranks) -> Numbers:
-        """Return the alpha inside or between. Local."""
+        """Return the alpha from `source` to `target`, inside or between hosts. Local."""
         near = source // self.ranks == target // self.ranks
         return np.where(near, self._inside[0], self._between[0])
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
-        """Return the beta inside or between. Local."""
+        """Return the beta of `nbytes` from `source` to `target`, inside or between. Local."""
         near = source // self.ranks == target // self.ranks
         return np.where(near, self._inside[1](nbytes), self._between[1](nbytes))
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links out of a host and into the other, or the memory. Local."""
+        """Return the links out of the host of `source` and into that of `target`. Local."""
         a, b = source // self.ranks, target // self.ranks
         near = a == b
         within = a + self._memory if self._memory >= 0 else np.full_like(a, -1)
@@ -285,7 +286,7 @@ class FatTree(Hosts):
         return {(side, switch): each for side in ("up", "down") for switch in switches}
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links of the hosts, and those up to the core and down again. Local."""
+        """Return the links from `source` to `target`, up to the core and down again. Local."""
         below = self.ranks * self.per_switch
         a, b = source // below, target // below
         away = a != b
@@ -347,16 +348,16 @@ class Torus(Topology):
         return legs
 
     def latency(self, source: Ranks, target: Ranks) -> Numbers:
-        """Return alpha and the hops. Local."""
+        """Return alpha and the hops from `source` to `target`. Local."""
         hops = np.sum([np.abs(far) for _, far in self._legs(source, target)], axis=0)
         return self._alpha + self._hop * np.asarray(hops, float)
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
-        """Return beta. Local."""
+        """Return beta of `nbytes`, from any `source` to any `target`. Local."""
         return self._beta(nbytes)
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links along one dimension after the other. Local."""
+        """Return the links from `source` to `target`, one dimension after the other. Local."""
         source, target = np.atleast_1d(source), np.atleast_1d(target)
         here = [np.array(c) for c in np.unravel_index(source, self.shape)]
         columns = []
@@ -445,18 +446,18 @@ class Links(Topology):
         return known
 
     def latency(self, source: Ranks, target: Ranks) -> Numbers:
-        """Return the latency of each route. Local."""
+        """Return the latency from each `source` to its `target`. Local."""
         pairs = zip(source.tolist(), target.tolist(), strict=True)
         return np.array([self._way(*pair)[0] for pair in pairs], float)
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
-        """Return the seconds per byte of the slowest link of each route. Local."""
+        """Return that of the slowest link from `source` to `target`, for any `nbytes`. Local."""
         pairs = zip(source.tolist(), target.tolist(), strict=True)
         ways = (self._way(*pair)[1] for pair in pairs)
         return np.array([max((self.capacities[k] for k in way), default=0.0) for way in ways])
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
-        """Return the links of each route. Local."""
+        """Return the links from each `source` to its `target`. Local."""
         pairs = zip(source.tolist(), target.tolist(), strict=True)
         ways = [self._way(*pair)[1] for pair in pairs]
         width = max(map(len, ways), default=0)

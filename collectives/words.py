@@ -34,3 +34,11 @@ def size_text(nbytes: float) -> str:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
     return f"{nbytes:.4g} TiB"
+
+
+def time_text(seconds: float, digits: int = 3) -> str:
+    """Write a time for people, with so many `digits`: ``1.5 us``, ``20 ms``. Local."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.{digits}g} {unit}"
+    return f"{seconds:.{digits}g} s"

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import collectives
+from collectives import explorer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -20,7 +21,7 @@ extensions = [
     "registry_pages",
     "terminal",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_extra"]
 
 # Pages are Markdown; docstrings stay numpydoc, where a word in single backticks is a name.
 default_role = "py:obj"
@@ -35,6 +36,9 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"collectives {release}"
 html_static_path = ["_static"]
 html_css_files = ["manual.css"]
+# The explorer, written from the registry as the pages of algorithms are.
+explorer.write(Path(__file__).resolve().parent / "_extra" / "explorer")
+html_extra_path = ["_extra"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {

@@ -176,7 +176,7 @@ def facts(row: Algorithm) -> Iterator[str]:
         order = "rank order is kept" if row.keeps_order else "not in rank order"
         bits = ["the same bits on all ranks"] if row.same_bits and contract.replicates else []
         yield f"- Folds: {'; '.join([order, *bits])}."
-    if any(contract.name in tables for tables in select.measured()["tables"].values()):
+    if any(contract.name in section.rows for section in select.measured().sections):
         chosen = "; ".join(choices(row)) or "nowhere on the measured machine"
         yield f"- Chosen by `algorithm=None`: {chosen}."
     yield f"- Source: {_linked(row.source)}.\n"
@@ -184,12 +184,12 @@ def facts(row: Algorithm) -> Iterator[str]:
 
 def choices(row: Algorithm) -> Iterator[str]:
     """Yield for each MPI where the measured table takes this algorithm."""
-    for family, tables in select.measured()["tables"].items():
+    for section in select.measured().sections:
         found = []
-        for ranks, limits in tables.get(row.collective.name, {}).items():
+        for ranks, limits in section.rows.get(row.collective.name, {}).items():
             spans: list[tuple[int, int | None]] = []
             start = 0
-            for limit, name, _ in limits:
+            for limit, name, *_ in limits:
                 end = None if limit is None else limit + 1
                 if name.partition(":")[0] == row.name:
                     joined = bool(spans) and spans[-1][1] == start
@@ -199,7 +199,7 @@ def choices(row: Algorithm) -> Iterator[str]:
                 texts = " and ".join(_span(*span) for span in spans)
                 found.append(f"{ranks} ranks, {texts}")
         if found:
-            yield f"{MPIS.get(family, family)} ({'; '.join(found)})"
+            yield f"{MPIS.get(section.transport, section.transport)} ({'; '.join(found)})"
 
 
 def _span(start: int, end: int | None) -> str:

@@ -32,7 +32,8 @@ import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-GENERATED = ("_build", "algorithms")  # written by the build; nothing of them is typed by hand
+# Written by the build; nothing of them is typed by hand.
+GENERATED = ("_build", "_extra", "algorithms")
 
 FENCE = re.compile(r"( *)```(.*)$")
 COMMENT = re.compile(r" *<!-- ([\w ]+?)(?:: (.*?))? -->$")

@@ -271,6 +271,7 @@ def main() -> int:
     # The environments stand for themselves: nothing of the caller's may lead to other modules.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         os.environ.pop(name, None)
+    os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
     run = Run(folders, options.ranks)
     times: list[tuple[str, float]] = []
     for name, step in Run.steps().items():

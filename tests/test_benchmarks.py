@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from collectives import algorithms
 from collectives.cli import parser, run
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -41,32 +40,28 @@ def test_all_kinds_of_benchmarks_run() -> None:
     assert "skipped" not in done.stdout
 
 
-def test_the_table_is_written_as_it_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "measured.json"
-    other = {"scan": {"4": [[63, "chain", 0], [None, "recursive", 0]]}}
-    path.write_text(json.dumps({"measured": {"another": {}}, "tables": {"another": other}}))
-    words = "measure_table.py --collectives gather,barrier --begin 8 --end 128K --repeat 1"
+def test_the_quality_of_the_choice_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "choice" / "one.json"
+    words = "--collectives gather,barrier --begin 64 --end 4K --factor 64 --seconds 0.05"
     done = subprocess.run(
-        [sys.executable, *words.split(), str(path)],
+        [sys.executable, "measure_choice.py", str(path), *words.split()],
         cwd=BENCHMARKS,
+        env={**os.environ, "COLLECTIVES_PROFILE": "0"},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    table = json.loads(path.read_text())
-    assert table["tables"].pop("another") == other
-    ((family, collectives),) = table["tables"].items()
-    assert set(table["measured"]) == {"another", family}
-    assert set(collectives) == {"gather", "barrier"}
-    for name, sizes in collectives.items():
-        rows = sizes["1"]
-        limits = [limit for limit, _, _ in rows]
-        assert limits[-1] is None
-        assert limits[:-1] == sorted(limits[:-1])
-        for _, algorithm, segment in rows:
-            assert algorithms.get(name, algorithm).name == algorithm
-            assert segment >= 0
+    found = json.loads(path.read_text())
+    assert [point["bytes"] for point in found["points"][:3]] == [64, 4096, 0]
+    for point in found["points"]:
+        assert point["none"]["over"] >= 1
+        assert point["best_us"] > 0
+        assert "profile" not in point
+    (share,) = found["shares"]["none"].values()
+    near = sum(point["none"]["over"] <= 1.3 for point in found["points"])
+    assert share["within_30"] == near / len(found["points"])
+    assert "within 30 %: " in done.stdout
 
 
 def test_rounds_of_collectives_are_the_blocks_that_were_timed(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ Capture = pytest.CaptureFixture[str]
 
 def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, **more}
+    # The profile of this machine is not under test.
+    return {**os.environ, "PATH": path, "COLLECTIVES_PROFILE": "0", **more}
 
 
 def command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collectives.algorithms import unregister
 from collectives.cli import machine, main
 from collectives.errors import ArgumentError
 from collectives.simulate import simulate
@@ -164,5 +165,8 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: Capture) -> None:
         "            yield Exchange(recv=(root, 0))\n"
     )
     words = ("broadcast/in_a_row,tree", "-p", "16", "-b", "1M", "--load", str(path))
-    assert run(*words) == 0
+    try:
+        assert run(*words) == 0
+    finally:
+        unregister("broadcast", "in_a_row")
     assert "tree wins" in capsys.readouterr().out

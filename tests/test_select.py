@@ -2,9 +2,11 @@
 
 import pytest
 
-from collectives import algorithms, select
+from collectives import algorithms, model, select
 from collectives.algorithms import Cost
 from collectives.errors import ArgumentError
+from collectives.model import Parameters
+from collectives.profile import Profile, Row, Section
 from collectives.select import decide
 from collectives.spec import COLLECTIVES
 
@@ -20,9 +22,22 @@ TABLES = {
 }
 
 
+def section(transport, tables, **more):
+    rows = {
+        name: {int(p): tuple(Row(*each) for each in listed) for p, listed in sizes.items()}
+        for name, sizes in tables.items()
+    }
+    return Section(transport, "an MPI", rows=rows, **more)
+
+
+def table_of(tables):
+    profile = Profile("a cpu", 2, "0", tuple(section(*each) for each in tables.items()))
+    return lambda: profile
+
+
 @pytest.fixture(autouse=True)
 def table(monkeypatch):
-    monkeypatch.setattr(select, "measured", lambda: {"tables": TABLES})
+    monkeypatch.setattr(select, "measured", table_of(TABLES))
     monkeypatch.delenv("COLLECTIVES_SEGMENT", raising=False)
 
 
@@ -70,13 +85,15 @@ def test_one_rank_only_copies():
 def seconds(algorithm, p, nbytes):
     """Return the time by the formulas, without what waits for segments."""
     rounds, sent, folded = algorithm.totals(p)
-    return rounds * select.ALPHA + nbytes * (sent * select.BETA + folded * select.GAMMA)
+    return rounds * model.DEFAULT.alpha + nbytes * (
+        sent * model.DEFAULT.beta + folded * model.DEFAULT.gamma
+    )
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("p", [2, 3, 8, 33, 1000])
 def test_formulas_decide_where_nothing_is_measured(monkeypatch, collective, p):
-    monkeypatch.setattr(select, "measured", lambda: {"tables": {"mpich": {}}})
+    monkeypatch.setattr(select, "measured", table_of({"mpich": {}}))
     rows = [algorithms.get(collective, name) for name in algorithms.names(collective)]
     for nbytes in (0, 1, 8, 1000, 1 << 16, 1 << 24):
         decision = decide(collective, None, p=p, nbytes=nbytes)
@@ -92,7 +109,7 @@ def test_formulas_decide_where_nothing_is_measured(monkeypatch, collective, p):
 
 def test_a_round_waits_for_a_segment(monkeypatch):
     """By what each rank sends, a chain is never worse than doubling; but its rounds take turns."""
-    monkeypatch.setattr(select, "measured", lambda: {"tables": {"mpich": {}}})
+    monkeypatch.setattr(select, "measured", table_of({"mpich": {}}))
     chosen = [
         decide("scan", None, p=33, nbytes=nbytes).algorithm.name for nbytes in (8, 1 << 16, 1 << 26)
     ]
@@ -195,6 +212,7 @@ broadcast of 1000 B on 13 ranks: kary:3
   rounds    2
   per rank  sends up to 2.93 KiB, folds up to 0 B
   time      (levels(k)) alpha + (min(k, p - 1)) n beta
+  predicted 2.18 us, by alpha 1 us, beta 0.06 ns/B, gamma 0.022 ns/B of the library's defaults
   pieces    1 block, in segments of 128 KiB at most
   source    Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory \
 multiprocessors, 1991, doi:10.1145/103727.103729"""
@@ -205,3 +223,119 @@ def test_a_decision_says_what_and_why():
     text = str(decide("alltoall", "pairwise", p=4, nbytes=4000))
     assert "  pieces    4 blocks, in segments of 512 B at most\n" in text
     assert "  per rank  sends up to 2.93 KiB, folds up to 0 B\n" in text
+
+
+# -- the profile of a machine, and the model with what was measured on it -------------------------
+
+TIMES = ((8, 1e-6), (512, 2e-6))
+OWN = section(
+    "mpich",
+    {
+        "allreduce": {"4": [(1023, "tree", 0, TIMES), (None, "butterfly", 4096, ((4096, 9e-6),))]},
+        "alltoall": {"4": [(None, "bruck", 0)]},
+        "gather": {"4": [(1023, "flat", 0)]},
+        "scan": {"4": [(None, "gone", 0)]},
+    },
+    date="2026-11-21",
+)
+SLOW = Parameters(1e-3, 1e-12, 0.0, "a test")
+
+
+def own(collective, p, nbytes, **more):
+    return decide(collective, None, p=p, nbytes=nbytes, family="mpich", profile=OWN, **more)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
+def test_the_profile_comes_before_the_table_and_the_model(p):
+    decision = own("allreduce", p, 500, parameters=SLOW)
+    assert (decision.algorithm.name, decision.segment) == ("tree", 0)
+    assert decision.reason == (
+        "measured fastest with mpich on 4 ranks, up to 1023 B; the profile of 2026-11-21"
+    )
+    assert decision.measured == (2e-6, 512, 4, "the profile of 2026-11-21")
+    decision = own("allreduce", p, 1 << 20)
+    assert (decision.algorithm.name, decision.segment) == ("butterfly", 4096)
+
+
+def test_the_profile_holds_for_numbers_of_ranks_within_a_factor_of_two():
+    for p in (9, 16):
+        assert "profile" not in own("allreduce", p, 500).reason
+        assert own("allreduce", p, 500).measured is None
+
+
+def test_where_the_profile_cannot_be_used_the_next_decides():
+    # An algorithm that is not registered any more; sizes beyond; what the call must not have.
+    assert own("scan", 4, 8).reason.startswith("least time by the cost formulas")
+    assert own("gather", 4, 1023).reason.endswith("the profile of 2026-11-21")
+    assert own("gather", 4, 1024).reason.startswith("least time by the cost formulas")
+    decision = own("allreduce", 4, 1 << 20, ordered=True)
+    assert decision.algorithm.name == "butterfly"
+    assert own("alltoall", 4, 0).algorithm.name == "bruck"
+    assert own("alltoall", 4, 0, vector=True).algorithm.name == "direct"
+
+
+def test_the_caller_comes_before_the_profile():
+    decision = decide("allreduce", "tree", p=4, nbytes=8, family="mpich", profile=OWN)
+    assert decision.reason == "asked for by the caller"
+    assert decision.measured.seconds == 1e-6
+    decision = decide("allreduce", "ring", p=4, nbytes=8, family="mpich", profile=OWN)
+    assert decision.measured is None
+
+
+def test_the_model_with_measured_numbers_comes_before_the_table_but_in_shared_memory(monkeypatch):
+    decision = decide("allreduce", None, p=8, nbytes=1 << 24, family="mpich", parameters=SLOW)
+    assert decision.algorithm.totals(8)[0] == 1  # a message takes a millisecond
+    assert decision.reason == (
+        "least time by the cost formulas with what was measured here (a test)"
+    )
+    assert decision.predicted == pytest.approx(model.seconds(decision.algorithm, 8, 1 << 24, SLOW))
+    monkeypatch.setattr(select, "measured", table_of({**TABLES, "shm": TABLES["mpich"]}))
+    decision = decide("allreduce", None, p=8, nbytes=1 << 24, family="shm", parameters=SLOW)
+    assert decision.algorithm.name == "ring"
+    assert decision.parameters is SLOW
+
+
+def test_what_was_predicted_and_measured_is_told():
+    text = str(own("allreduce", 4, 500, parameters=SLOW))
+    assert (
+        "\n  predicted 4 ms, by alpha 1e+03 us, beta 0.001 ns/B, gamma 0 ns/B of a test\n" in text
+    )
+    assert "\n  measured  2 us on 4 ranks, 512 B (the profile of 2026-11-21)\n" in text
+
+
+def test_alternatives_may_run_too_and_come_by_their_predicted_time():
+    decision = decide("allreduce", None, p=6, nbytes=1 << 16)
+    others = select.alternatives(decision, 4)
+    assert len(others) == 4
+    assert decision.algorithm.name not in {each.algorithm.name for each in others}
+    predicted = [each.predicted for each in others]
+    assert predicted == sorted(predicted)
+    ordered = select.alternatives(decision, 99, ordered=True)
+    assert all(each.algorithm.keeps_order for each in ordered)
+    assert 0 < len(ordered) < len(select.alternatives(decision, 99))
+    vector = decide("alltoall", None, p=8, nbytes=64, vector=True)
+    assert {each.algorithm.name for each in select.alternatives(vector, 9, vector=True)} == {
+        "direct",
+        "pairwise",
+    } - {vector.algorithm.name}
+
+
+def test_the_numbers_of_the_model_come_back_from_the_times_that_they_give():
+    known = Parameters(2e-6, 1e-10, 3e-11, "a test")
+    for p in (2, 3, 8, 33):
+        n = 1 << 20
+        gather = algorithms.get("allgather", "bruck")
+        scatter = algorithms.get("reduce_scatter", "bruck")
+        rounds, sent, _ = gather.totals(p)
+        again = scatter.totals(p)
+        found = model.solved(
+            p,
+            n,
+            rounds * known.alpha,
+            rounds * known.alpha + sent * n * known.beta,
+            again[0] * known.alpha + again[1] * n * known.beta + again[2] * n * known.gamma,
+            "a test",
+        )
+        assert found.alpha == pytest.approx(known.alpha)
+        assert found.beta == pytest.approx(known.beta)
+        assert found.gamma == pytest.approx(known.gamma)

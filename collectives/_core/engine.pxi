@@ -183,6 +183,8 @@ cdef class Engine:
         planned.engine = self
         planned.keep = self.check(call, x, out, op, root, prescale, postscale)
         planned.choice = self.choice(call, algorithm)
+        if planned.choice.settled is not None:
+            planned.choice = planned.choice.settled
         planned.text = self.describe(call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
             raise BufferError(
@@ -252,9 +254,7 @@ cdef class Engine:
         configure(self, op, &call, choice)
         self.restart(op, tag)
         if tape != NULL or self.traced is not None:
-            choice.labels[0] = plan.label
-            begin_record(self, op, choice, EXCHANGE, False, call.nbytes, 0, blocking)
-            plan.label = choice.labels[0]
+            begin_exchange(self, op, choice, call.nbytes, blocking)
         if not blocking:
             return Request(self, plan, keep).start(op)
         self.run(op, plan, keep, call.timeout)
@@ -268,6 +268,9 @@ cdef class Engine:
         With a `text` of what is called, the ranks agree on it first.
         """
         cdef Operation *op
+        cdef object trials = None
+        cdef int slot = 0
+        cdef double began = 0
         cdef uint64_t start = 0
         cdef bint inside
         if tape != NULL and (self.queue.owner or text is not None or not blocking):
@@ -280,6 +283,10 @@ cdef class Engine:
                 make_room()
             if text is not None:
                 self.agree(self.name(call), text, True, self.deadline(call.timeout))
+            if choice.trials is not None:
+                trials = choice.trials
+                choice = self.turn(choice, blocking, call.timeout, &slot)
+                began = now() if slot >= 0 else 0
             if call.prescale != 1.0:
                 keep = self.scratch(call, keep)
                 prescale(call)
@@ -287,19 +294,46 @@ cdef class Engine:
             configure(self, op, call, choice)
             self.restart(op, -1)
             if tape != NULL or self.traced is not None:
-                begin_record(
-                    self, op, choice, call.kind, call.counts != NULL, record_bytes(call), start,
-                    blocking,
-                )
+                begin_call(self, op, choice, call, start, blocking)
             if not blocking:
                 return Request(self, choice.plan, keep).start(op)
             self.run(op, choice.plan, keep, call.timeout)
+            if began != 0:
+                trials.note(slot, now() - began)
             op.next = self.idle
             self.idle = op
         finally:
             if not inside:
                 leave(&self.queue)
         return finished(keep[0])
+
+    cdef Choice turn(self, Choice choice, bint blocking, double timeout, int *slot):
+        """Return what a call of a class with trials runs; `slot` is whose time it adds to, or -1.
+        Collective.
+
+        The class is counted where only one thread is, and after all that can refuse a call.
+        """
+        cdef bint held = self.held
+        slot[0] = -1
+        if choice.settled is not None:
+            return choice.settled
+        if not blocking:
+            return choice
+        choice.calls += 1
+        if choice.calls < choice.due:
+            return choice
+        self.held = True  # the ranks meet in calls inside of this one
+        try:
+            slot[0], other, choice.due = choice.trials.begin(
+                choice.calls, None if timeout == COMMON else timeout
+            )
+        finally:
+            self.held = held
+        if other is None:
+            other = choice
+        if slot[0] < 0:
+            choice.settled = other
+        return other
 
     cdef int refuse(self, str name, error, double timeout) except -1:
         """Tell the other ranks that this one has refused its own call."""

@@ -1,4 +1,4 @@
-"""The command ``collectives``: run, bench, explain, simulate, list, timeline, doctor.
+"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, timeline, doctor.
 
 Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
 without MPI.
@@ -12,12 +12,22 @@ import sys
 from collections.abc import Sequence
 
 from collectives import __version__
-from collectives.cli import bench, catalogue, doctor, explain, run, simulate, timeline
+from collectives.cli import (
+    bench,
+    catalogue,
+    doctor,
+    explain,
+    explore,
+    run,
+    simulate,
+    timeline,
+    tune,
+)
 from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, explain, simulate, catalogue, timeline, doctor)
+COMMANDS = (run, bench, tune, explain, explore, simulate, catalogue, timeline, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -49,8 +49,8 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load(paths: list[str]) -> None:
-    """Run files that register algorithms. Local.
+def load(paths: list[str], option: str = "--load ") -> None:
+    """Run files that register algorithms; errors name the `option` that they came by. Local.
 
     Raises
     ------
@@ -59,13 +59,13 @@ def load(paths: list[str]) -> None:
     """
     for path in paths:
         if not Path(path).is_file():
-            raise ArgumentError(f"--load {path}: there is no such file")
+            raise ArgumentError(f"{option}{path}: there is no such file")
         try:
             runpy.run_path(path, run_name=Path(path).stem)
         except CollectivesError:
             raise
         except Exception as error:
-            raise ArgumentError(f"--load {path}: {type(error).__name__}: {error}") from error
+            raise ArgumentError(f"{option}{path}: {type(error).__name__}: {error}") from error
 
 
 def operations(text: str) -> list[str]:

@@ -23,11 +23,10 @@ from collectives.cli.operations import OPERATIONS, Arrays, Operation
 if TYPE_CHECKING:
     from collectives.cli.measure import Bench
 
-__all__ = ["BARRIER", "COPY", "MPI_LABEL", "PEERS", "Contest", "Entry", "Settings"]
+__all__ = ["BARRIER", "COPY", "MPI_LABEL", "PEERS", "Contest", "Entry", "Settings", "segmented"]
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
-HOPELESS = 4  # or p, if that is more: so many times the fastest's time is not mended by segments
 WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
 SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
 
@@ -76,10 +75,6 @@ class Settings(NamedTuple):
         Whether copies are measured, too.
     shared : bool
         Whether the arrays of the entries are in memory that the ranks share.
-    block : float
-        Seconds that a block should last.
-    fewest : int
-        Iterations that a block has at least.
     prune : float or None
         What takes more than this many times the fastest's time in its trial is left out.
     """
@@ -96,8 +91,6 @@ class Settings(NamedTuple):
     peer: bool = True
     limit: bool = False
     shared: bool = False
-    block: float = BLOCK
-    fewest: int = FEWEST
     prune: float | None = None
 
 
@@ -121,22 +114,27 @@ class Contest:
                 self.arrays[label] = private
                 self.calls[label] = [each[label].call for each in prepared]
                 self.refills[label] = [each[label].refill for each in prepared]
-        shared: dict[int | None, list[Arrays]] = {}
+        self._private = private
+        self._shared: dict[int | None, list[Arrays]] = {}
         for entry in settings.entries:
-            label = str(entry)
-            comm = bench.communicator(entry.segment)
-            if settings.shared and entry.segment not in shared:
-                room = bench.room(entry.segment)
-                room.clear(2 * self.number, self.nbytes)
-                shared[entry.segment] = self.arranged(room.empty)
-            arrays = shared.get(entry.segment, private)
-            self.entries[label] = entry
-            self.arrays[label] = arrays
-            self.calls[label] = [each.ours(comm, entry.algorithm) for each in arrays]
+            self.enter(entry)
         if settings.limit and self.nbytes:
             self.calls[COPY] = state.copies(self.nbytes, self.number)
         if self.operation.runs_ahead:
             self.calls[BARRIER] = [lambda: None]
+
+    def enter(self, entry: Entry) -> None:
+        """Let an entry take part. Collective."""
+        label = str(entry)
+        comm = self.bench.communicator(entry.segment)
+        if self.settings.shared and entry.segment not in self._shared:
+            room = self.bench.room(entry.segment)
+            room.clear(2 * self.number, self.nbytes)
+            self._shared[entry.segment] = self.arranged(room.empty)
+        arrays = self._shared.get(entry.segment, self._private)
+        self.entries[label] = entry
+        self.arrays[label] = arrays
+        self.calls[label] = [each.ours(comm, entry.algorithm) for each in arrays]
 
     @property
     def folds(self) -> reductions.Reduction | None:
@@ -188,9 +186,7 @@ class Contest:
         trials: dict[str, float] = {}
         for label in self.calls:
             self.bench.progress(f"{size}: {label}, warm-up")
-            if self._hopeless(label, trials):
-                continue
-            with _segment(self.entries.get(label, Entry()).segment):
+            with segmented(self.entries.get(label, Entry()).segment):
                 iterations[label], seconds = self.trial(label)
             if label in self.entries:
                 trials[label] = seconds
@@ -208,14 +204,6 @@ class Contest:
         if prune is None or label not in trials or self.entries[label].algorithm is None:
             return True
         return trials[label] <= prune * min(trials.values())
-
-    def _hopeless(self, label: str, trials: dict[str, float]) -> bool:
-        """Say whether not even a trial is worth it: a segmented entry far behind without them."""
-        entry = self.entries.get(label)
-        if self.settings.prune is None or entry is None or not entry.segment:
-            return False
-        whole = trials.get(str(Entry(entry.algorithm, 0)), 0.0)
-        return whole > max(HOPELESS, self.comm.size) * min(trials.values(), default=0.0)
 
     def block(self, label: str, iterations: int) -> float:
         """Return this rank's seconds for one iteration."""
@@ -241,7 +229,7 @@ class Contest:
         """Warm up; return how many iterations make a block, and the seconds of one."""
         settings = self.settings
         self.block(label, max(settings.warmup, len(self.calls[label])))
-        count = min(2, settings.fewest)
+        count = 2
         while True:
             seconds = self.agreed(self.block(label, count))
             if settings.iters is not None:
@@ -250,8 +238,8 @@ class Contest:
                 if settings.prune is not None:
                     # Nothing should be left out because of one disturbance.
                     seconds = min(seconds, self.agreed(self.block(label, count)))
-                wanted = round(settings.block / max(seconds, 1e-9))
-                return max(settings.fewest, min(MOST, wanted)), seconds
+                wanted = round(BLOCK / max(seconds, 1e-9))
+                return max(FEWEST, min(MOST, wanted)), seconds
             count *= 4
 
     def wrong(self, label: str) -> int | None:
@@ -291,8 +279,13 @@ class Contest:
 
 
 @contextmanager
-def _segment(nbytes: int | None) -> Iterator[None]:
-    """Have communicators decide on segments of this size, if any, while this lasts."""
+def segmented(nbytes: int | None) -> Iterator[None]:
+    """Have communicators decide on segments of this size, if any, while this lasts. Local.
+
+    Parameters
+    ----------
+    nbytes : int or None
+    """
     if nbytes is None:
         yield
         return

@@ -9,10 +9,11 @@ import platform
 import re
 import shutil
 import sys
+import warnings
 from importlib import metadata
 from typing import Any
 
-from collectives import __version__, _core
+from collectives import __version__, _core, profile
 from collectives.cli import launcher, run
 from collectives.errors import CollectivesError
 
@@ -31,6 +32,10 @@ VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_VALIDATE": (r"[01]?", "0 or 1"),
     "COLLECTIVES_SEGMENT": (r"\d+", "a number of bytes"),
+    "COLLECTIVES_TUNE": (
+        r"(0|probe|online|probe,online|online,probe)?",
+        "0, probe, online, or both with a comma",
+    ),
     "COLLECTIVES_SHM": (r"(auto|memfd|file|0)?", "auto, memfd, file or 0"),
     "COLLECTIVES_SHM_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_SHM_LANE": (r"0*[1-9]\d*", "a positive number of bytes"),
@@ -71,6 +76,7 @@ def main(options: argparse.Namespace) -> int:
     _software(findings)
     _host(findings)
     _variables(findings)
+    _profile(findings)
     _mpi(findings, options)
     if findings.problems:
         plural = "s" * (findings.problems > 1)
@@ -125,6 +131,28 @@ def _variables(findings: _Findings) -> None:
             )
         else:
             findings.fact(name.removeprefix("COLLECTIVES_").lower(), f"{name}={value}")
+
+
+def _profile(findings: _Findings) -> None:
+    """Say which profile is used, and whether it can be."""
+    file = profile.path()
+    if file is None:
+        findings.fact("profile", "none, as COLLECTIVES_PROFILE says")
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        known = profile.read(file)
+    if known is not None:
+        parts = [
+            f"{'shared memory' if each.transport == 'shm' else each.library}, {each.date}"
+            for each in known.sections
+        ]
+        findings.fact("profile", "; ".join([file, *parts]))
+    elif caught:
+        text, _, remedy = str(caught[0].message).partition(". ")
+        findings.problem("profile", text, remedy)
+    else:
+        findings.fact("profile", f"none in {file}; `collectives tune` writes it")
 
 
 def _mpi(findings: _Findings, options: argparse.Namespace) -> None:

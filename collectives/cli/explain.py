@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from collectives import draw, select
+from collectives import draw, profile, select
 from collectives.algorithms import get, names
 from collectives.check import check
 from collectives.cli import arguments
@@ -36,6 +36,14 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--svg", metavar="FILE.svg", help="draw it as a picture, too, and write that here"
+    )
+    parser.add_argument(
+        "--png", metavar="FILE.png", help="write the picture as a PNG (needs resvg-py)"
+    )
+    parser.add_argument(
+        "--theme",
+        choices=["light", "dark"],
+        help="colours of the picture; by default an SVG has both, and a PNG is light",
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
@@ -74,8 +82,7 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
     if root and not COLLECTIVES[collective].rooted:
         raise ArgumentError(f"--root is {root}, but {collective} has no root")
-    if options.svg:
-        _write(options.svg, collective, name, n, root)
+    written = _pictures(options, collective, name)
     print(draw.drawing(collective, name, n, root))
     if options.bytes is not None:
         print()
@@ -83,26 +90,48 @@ def main(options: argparse.Namespace) -> int:
     if others:
         more = " or ".join(f"collectives explain {each}/{name}" for each in others)
         print(f"\nOther collectives have an algorithm {name!r}: {more}")
-    if options.svg:
-        print(f"\nThe picture is in {options.svg}")
+    if written:
+        print(f"\nThe picture is in {' and '.join(written)}")
     return 0
 
 
-def _write(path: str, collective: str, name: str, n: int, root: int) -> None:
-    """Write the picture."""
+def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[str]:
+    """Write the pictures that are asked for; return where they are."""
+    wanted = {each: getattr(options, each) for each in ("svg", "png") if getattr(options, each)}
+    if options.theme and not wanted:
+        raise ArgumentError(f"--theme {options.theme} is for --svg and --png, and there is neither")
+    for kind, path in wanted.items():
+        if Path(path).suffix.lower() != f".{kind}":
+            raise ArgumentError(
+                f"--{kind} {path}: the picture is {'an SVG' if kind == 'svg' else 'a PNG'}, so the "
+                f"name must end in .{kind}"
+            )
+    if not wanted:
+        return []
     from collectives import picture
 
-    if Path(path).suffix.lower() != ".svg":
-        raise ArgumentError(f"--svg {path}: the picture is an SVG, so the name must end in .svg")
-    text = picture.picture(check(collective, name, p=n, root=root))
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"--svg {path}: {error}") from error
+    text = picture.picture(
+        check(collective, name, p=options.ranks, root=options.root), theme=options.theme
+    )
+    data = {"svg": text.encode()}
+    if "png" in wanted:
+        data["png"] = picture.png(text)
+    for kind, path in wanted.items():
+        try:
+            Path(path).write_bytes(data[kind])
+        except OSError as error:
+            raise ArgumentError(f"--{kind} {path}: {error}") from error
+    return list(wanted.values())
 
 
 def _decisions(collective: str, name: str, n: int, size: int) -> str:
     """Say how the algorithm runs at this size, and what would be chosen."""
-    asked = select.decide(collective, name, p=n, nbytes=size)
-    chosen = select.decide(collective, None, p=n, nbytes=size)
+    file = profile.path()
+    known = None if file is None else profile.read(file)
+    section = None if known is None else known.section("shm", "", 1)
+    parameters = None if section is None else section.model(n)
+    asked, chosen = (
+        select.decide(collective, each, p=n, nbytes=size, profile=section, parameters=parameters)
+        for each in (name, None)
+    )
     return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."

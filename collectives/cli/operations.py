@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from collectives import Communicator, reductions, select
+from collectives import Communicator, reductions
 from collectives.spec import COLLECTIVES, Collective
 
 __all__ = ["OPERATIONS", "Arrays", "Operation"]
@@ -105,16 +105,9 @@ class Operation:
         """
         if not self.chosen:
             return "direct"
-        decision = select.decide(
-            self.contract.name,
-            None,
-            p=comm.size,
-            # Of an alltoallv no rank knows the whole.
-            nbytes=0 if self.name == "alltoallv" else nbytes,
-            family=comm.transport,
-            vector=self.vector,
-        )
-        return decision.algorithm.name
+        # Of an alltoallv no rank knows the whole.
+        known = 0 if self.name == "alltoallv" else nbytes
+        return comm._decide(self.contract.name, None, known, vector=self.vector).algorithm.name
 
 
 def _neighbour(r: int, p: int, root: int) -> range:

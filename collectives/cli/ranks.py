@@ -15,6 +15,7 @@ import numpy as np
 from collectives import world
 from collectives.cli import arguments, consistency, gloo, measure, report, state
 from collectives.cli.operations import OPERATIONS, Operation
+from collectives.cli.progress import Line
 from collectives.errors import ArgumentError, CollectivesError
 
 __all__ = ["main"]
@@ -51,8 +52,9 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError("--buffers is shared, and the ranks share no memory")
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
-    line = _Progress(first and (options.progress or sys.stderr.isatty()))
+    line = Line(first and (options.progress or sys.stderr.isatty()))
     facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
+    facts["profile"] = comm._measured is not None
     peer = None
     if options.peers:
         found = gloo.join(mpi)
@@ -78,7 +80,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
 
 
 def _tables(
-    options: argparse.Namespace, bench: measure.Bench, dtype: Any, line: _Progress
+    options: argparse.Namespace, bench: measure.Bench, dtype: Any, line: Line
 ) -> list[dict[str, Any]]:
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
@@ -190,17 +192,3 @@ def _dtype(name: str) -> Any:
 def _print(texts: list[str], wanted: bool = True) -> None:
     if wanted and texts:
         print("\n".join(texts), flush=True)
-
-
-class _Progress:
-    """One line on the terminal that is written over and over."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-
-    def show(self, text: str) -> None:
-        if self.wanted:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        self.show("")

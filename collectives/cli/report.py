@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives import __version__, _core, binding
+from collectives import __version__, _core, binding, profile
 from collectives.cli import state
 from collectives.cli.measure import COPY, MPI_LABEL, PEERS
 from collectives.cli.operations import Operation
@@ -174,8 +174,8 @@ def host() -> dict[str, Any]:
     """Return the facts about this host and its software that need no MPI. Local."""
     return {
         "host": platform.node(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
+        "cpu": profile.machine()[0],
+        "cores": profile.machine()[1],
         "isa": _core.kernels_isa(),
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -222,8 +222,10 @@ def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _wishes(facts: dict[str, Any]) -> list[str]:
-    """Return what the header says of arrays in shared memory, and of more peers than MPI."""
+    """Return what the header says of the profile, arrays in shared memory, and more peers."""
     texts = []
+    if facts["profile"]:
+        texts.append("# auto: with the profile of this machine")
     if facts["buffers"] == "shared":
         texts.append("# arrays in memory that the ranks share, but private ones for the peers")
     if "gloo" in facts:
@@ -233,17 +235,6 @@ def _wishes(facts: dict[str, Any]) -> list[str]:
             "reached: limit / time"
         )
     return texts
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model", "cpu model"):
-                return value.strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 def _commit() -> str | None:

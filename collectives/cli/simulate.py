@@ -16,7 +16,7 @@ from collectives.cli import arguments
 from collectives.cli.explain import resolve
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
-from collectives.words import count, size_text
+from collectives.words import count, size_text, time_text
 
 __all__ = ["Grid", "add_parser"]
 
@@ -318,8 +318,6 @@ def _table(grid: Grid) -> str:
 
 def _time_lines(grid: Grid) -> Iterator[str]:
     """Yield the times on one number of ranks; the fastest at each size has a star."""
-    from collectives.simulate import seconds_text
-
     (p,) = grid.ranks
     yield f"{grid.collective} on {count(p, 'rank')}, simulated on {grid.machine}"
     cells = [["bytes", *(f"{name} " for name in grid.names)]]
@@ -328,7 +326,7 @@ def _time_lines(grid: Grid) -> Iterator[str]:
         cells.append([size_text(size)])
         for name in grid.names:
             time = grid.times[p][name][k]
-            text = "-" if isnan(time) else seconds_text(time)
+            text = "-" if isnan(time) else time_text(time, 4)
             cells[-1].append(text + ("*" if name == best else " "))
     widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
     for row in cells:

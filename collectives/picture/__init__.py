@@ -2,7 +2,8 @@
 
 Like the text of `draw`, a picture is a view of a `check.Proof` and of nothing else. It is one file
 of shapes and text, without scripts and without anything fetched; it is light or dark as its reader
-likes it. A tooltip on each arrow and cell says in words what it is.
+likes it, or as its author says. A tooltip on each arrow and cell says in words what it is. `png`
+makes dots of it, for programs that read no SVG.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 from collectives.check import Proof
 from collectives.picture.cells import grids
 from collectives.picture.lanes import diagram
+from collectives.picture.raster import png
 from collectives.picture.sheet import document
 
-__all__ = ["holdings", "picture", "space_time"]
+__all__ = ["holdings", "picture", "png", "space_time"]
 
 
-def picture(proof: Proof) -> str:
+def picture(proof: Proof, *, theme: str | None = None) -> str:
     """Draw an algorithm whole: its messages, and below who holds what. Local.
 
     Parameters
     ----------
     proof : Proof
         What `check` found.
+    theme : str, optional
+        ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 
     Returns
     -------
@@ -35,16 +39,18 @@ def picture(proof: Proof) -> str:
     >>> picture(check("allreduce", "ring", p=4)).count('class="arrow')
     24
     """
-    return document(proof, "messages and holdings", [diagram(proof), grids(proof)])
+    return document(proof, "messages and holdings", [diagram(proof), grids(proof)], theme)
 
 
-def space_time(proof: Proof) -> str:
+def space_time(proof: Proof, *, theme: str | None = None) -> str:
     """Draw the messages: a lane for each rank, time to the right, an arrow for each message. Local.
 
     Parameters
     ----------
     proof : Proof
         What `check` found.
+    theme : str, optional
+        ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 
     Returns
     -------
@@ -53,16 +59,18 @@ def space_time(proof: Proof) -> str:
         numbers of its blocks where it leaves. A disc with a plus is where it is folded, a tip where
         it is stored.
     """
-    return document(proof, "messages", [diagram(proof)])
+    return document(proof, "messages", [diagram(proof)], theme)
 
 
-def holdings(proof: Proof) -> str:
+def holdings(proof: Proof, *, theme: str | None = None) -> str:
     """Draw what each rank holds after each step: a row for each rank, a column per block. Local.
 
     Parameters
     ----------
     proof : Proof
         What `check` found.
+    theme : str, optional
+        ``"light"`` or ``"dark"``; by default the picture has both, and the reader's system chooses.
 
     Returns
     -------
@@ -71,4 +79,4 @@ def holdings(proof: Proof) -> str:
         one that is. It names the ranks whose contributions it holds, or counts them, where there
         is room.
     """
-    return document(proof, "holdings", [grids(proof)])
+    return document(proof, "holdings", [grids(proof)], theme)

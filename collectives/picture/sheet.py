@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from collectives.check import Proof, named
 from collectives.draw import between_pairs, blocks_text
+from collectives.errors import ArgumentError
 from collectives.words import count
 
 # Lengths are in pixels of the picture at its own size.
@@ -28,6 +30,7 @@ DARK = ("#2f85f4", "#e3621c", "#2dc66b", "#eb80a3", "#acf4ff", "#f0e442", "#a199
 # Ground, text, lines of no colour, every second step.
 LIGHT_SHEET = ("#ffffff", "#1b1f24", "#8a929c", "#f1f3f6")
 DARK_SHEET = ("#14181d", "#e8eaed", "#7d8792", "#20262d")
+THEMES = {"light": (LIGHT, LIGHT_SHEET), "dark": (DARK, DARK_SHEET)}
 
 STYLE = """\
 .collectives { max-width: 100%; height: auto; }
@@ -116,8 +119,21 @@ def _scoped(rules: Iterator[str]) -> list[str]:
     return lines
 
 
-def document(proof: Proof, what: str, parts: Sequence[Part]) -> str:
+def _colours(theme: str | None) -> list[str]:
+    """Write the rules of a theme, or of both: then the reader's system chooses."""
+    if theme not in (None, *THEMES):
+        raise ArgumentError(
+            f"theme is {theme!r}, and must be None, {' or '.join(map(repr, THEMES))}"
+        )
+    if theme:
+        return _scoped(_rules(*THEMES[theme]))
+    light, dark = (_scoped(_rules(*each)) for each in THEMES.values())
+    return [*light, "@media (prefers-color-scheme: dark) {", *dark, "}"]
+
+
+def document(proof: Proof, what: str, parts: Sequence[Part], theme: str | None = None) -> str:
     """Put parts below each other on a sheet, under the algorithm's name."""
+    colours = _colours(theme)
     algorithm = proof.algorithm
     width = max(NARROWEST, *(part.width for part in parts)) + 2 * MARGIN
     name = algorithm.title(proof.p, proof.root)
@@ -133,12 +149,12 @@ def document(proof: Proof, what: str, parts: Sequence[Part]) -> str:
         body += [f'<g transform="{at}">', *part.elements, "</g>"]
         y += part.height + GAP
     height = y - GAP + MARGIN
-    dark = ["@media (prefers-color-scheme: dark) {", *_scoped(_rules(DARK, DARK_SHEET)), "}"]
     about = (
         f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
         f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
     )
-    size = f"{round(width, 1):g}", f"{round(height, 1):g}"
+    # Whole pixels, so that the ground covers the last row and column of dots.
+    size = str(ceil(width)), str(ceil(height))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="collectives" role="img" '
@@ -146,7 +162,7 @@ def document(proof: Proof, what: str, parts: Sequence[Part]) -> str:
             tooltip(f"{name}: {what}"),
             f"<desc>{html.escape(about, quote=False)}</desc>",
             "<style>",
-            *[STYLE, *_scoped(_rules(LIGHT, LIGHT_SHEET)), *dark],
+            *[STYLE, *colours],
             "</style>",
             element("rect", class_="ground", width=size[0], height=size[1]),
             *body,

@@ -1,0 +1,195 @@
+"""Measure how good the choice is: the time of what is chosen over that of the best algorithm.
+
+Run it under the MPI that is to be measured, once for each number of ranks, on a quiet machine whose
+profile ``collectives tune`` has written::
+
+    mpiexec -n 2 python benchmarks/measure_choice.py benchmarks/results/choice/mpich-2.json
+
+On a grid of collectives and sizes, which are not those of the profile, and through shared memory
+and through MPI, it measures all algorithms with all segments, and what is chosen with the profile,
+by the model alone with the alpha, beta and gamma of a probe, and without either. It prints of how
+many points each choice is within 10 % and 30 % of the best, and of which it is not. The goal is
+95 % within 10 % with the profile, and 80 % within 30 % without it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+import collectives as cc
+from collectives import binding, model, profile, select
+from collectives.cli import arguments, measure, report, tuning
+from collectives.cli.measure import Entry
+from collectives.spec import COLLECTIVES
+from collectives.words import size_text
+
+GOALS = {"profile": (0.10, 0.95), "model": (0.30, 0.80), "none": (0.30, 0.80)}
+
+
+def main() -> None:
+    """Measure the grid, print the shares and write the points."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--collectives", type=arguments.operations, default=list(COLLECTIVES))
+    parser.add_argument("--begin", type=arguments.nbytes, default=16, help="smallest, bytes")
+    parser.add_argument("--end", type=arguments.nbytes, default=4 << 20, help="largest, bytes")
+    parser.add_argument("--factor", type=int, default=8, help="between sizes")
+    parser.add_argument("--transports", default="shm,mpi", help="shm, mpi, or both")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each point, about")
+    options = parser.parse_args()
+    host = report.host()
+    points = []
+    for transport in options.transports.split(","):
+        with environment(COLLECTIVES_SHM="auto" if transport == "shm" else "0"):
+            comm = cc.Communicator(timeout=300)
+        points += measured(comm, options)
+    if MPI.COMM_WORLD.rank == 0:
+        facts = {"mpi": binding.library_name(MPI), "ranks": MPI.COMM_WORLD.size, **host}
+        words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        facts["command"] = f"mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/{words}"
+        found = {**facts, "shares": shares(points), "points": points}
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        options.file.write_text(json.dumps(found, indent=1) + "\n")
+        print("\n".join(lines(found)))
+
+
+def measured(comm: cc.Communicator, options: argparse.Namespace) -> list[dict]:
+    """Measure all points on one communicator; return the same on all ranks."""
+    bench = measure.Bench(comm, comm.mpi.Dup())
+    own, _ = profile.agreed(comm.mpi, comm.mpi.allgather(profile.offer(comm.rank)))
+    library = binding.library_name(MPI)
+    section = None if own is None else own.section(comm.transport, library, comm.nodes)
+    probed = model.probe(comm) if comm.size > 1 else None
+    points = []
+    for point in tuning.points(options.collectives, options.begin, options.end, options.factor):
+        choices = chosen(comm, point, section, probed)
+        keep = dict.fromkeys(choices.values())
+        result = tuning.race(bench, point, options.seconds, list(keep))
+        best = min(result.seconds, key=lambda each: result.seconds[each])
+        points.append(
+            {
+                "transport": comm.transport,
+                "collective": point.collective,
+                "bytes": point.nbytes,
+                "best": str(best),
+                "best_us": 1e6 * result.seconds[best],
+                "noise_us": 1e6 * result.noise[best],
+                **{
+                    name: {
+                        "chosen": str(entry),
+                        "over": result.seconds[entry] / result.seconds[best],
+                    }
+                    for name, entry in choices.items()
+                },
+            }
+        )
+        if comm.rank == 0:
+            last = points[-1]
+            text = "  ".join(f"{each} {last[each]['over']:.2f}" for each in choices)
+            size = size_text(point.nbytes)
+            print(
+                f"{comm.transport} {point.collective} {size}: {text}", file=sys.stderr, flush=True
+            )
+    return points
+
+
+def chosen(
+    comm: cc.Communicator,
+    point: tuning.Point,
+    section: profile.Section | None,
+    probed: model.Parameters | None,
+) -> dict[str, Entry]:
+    """Return what is chosen with the profile, by the model, and without either."""
+
+    def entry(decision: select.Decision) -> Entry:
+        segment = decision.segment if decision.segment < point.nbytes else 0
+        return Entry(decision.algorithm.name, segment)
+
+    def decide(**more: object) -> Entry:
+        return entry(
+            select.decide(
+                point.collective,
+                None,
+                p=comm.size,
+                nbytes=point.nbytes,
+                family=comm.transport,
+                **more,
+            )
+        )
+
+    found = {"none": decide()}
+    if section is not None:
+        found["profile"] = decide(profile=section, parameters=section.model(comm.size))
+    if probed is not None:
+        # Also in shared memory, where the table would come first.
+        first = select.decide(
+            point.collective, None, p=comm.size, nbytes=point.nbytes, parameters=probed
+        )
+        every = [first, *select.alternatives(first, 99)]
+        found["model"] = entry(min(every, key=lambda each: each.predicted))
+    return found
+
+
+def shares(points: list[dict]) -> dict[str, dict]:
+    """Return for each way to choose and each transport the share of points that are near."""
+    found: dict[str, dict] = {}
+    for name in GOALS:
+        for transport in dict.fromkeys(point["transport"] for point in points):
+            over = [
+                point[name]["over"]
+                for point in points
+                if name in point and point["transport"] == transport
+            ]
+            if over:
+                near = {
+                    f"within_{100 * limit:.0f}": sum(each <= 1 + limit for each in over) / len(over)
+                    for limit in (0.10, 0.30)
+                }
+                found.setdefault(name, {})[transport] = {"points": len(over), **near}
+    return found
+
+
+def lines(found: dict) -> list[str]:
+    """Return the report."""
+    texts = [f"# {found['mpi']}, {found['ranks']} ranks, {found['cpu']}, {found['cores']} cores"]
+    for name, by_transport in found["shares"].items():
+        limit, goal = GOALS[name]
+        for transport, share in by_transport.items():
+            texts.append(
+                f"{name:<8}{transport:<8}{share['points']:>4} points, within 10 %: "
+                f"{100 * share['within_10']:.0f} %, within 30 %: {100 * share['within_30']:.0f} %"
+                f"   (goal: {100 * goal:.0f} % within {100 * limit:.0f} %)"
+            )
+    for point in found["points"]:
+        for name, (limit, _) in GOALS.items():
+            if name in point and point[name]["over"] > 1 + limit:
+                texts.append(
+                    f"  {name:<8}{point['transport']:<8}{point['collective']:<15}"
+                    f"{size_text(point['bytes']):>9}: {point[name]['chosen']} takes "
+                    f"{point[name]['over']:.2f} times as long as {point['best']}, "
+                    f"{point['best_us']:.3g} us"
+                )
+    return texts
+
+
+@contextlib.contextmanager
+def environment(**variables: str):
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""``collectives explore``: a page in which one steps through algorithms."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from collectives.algorithms import Algorithm, get, names
+from collectives.cli import arguments
+from collectives.cli.explain import resolve
+from collectives.errors import ArgumentError
+from collectives.spec import COLLECTIVES
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "explore",
+        help="step through algorithms in a browser",
+        description="Write a page that plays every algorithm on 1 to 16 ranks, with its numbers, "
+        "its time and its text, and open it in a browser. It is made of files, and needs no "
+        "network.",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="ALGORITHM|FILE.py",
+        help="what the page begins with: a name such as ring or broadcast/tree, or a file that "
+        "registers an algorithm (default: allreduce/ring)",
+    )
+    parser.add_argument(
+        "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="write the page here, and do not open it", type=Path
+    )
+    arguments.add_load(parser)
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the page, and open it."""
+    from collectives.explorer import page
+
+    arguments.load(options.load)
+    opening = begin(options.what)
+    if options.out is not None:
+        index = page.write(options.out, opening, options.ranks)
+        print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
+        return 0
+    # Refused before a folder is made that nobody would clear away.
+    page.refuse(opening, options.ranks)
+    index = page.write(tempfile.mkdtemp(prefix="collectives-explore-"), opening, options.ranks)
+    print(f"The page is {index}", flush=True)
+    if not (has_screen() and page.show(index)):
+        print(
+            "There is no browser here. Copy the folder to where there is one; or look from there "
+            f"through a tunnel:\n  here   python -m http.server -b localhost -d {index.parent} 8000"
+            "\n  there  ssh -L 8000:localhost:8000 THIS_MACHINE, and open http://localhost:8000"
+        )
+    elif Path("/snap").is_dir():
+        print("If the browser does not find it (one that is a snap sees no /tmp): use --out DIR.")
+    return 0
+
+
+def has_screen() -> bool:
+    """Say whether a browser could have a window: those of a terminal run no scripts. Local."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def begin(what: str | None) -> str:
+    """Return the algorithm to begin with, as ``allreduce/ring``; load it if it is a file. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such algorithm or file, or the file registers none.
+    """
+    if what is None:
+        return "allreduce/ring"
+    if not what.endswith(".py"):
+        collective, name, _ = resolve(what)
+        return f"{collective}/{name}"
+    before = registered()
+    arguments.load([what], option="")
+    new = [title for title, row in registered().items() if before.get(title) is not row]
+    if not new:
+        raise ArgumentError(
+            f"{what}: it registers no algorithm; see collectives.algorithms.algorithm"
+        )
+    # Phases come before what is composed of them.
+    return max(new, key=lambda title: line_of(registered()[title]))
+
+
+def registered() -> dict[str, Algorithm]:
+    """Return all algorithms by their titles. Local."""
+    return {f"{each}/{name}": get(each, name) for each in COLLECTIVES for name in names(each)}
+
+
+def line_of(row: Algorithm) -> int:
+    """Return where the text of an algorithm begins. Local."""
+    code = getattr(row.generate, "__code__", None)
+    return code.co_firstlineno if code is not None else 0

@@ -1,0 +1,61 @@
+"""How far a measurement has come: one line of a terminal, or a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+__all__ = ["Bar", "Line"]
+
+WIDTH = 30  # characters of a bar
+PAUSE = 10.0  # seconds between two lines, where there is no terminal
+
+
+class Line:
+    """One line on the terminal that is written over and over.
+
+    Parameters
+    ----------
+    wanted : bool
+        Whether anything is written.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+
+    def show(self, text: str) -> None:
+        """Write a text in the place of the one before. Local."""
+        if self.wanted:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line. Local."""
+        self.show("")
+
+
+class Bar:
+    """A bar that fills, on a terminal; elsewhere a line every ten seconds.
+
+    Parameters
+    ----------
+    terminal, wanted : bool
+        Whether stderr is one, and whether this process writes at all.
+    """
+
+    def __init__(self, terminal: bool, wanted: bool = True) -> None:
+        self.line = Line(terminal and wanted)
+        self.plain = wanted and not terminal
+        self.last = time.monotonic()
+
+    def show(self, part: float, text: str) -> None:
+        """Say that a part of the work is done, 0 to 1, and what is next. Local."""
+        part = min(1.0, max(0.0, part))
+        full = round(part * WIDTH)
+        self.line.show(f"[{'#' * full}{'.' * (WIDTH - full)}] {100 * part:3.0f} %  {text}")
+        if self.plain and time.monotonic() - self.last >= PAUSE:
+            self.last = time.monotonic()
+            print(f"{100 * part:3.0f} %  {text}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line on the terminal. Local."""
+        self.line.clear()

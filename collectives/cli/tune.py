@@ -1,0 +1,252 @@
+"""``collectives tune``: measure which algorithms are the fastest here, and write the profile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collectives import __version__, profile
+from collectives.cli import arguments, launcher, run
+from collectives.cli.operations import OPERATIONS
+from collectives.errors import ArgumentError, CollectivesError
+from collectives.profile import Profile, Section
+from collectives.spec import COLLECTIVES
+from collectives.words import count, size_text, time_text
+
+__all__ = ["add_parser", "merged", "write"]
+
+RANK = "from collectives.cli import main; sys.exit(main())"
+
+EPILOG = """\
+Measures with the MPI in use, and as ranks of this host talk; COLLECTIVES_SHM=0 has them talk
+through MPI, which is another part of the profile. Starts the ranks itself, for each n in turn;
+under an mpiexec that is already there, it measures on those ranks. What the profile has on other
+collectives, numbers of ranks and MPIs stays. After Ctrl-C, what has been measured is written. The
+time is that of the largest size of the row, the gain what is chosen without a profile takes over
+what the profile chooses.
+"""
+
+# Seconds that starting and ending the ranks takes; they are part of the budget.
+STARTING = 2.0
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "tune",
+        help="measure this machine, and choose algorithms by that",
+        description=__doc__,
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2,4,8)")
+    add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
+    add("-e", "--end", type=arguments.nbytes, default=16 << 20, metavar="SIZE", help="default: 16M")
+    add("-f", "--factor", type=arguments.positive, default=8, help="between sizes (default: 8)")
+    add(
+        "--collectives",
+        type=arguments.operations,
+        metavar="NAME,...",
+        default=list(COLLECTIVES),
+        help="what to measure (default: all)",
+    )
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        default=150.0,
+        help="for all of it (default: 150); with less, fewer calls of each candidate",
+    )
+    add(
+        "--profile",
+        metavar="FILE",
+        help="the profile to write (default: COLLECTIVES_PROFILE, or that of this machine)",
+    )
+    add("--dry-run", action="store_true", help="say what would be measured, and write nothing")
+    run.add_launch(parser)
+    add("--child", metavar="FILE", help=argparse.SUPPRESS)  # a rank that this command started
+    add("--limit", type=float, help=argparse.SUPPRESS)  # its seconds
+    add("--progress", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Check the arguments; then spawn ranks, or measure if this is one."""
+    _check(options)
+    if options.child is not None:
+        from collectives.cli import tuned
+
+        return tuned.main(options)
+    file = options.profile or profile.path()
+    if file is None:
+        raise ArgumentError(
+            "COLLECTIVES_PROFILE names no file to write; unset it, or pass --profile"
+        )
+    if launcher.inside():
+        from collectives.cli import tuned
+
+        return tuned.main(options, lambda report: _finish(file, [report]))
+    options.ranks = options.ranks or [2, 4, 8]
+    if options.dry_run:
+        _plan(options, file)
+        return 0
+    return _spawn(options, file)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.factor < 2:
+        raise ArgumentError(f"--factor is {options.factor}, and must be at least 2")
+    if options.begin < 1:
+        raise ArgumentError(f"--begin is {options.begin}, and must be at least 1")
+    if options.end < options.begin:
+        raise ArgumentError(f"--end is {options.end} bytes, less than --begin, {options.begin}")
+    if not options.budget > 0:
+        raise ArgumentError(f"--budget is {options.budget:g}, and must be above 0")
+    wrong = [name for name in options.collectives if name not in COLLECTIVES]
+    if wrong:
+        raise ArgumentError(
+            f"--collectives has {wrong[0]}, and must be of {', '.join(COLLECTIVES)}, or all"
+        )
+    if options.ranks and min(options.ranks) < 2:
+        raise ArgumentError("-n is 1, and one rank has nothing to choose; it must be at least 2")
+
+
+def _plan(options: argparse.Namespace, file: str) -> None:
+    """Say what would be measured."""
+    from collectives.cli import tuning
+
+    todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
+    lib = launcher.library()
+    print(f"{lib.name}; {count(len(todo), 'point')} on each number of ranks:")
+    for name in options.collectives:
+        sizes = [size_text(each.nbytes) for each in todo if each.collective == name]
+        print(f"  {name:<15} {', '.join(sizes) if OPERATIONS[name].moves else 'once'}")
+    for n in options.ranks:
+        names = sum(len(tuning.candidates(name, n)) for name in options.collectives)
+        print(f"{count(n, 'rank')}: {count(names, 'algorithm')}, up to {_share(options, n):.0f} s")
+    print(f"It would write {file}")
+
+
+def _share(options: argparse.Namespace, n: int) -> float:
+    """Return the seconds of the budget for n ranks."""
+    seconds: float = options.budget * n / sum(options.ranks)
+    return max(1.0, seconds - STARTING)
+
+
+def _spawn(options: argparse.Namespace, file: str) -> int:
+    """Start the ranks for each n, and put what they found into the profile."""
+    from collectives.cli import child
+
+    starter = launcher.find(launcher.library(), options.mpiexec)
+    # Without a profile, and without what would change the calls that are measured.
+    os.environ["COLLECTIVES_PROFILE"] = "0"
+    for name in ("COLLECTIVES_TUNE", "COLLECTIVES_SEGMENT"):
+        os.environ.pop(name, None)
+    reports: list[dict[str, Any]] = []
+    status = 0
+    with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
+        for n in options.ranks:
+            path = Path(folder, f"{n}.json")
+            program = launcher.rank_program(RANK)
+            program += [*options.words, "--child", str(path), "--limit", str(_share(options, n))]
+            if sys.stderr.isatty():
+                program.append("--progress")
+            try:
+                status = child.call(starter.command(n, program, options.mpiexec_args))
+            except KeyboardInterrupt:
+                status = 130
+            if path.exists():
+                reports.append(json.loads(path.read_text(encoding="utf-8")))
+            if status:
+                break
+    if not reports and status < 128:
+        raise CollectivesError(f"the ranks ended without a result, exit status {status}")
+    if reports:
+        _finish(file, reports)
+    return status
+
+
+def _finish(file: str, reports: list[dict[str, Any]]) -> None:
+    """Write the profile, and print what was chosen."""
+    found = profile.read(file) if os.path.exists(file) else None
+    cpu, cores = profile.machine()
+    found = found or Profile(cpu, cores, __version__)
+    left = 0
+    for report in reports:
+        section = profile.parse(report["profile"]).sections[0]
+        found = merged(found, section)
+        left += report["left"]
+        print("\n".join(_table(section, report)), flush=True)
+    try:
+        write(found, file)
+    except OSError as error:
+        raise ArgumentError(f"the profile {file} cannot be written: {error}") from error
+    if left:
+        print(f"Left out, as the time was up: {count(left, 'point')}; --budget gives more")
+    print(f"The profile is {file}")
+
+
+def _table(section: Section, report: dict[str, Any]) -> list[str]:
+    """Return the lines about one number of ranks."""
+    where = "in shared memory" if section.transport == "shm" else f"through {section.transport}"
+    ((p, known),) = section.parameters.items()
+    lines = [
+        f"# {section.library}, {count(p, 'rank')} {where}",
+        f"# alpha {1e6 * known.alpha:.3g} us, beta {1e9 * known.beta:.3g} ns/B, "
+        f"gamma {1e9 * known.gamma:.3g} ns/B",
+    ]
+    table = [("collective", "up to", "algorithm", "without a profile", "time", "gain")]
+    for name, sizes in section.rows.items():
+        for row in sizes[p]:
+            at = report["defaults"][name]
+            without = dict.fromkeys(at[str(nbytes)][0] for nbytes, _ in row.times)
+            gains = [at[str(nbytes)][1] / seconds for nbytes, seconds in row.times]
+            cells = (
+                name,
+                "any" if row.limit is None else size_text(row.limit),
+                f"{row.algorithm}/{size_text(row.segment)}" if row.segment else row.algorithm,
+                ", ".join(without),
+                time_text(row.times[-1][1]),
+                f"{math.prod(gains) ** (1 / len(gains)):.2f}",
+            )
+            table.append(cells)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        texts = (
+            cell.rjust(width) if column in (1, 4, 5) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        lines.append("  ".join(texts).rstrip())
+    return lines
+
+
+def merged(profile: Profile, section: Section) -> Profile:
+    """Return `profile` with the rows of `section` in the place of the old ones. Local.
+
+    Rows of other collectives and numbers of ranks stay.
+    """
+    others = [each for each in profile.sections if not each.same_as(section)]
+    before = [each for each in profile.sections if each.same_as(section)]
+    for old in before[:1]:
+        rows = {name: {**sizes} for name, sizes in old.rows.items()}
+        for name, sizes in section.rows.items():
+            rows[name] = {**rows.get(name, {}), **sizes}
+        parameters = {**old.parameters, **section.parameters}
+        section = replace(section, rows=rows, parameters=parameters)
+    return replace(profile, sections=(*others, section))
+
+
+def write(profile: Profile, file: str) -> None:
+    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    new = f"{file}.{os.getpid()}"
+    with open(new, "w", encoding="utf-8") as stream:
+        stream.write(profile.text())
+    os.replace(new, file)

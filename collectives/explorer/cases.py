@@ -1,0 +1,194 @@
+"""What the page plays: the rounds and messages of an algorithm for one p and root, as data.
+
+A *case* is a dict of lists and numbers, ready for JSON:
+
+``nblocks``, ``pieces``
+    All blocks, and those of the caller's whole array, by which a block has its size.
+``depth``
+    Steps of the proof.
+``rounds``
+    For each rank, and each of its rounds, where in the generator's text it comes from: the
+    number of a spot (see `sources`).
+``messages``
+    ``[source, its round, target, its round, fold, step, block, block, ...]``, for each source in
+    the order in which it sends.
+``held``, ``wanted``
+    For each rank, the blocks that it starts with and must end with.
+``due``
+    For each part, the ranks whose contributions it has in the end, as a bit mask; one list for all
+    ranks, or one for each.
+
+Nearly all rooted algorithms are written for root 0 and count ranks from the root. That is not
+believed but tried: where each case is the one of root 0 *turned*, only that is written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+from collectives.algorithms import Algorithm
+from collectives.check import Proof, check
+from collectives.explorer.sources import Sources
+from collectives.schedule import listed
+
+__all__ = ["Case", "cases", "turned"]
+
+Case = dict[str, Any]
+
+
+def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
+    """Return the cases of an algorithm on `p` ranks. Local.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        A row of the registry.
+    p : int
+        Number of ranks.
+    sources : Sources
+        Takes the lines that the rounds come from.
+
+    Returns
+    -------
+    dict
+        ``roots``: the case of each root, or of root 0 alone; ``turn``: how the others follow from
+        that: the ranks (``"ranks"``) or also the parts of the array (``"parts"``) count from the
+        root.
+
+    Raises
+    ------
+    ProofError
+        If the algorithm is wrong.
+    """
+    proof = check(algorithm, p=p)
+    first = _case(algorithm, p, 0, sources)
+    found: dict[str, Any] = {"roots": [first]}
+    if algorithm.collective.rooted:
+        turn = _turn(algorithm, p, first, sources)
+        if turn is None:
+            proofs = [check(algorithm, p=p, root=root) for root in range(1, p)]
+            rest = [_case(algorithm, p, root, sources) for root in range(1, p)]
+            for case, each in zip(rest, proofs, strict=True):
+                _add_steps(case, each)
+            found["roots"] += rest
+        else:
+            found["turn"] = turn
+    _add_steps(first, proof)
+    return found
+
+
+def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
+    """Say how the cases of all roots follow from that of root 0, or None if they do not.
+
+    What is proven for root 0 then holds for all.
+    """
+    try:
+        others = [_case(algorithm, p, root, sources) for root in range(1, p)]
+    except Exception:  # it is wrong: its proof will say how
+        return None
+    for turn in ("ranks", "parts"):
+        if all(turned(first, p, root, turn) == each for root, each in enumerate(others, 1)):
+            return turn
+    return None
+
+
+def turned(case: Case, p: int, root: int, turn: str) -> Case:
+    """Return the case of another root from that of root 0, as the page does, too. Local.
+
+    Parameters
+    ----------
+    case : dict
+        The case of root 0.
+    p, root : int
+        Number of ranks, and the root that is wanted.
+    turn : str
+        What counts from the root: ``"ranks"``, or also the ``"parts"`` of the array.
+    """
+    cut = case["nblocks"] // len(case["due"][0])
+    parts = len(case["due"][0]) if turn == "parts" else 1
+
+    def rank(r: int) -> int:
+        return (r + root) % p
+
+    def block(b: int) -> int:
+        return (b // cut + root) % parts * cut + b % cut if parts > 1 else b
+
+    def mask(ranks: int) -> int:
+        return (ranks << root | ranks >> (p - root)) & ((1 << p) - 1)
+
+    def of_ranks(rows: list[Any]) -> list[Any]:
+        return [rows[(r - root) % p] for r in range(p)] if len(rows) > 1 else rows
+
+    messages = [
+        [rank(s), i, rank(d), j, fold, step, *map(block, blocks)]
+        for s, i, d, j, fold, step, *blocks in case["messages"]
+    ]
+    due = [
+        [mask(row[(part - root) % parts] if parts > 1 else row[part]) for part in range(len(row))]
+        for row in case["due"]
+    ]
+    return {
+        **case,
+        "rounds": of_ranks(case["rounds"]),
+        "messages": sorted(messages, key=lambda m: (m[0], m[1])),
+        "held": of_ranks([sorted(map(block, row)) for row in case["held"]]),
+        "wanted": of_ranks([sorted(map(block, row)) for row in case["wanted"]]),
+        "due": of_ranks(due),
+    }
+
+
+def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
+    """Return what one root makes of the algorithm, without the steps."""
+    contract = algorithm.collective
+    rounds, messages = _messages(algorithm, p, root, sources)
+    parts = contract.parts(p)
+    cut = algorithm.blocks(p) // parts
+    due = [[contract.sources(part, r, p, root) for part in range(parts)] for r in range(p)]
+
+    def blocks(arrays: Iterable[int]) -> list[int]:
+        return [part * cut + k for part in arrays for k in range(cut)]
+
+    return {
+        "nblocks": cut * parts,
+        "pieces": cut * contract.per_array(p),
+        "depth": 0,
+        "rounds": rounds,
+        "messages": messages,
+        "held": [blocks(contract.inputs(r, p, root)) for r in range(p)],
+        "wanted": [blocks(contract.outputs(r, p, root)) for r in range(p)],
+        "due": due[:1] if due.count(due[0]) == p else due,
+    }
+
+
+def _messages(
+    algorithm: Algorithm, p: int, root: int, sources: Sources
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Run the generators of all ranks; match what is sent with what is received, in order."""
+    rounds: list[list[int]] = []
+    receives: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
+    sends: list[tuple[int, int, int, list[int]]] = []
+    for r in range(p):
+        generator = algorithm.rounds(r, p, root)
+        rounds.append([])
+        for number, exchange in enumerate(generator):
+            rounds[r].append(sources.spot(generator))
+            sends += [(r, number, peer, list(run)) for peer, run in listed(exchange.send)]
+            for peer, _ in listed(exchange.recv):
+                receives[peer, r].append((number, int(bool(exchange.fold))))
+    messages = []
+    for source, number, target, run in sends:
+        there, fold = receives[source, target].popleft()
+        messages.append([source, number, target, there, fold, 0, *run])
+    return rounds, messages
+
+
+def _add_steps(case: Case, proof: Proof) -> None:
+    """Say of each message of a case in which step of its proof it arrives."""
+    case["depth"] = proof.depth
+    steps: dict[tuple[int, int], deque[int]] = defaultdict(deque)
+    for event in proof.events:
+        steps[event.source, event.target].append(event.time)
+    for message in case["messages"]:
+        message[5] = steps[message[0], message[2]].popleft()

@@ -1,0 +1,394 @@
+"use strict";
+
+/* The page: what was chosen, the clock that all panels share, keys, and the link to a view. */
+
+const byId = (id) => document.getElementById(id);
+
+// The sliders: their settings, and how these follow from where a slider stands.
+const SLIDERS = {
+  p: { setting: "p", of: Number, to: Number, text: String },
+  size: { setting: "nbytes", of: (x) => 2 ** x, to: (n) => Math.log2(n), text: bytesText },
+  perhost: { setting: "perHost", of: Number, to: (n) => n || 4, text: String },
+  alpha: { setting: "alpha", text: timeText },
+  beta: { setting: "beta", text: speedText },
+  gamma: { setting: "gamma", text: speedText },
+  insidealpha: { setting: "insideAlpha", text: timeText },
+  insidebeta: { setting: "insideBeta", text: speedText },
+};
+for (const each of Object.values(SLIDERS)) {
+  if (!each.of) {
+    each.of = (x) => Number((10 ** x).toPrecision(3));
+    each.to = Math.log10;
+  }
+}
+
+// What a link says, and its limits.
+const NUMBERS = {
+  p: [1, 16], root: [0, 15], nbytes: [1, 2 ** 40], perHost: [0, 16],
+  alpha: [1e-12, 1], beta: [1e-15, 1], gamma: [1e-15, 1], insideAlpha: [1e-12, 1], insideBeta: [1e-15, 1],
+};
+const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
+const THEMES = ["system", "light", "dark"];
+
+class Page {
+  constructor(catalogue) {
+    this.catalogue = catalogue;
+    this.settings = {
+      algorithm: catalogue.opening.algorithm, beside: "", p: catalogue.opening.p, root: 0,
+      nbytes: 2 ** 20, perHost: 0, alpha: 2e-6, beta: 1e-10, gamma: 1e-10,
+      insideAlpha: 5e-7, insideBeta: 5e-11, cells: "numbers", theme: "system",
+      numbers: catalogue.numbers,
+    };
+    this.defaults = { ...this.settings };
+    this.time = 0;
+    this.playing = false;
+    this.target = null; // where a step that plays will stop
+    this.panels = [0, 1].map(() => new Panel(byId("panels"), (part) => this.seek(part * this.end)));
+    this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
+    byId("version").textContent = catalogue.version;
+    byId("machine").open = window.innerWidth > 900 && window.innerHeight > 900;
+    this.listen();
+    this.read();
+  }
+
+  // -- what there is to choose
+
+  contractOf(title) {
+    return this.catalogue.collectives.find((each) => title.startsWith(`${each.name}/`));
+  }
+
+  entryOf(title) {
+    const contract = this.contractOf(title);
+    return contract && contract.algorithms.find((each) => `${contract.name}/${each.name}` === title);
+  }
+
+  /* Load what is chosen, and lay it out. */
+  async apply(time = 0) {
+    const { settings } = this;
+    const contract = this.contractOf(settings.algorithm);
+    if (!contract.rooted) settings.root = 0;
+    settings.root = Math.min(settings.root, settings.p - 1);
+    const other = settings.beside && this.contractOf(settings.beside) === contract;
+    if (!other || settings.beside === settings.algorithm) settings.beside = "";
+    this.fill(contract);
+    const titles = [settings.algorithm, settings.beside].filter(Boolean);
+    const turn = (this.turn = (this.turn || 0) + 1);
+    let loaded;
+    try {
+      loaded = await Promise.all(titles.map((t) => explorer.load(t, this.entryOf(t).file)));
+    } catch (error) {
+      this.say(`The data cannot be read: ${error.message}.`);
+      return;
+    }
+    if (turn !== this.turn) return; // something else was chosen meanwhile
+    const sizes = loaded.map(({ cases }) => (cases[settings.p].roots || [{ nblocks: 1 }])[0].nblocks);
+    const length = lengthOf(contract.layout, Math.max(...sizes), settings.p);
+    this.shown = this.panels.slice(0, titles.length);
+    this.panels.forEach((panel, k) => {
+      panel.box.hidden = k >= titles.length;
+      panel.run = null;
+    });
+    this.shown.forEach((panel, k) =>
+      panel.take(contract, this.entryOf(titles[k]), loaded[k], settings, length));
+    byId("panels").classList.toggle("two", titles.length > 1);
+    this.runs = this.shown.map((panel) => panel.run).filter(Boolean);
+    this.end = Math.max(0, ...this.runs.map((run) => run.end));
+    const all = this.runs.flatMap((run) => run.steps);
+    this.marks = [...new Set([0, ...all])].sort((a, b) => a - b);
+    this.time = Math.min(typeof time === "function" ? time() : time, this.end);
+    this.lay();
+    this.note();
+  }
+
+  lay() {
+    if (!this.shown) return;
+    for (const panel of this.shown) panel.lay(this.end, this.settings.cells === "ranks");
+    this.show();
+  }
+
+  /* Make the controls say what is chosen. */
+  fill(contract) {
+    const { settings } = this;
+    const option = (value, text) => new Option(text, value);
+    const names = contract.algorithms.map((each) => option(`${contract.name}/${each.name}`, each.name));
+    byId("collective").replaceChildren(
+      ...this.catalogue.collectives.filter((c) => c.algorithms.length).map((c) => option(c.name, c.name)));
+    byId("collective").value = contract.name;
+    byId("algorithm").replaceChildren(...names);
+    byId("algorithm").value = settings.algorithm;
+    const others = names.filter((each) => each.value !== settings.algorithm);
+    byId("beside").replaceChildren(option("", "nothing"), ...others.map((o) => option(o.value, o.text)));
+    byId("beside").value = settings.beside;
+    byId("rooted").hidden = !contract.rooted;
+    byId("root").replaceChildren(...Array.from({ length: settings.p }, (_, r) => option(r, r)));
+    byId("root").value = settings.root;
+    byId("meaning").textContent = `${contract.name}: ${contract.meaning}`;
+    byId("cells").value = settings.cells;
+    byId("topology").value = settings.perHost ? "hosts" : "flat";
+    document.querySelectorAll(".hosts").forEach((each) => { each.hidden = !settings.perHost; });
+    for (const [id, slider] of Object.entries(SLIDERS)) {
+      const value = settings[slider.setting];
+      const text = slider.text(value);
+      byId(id).value = slider.to(value);
+      byId(id).setAttribute("aria-valuetext", text);
+      document.querySelector(`output[for=${id}]`).textContent = text;
+    }
+    const { nbytes, alpha, beta, gamma, perHost } = settings;
+    const size = contract.idempotent ? "no data" : bytesText(nbytes);
+    byId("size").disabled = contract.idempotent;
+    byId("machine-words").textContent = `${size}; ${timeText(alpha)} a message, sends `
+      + `${speedText(beta)}, folds ${speedText(gamma)}`
+      + (perHost ? `; ${countText(perHost, "rank")} on a host` : "");
+    const root = document.documentElement;
+    if (settings.theme === "system") delete root.dataset.theme;
+    else root.dataset.theme = settings.theme;
+    byId("theme").textContent = `Theme: ${settings.theme}`;
+  }
+
+  change(values) {
+    const step = this.runs && this.runs.length ? this.runs[0].stepAt(this.time) : 0;
+    const over = this.time >= this.end;
+    const other = "algorithm" in values || "p" in values || "root" in values || "beside" in values;
+    Object.assign(this.settings, values);
+    if (other) this.pause();
+    // Another machine runs the same steps at other times: stay in the step.
+    return this.apply(() => {
+      if (other || !this.runs.length) return 0;
+      return over ? this.end : this.runs[0].steps[step];
+    });
+  }
+
+  // -- the clock
+
+  show() {
+    for (const panel of this.shown) panel.show(this.time);
+    const part = this.end ? this.time / this.end : 0;
+    byId("time").value = Math.round(1000 * part);
+    byId("time").setAttribute("aria-valuetext", `${timeText(this.time)} of ${timeText(this.end)}`);
+    byId("clock").textContent = timeText(this.time);
+    byId("play").textContent = this.playing ? "⏸ Pause" : "▶ Play";
+    byId("back").disabled = byId("first").disabled = this.time <= 0;
+    byId("next").disabled = byId("last").disabled = this.time >= this.end;
+    const root = document.documentElement;
+    root.dataset.state = this.playing ? "playing" : this.time >= this.end ? "end" : "paused";
+  }
+
+  seek(time) {
+    this.pause();
+    this.time = Math.max(0, Math.min(time, this.end));
+    this.show();
+    this.note();
+  }
+
+  /* Seconds of the model in a second of the reader. */
+  pace() {
+    const steps = Math.max(1, this.marks.length - 1);
+    return (this.end / Math.min(40, Math.max(3, 1.6 * steps))) * Number(byId("speed").value);
+  }
+
+  play(target = null) {
+    if (!this.end) return;
+    if (this.time >= this.end) this.time = 0;
+    this.target = target;
+    this.playing = true;
+    this.last = null;
+    const turn = (this.ticking = (this.ticking || 0) + 1);
+    const tick = (now) => {
+      if (!this.playing || turn !== this.ticking) return;
+      if (this.last === null) this.last = now;
+      this.advance((now - this.last) / 1000);
+      this.last = now;
+      if (this.playing) this.later(tick);
+    };
+    this.show();
+    this.later(tick);
+  }
+
+  /* Where motion is unwelcome, time goes on in steps. */
+  later(tick) {
+    if (this.still.matches) setTimeout(() => tick(performance.now()), 1500 / Number(byId("speed").value));
+    else requestAnimationFrame(tick);
+  }
+
+  advance(seconds) {
+    const stop = this.target === null ? this.end : this.target;
+    const next = this.marks.find((mark) => mark > this.time);
+    const on = this.still.matches ? (seconds ? next : this.time) : this.time + seconds * this.pace();
+    if (on >= stop) {
+      this.time = stop;
+      this.pause();
+      this.note();
+    } else this.time = on;
+    this.show();
+  }
+
+  pause() {
+    this.playing = false;
+    this.target = null;
+    if (this.shown) byId("play").textContent = "▶ Play";
+  }
+
+  toggle() {
+    if (!this.playing) {
+      this.play();
+      return;
+    }
+    this.pause();
+    this.show();
+    this.note();
+  }
+
+  step(by) {
+    if (this.target !== null) this.time = this.target; // the step that is playing is over
+    this.pause();
+    const mark = by > 0 ? this.marks.find((each) => each > this.time)
+      : this.marks.filter((each) => each < this.time).pop();
+    if (mark === undefined) this.show();
+    else if (by > 0 && !this.still.matches) this.play(mark);
+    else this.seek(mark);
+  }
+
+  // -- the link to a view
+
+  note() {
+    const words = new URLSearchParams();
+    const { settings, defaults } = this;
+    for (const name of ["algorithm", "beside", ...Object.keys(NUMBERS), "cells", "theme"]) {
+      const always = name === "algorithm" || name === "p";
+      if (always || settings[name] !== defaults[name]) words.set(name, settings[name]);
+    }
+    if (this.time > 0) {
+      const step = this.marks.indexOf(this.time);
+      if (step > 0) words.set("step", step);
+      else words.set("time", this.time.toPrecision(6));
+    }
+    this.hash = `#${words.toString().replace(/%2F/g, "/")}`;
+    try {
+      window.history.replaceState(null, "", this.hash);
+    } catch {
+      window.location.replace(this.hash);
+    }
+  }
+
+  /* Take from the link what is right, and leave the rest. */
+  read() {
+    const words = new URLSearchParams(window.location.hash.slice(1));
+    const settings = { ...this.defaults };
+    for (const name of ["algorithm", "beside"]) {
+      if (words.has(name) && this.entryOf(words.get(name))) settings[name] = words.get(name);
+    }
+    for (const [name, [least, most]] of Object.entries(NUMBERS)) {
+      const value = Number(words.get(name));
+      const whole = least >= 1 || name === "root" || name === "perHost";
+      const good = words.get(name) && value >= least && value <= most;
+      if (good && (!whole || Number.isInteger(value))) settings[name] = value;
+    }
+    if (words.get("cells") === "ranks") settings.cells = "ranks";
+    if (THEMES.includes(words.get("theme"))) settings.theme = words.get("theme");
+    this.settings = settings;
+    this.pause();
+    return this.apply(() => {
+      if (words.get("step") === "end") return this.end;
+      const step = Number(words.get("step"));
+      if (step > 0) return this.marks[Math.min(step, this.marks.length - 1)] || 0;
+      return Math.max(0, Number(words.get("time")) || 0);
+    }).then(() => {
+      if (words.get("play") === "1") this.play();
+    });
+  }
+
+  say(text) {
+    byId("said").textContent = text;
+  }
+
+  async copy() {
+    this.note();
+    try {
+      await navigator.clipboard.writeText(window.location.href);
+      byId("link").textContent = "Copied";
+      this.say("The link is copied.");
+      setTimeout(() => { byId("link").textContent = "Copy link"; }, 2000);
+    } catch {
+      window.prompt("The link to this view:", window.location.href);
+    }
+  }
+
+  // -- what the reader does
+
+  listen() {
+    const on = (id, kind, act) => byId(id).addEventListener(kind, act);
+    on("settings", "submit", (event) => event.preventDefault());
+    on("collective", "change", (event) => {
+      const contract = this.catalogue.collectives.find((each) => each.name === event.target.value);
+      this.change({ algorithm: `${contract.name}/${contract.algorithms[0].name}`, beside: "" });
+    });
+    for (const name of ["algorithm", "beside", "cells"]) {
+      on(name, "change", (event) => this.change({ [name]: event.target.value }));
+    }
+    on("root", "change", (event) => this.change({ root: Number(event.target.value) }));
+    on("topology", "change", (event) =>
+      this.change({ perHost: event.target.value === "hosts" ? Number(byId("perhost").value) : 0 }));
+    for (const [id, slider] of Object.entries(SLIDERS)) {
+      on(id, "input", (event) => this.change({ [slider.setting]: slider.of(Number(event.target.value)) }));
+    }
+    on("first", "click", () => this.seek(0));
+    on("last", "click", () => this.seek(this.end));
+    on("back", "click", () => this.step(-1));
+    on("next", "click", () => this.step(1));
+    on("play", "click", () => this.toggle());
+    on("time", "input", (event) => this.seek((this.end * event.target.value) / 1000));
+    on("theme", "click", () => this.theme());
+    on("link", "click", () => this.copy());
+    window.addEventListener("hashchange", () => {
+      if (window.location.hash !== this.hash) this.read();
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    let width = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth !== width) this.lay();
+      width = window.innerWidth;
+    });
+  }
+
+  theme() {
+    const next = THEMES[(THEMES.indexOf(this.settings.theme) + 1) % THEMES.length];
+    this.change({ theme: next });
+  }
+
+  speed(by) {
+    const place = SPEEDS.indexOf(byId("speed").value) + by;
+    byId("speed").value = SPEEDS[Math.max(0, Math.min(SPEEDS.length - 1, place))];
+  }
+
+  /* A key acts where no control wants it for itself. */
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = event.target;
+    const wants = at.matches("select, input, textarea");
+    const presses = at.matches("button, summary") && (event.key === " " || event.key === "Enter");
+    if (wants || presses) return;
+    const { settings } = this;
+    const acts = {
+      " ": () => this.toggle(),
+      ArrowRight: () => this.step(1),
+      ArrowLeft: () => this.step(-1),
+      Home: () => this.seek(0),
+      End: () => this.seek(this.end),
+      "+": () => this.speed(1),
+      "-": () => this.speed(-1),
+      n: () => this.change({ p: Math.min(16, settings.p + 1) }),
+      N: () => this.change({ p: Math.max(1, settings.p - 1) }),
+      c: () => this.change({ cells: settings.cells === "ranks" ? "numbers" : "ranks" }),
+      t: () => this.theme(),
+      l: () => this.copy(),
+    };
+    const act = acts[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  }
+}
+
+explorer.open = (catalogue) => {
+  explorer.page = new Page(catalogue);
+};

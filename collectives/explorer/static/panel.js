@@ -1,0 +1,199 @@
+"use strict";
+
+/* One algorithm on the page: its counters, the stage, the text of its generator, a table. */
+
+function make(tag, className, parent, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  if (parent) parent.append(element);
+  return element;
+}
+
+/* The text of a generator, with the ranks at the lines where they are. */
+class Text {
+  constructor(parent) {
+    this.box = make("details", "text", parent);
+    this.box.open = true;
+    make("summary", "", this.box, "The text that runs");
+    this.body = make("div", "functions", this.box);
+  }
+
+  lay(run, data) {
+    this.run = run;
+    this.spots = data.spots;
+    this.rows = data.functions.map(() => new Map());
+    this.body.replaceChildren();
+    this.shown = "";
+    data.functions.forEach((each, number) => {
+      if (!each.lines.length) {
+        make("p", "file", this.body, `${each.name}: its text is not at hand`);
+        return;
+      }
+      make("p", "file", this.body, each.file);
+      const list = make("div", "lines", this.body);
+      for (const [line, html] of each.lines) {
+        const row = make("div", "line", list);
+        const ranks = make("span", "ranks", row);
+        const code = make("code", "", row);
+        code.innerHTML = html || " "; // escaped where it was coloured, in sources.py
+        this.rows[number].set(line, { row, ranks });
+      }
+    });
+  }
+
+  show(time) {
+    const at = new Map(); // "function first last kind" -> ranks
+    for (let r = 0; r < this.run.p; r += 1) {
+      const round = this.run.round(r, time);
+      if (round < 0) continue;
+      const stack = this.spots[this.run.plan.rounds[r][round]];
+      stack.forEach(([number, first, last], depth) => {
+        const key = [number, first, last, depth === stack.length - 1 ? "at" : "via"].join(" ");
+        at.set(key, [...(at.get(key) || []), r]);
+      });
+    }
+    const all = [...at].map(([key, ranks]) => `${key}: ${ranks}`).join("; ");
+    if (all === this.shown) return;
+    this.shown = all;
+    for (const rows of this.rows) {
+      for (const { row, ranks } of rows.values()) {
+        row.className = "line";
+        ranks.textContent = "";
+        ranks.removeAttribute("title");
+        row.removeAttribute("aria-current");
+      }
+    }
+    for (const [key, ranks] of at) {
+      const [number, first, last, kind] = key.split(" ");
+      for (let line = Number(first); line <= Number(last); line += 1) {
+        const found = this.rows[number].get(line);
+        if (!found) continue;
+        found.row.classList.add(kind);
+        if (kind === "at") found.row.setAttribute("aria-current", "step");
+        if (line > Number(first)) continue;
+        const names = spansText(ranks);
+        found.ranks.textContent = names.length < 9 ? names : `${ranks.length} ranks`;
+        found.ranks.title = `ranks ${names}`;
+      }
+    }
+  }
+}
+
+/* The same numbers as a table, for those who read and do not see. */
+class Table {
+  constructor(parent) {
+    this.box = make("details", "table", parent);
+    make("summary", "", this.box, "The numbers as a table");
+    this.table = make("table", "", make("div", "wide", this.box));
+    this.box.addEventListener("toggle", () => this.show(this.time));
+  }
+
+  lay(run) {
+    this.run = run;
+  }
+
+  show(time) {
+    this.time = time;
+    if (!this.box.open) return;
+    const { run, table } = this;
+    table.replaceChildren();
+    const held = run.changes.map((each) => [...each.keys()]);
+    const columns = [...new Set(held.flat())].sort((a, b) => a - b);
+    const head = make("tr", "", make("thead", "", table));
+    make("th", "", head, "rank").scope = "col";
+    for (const e of columns) {
+      const name = run.length > run.nblocks ? String(e) : blockText(run, run.blockOf(e));
+      make("th", "", head, name).scope = "col";
+    }
+    const body = make("tbody", "", table);
+    for (let r = 0; r < run.p; r += 1) {
+      const row = make("tr", "", body);
+      make("th", "", row, String(r)).scope = "row";
+      for (const e of columns) {
+        const state = run.held(r, e, time);
+        make("td", "", row, state ? String(state.value) : "");
+      }
+    }
+  }
+}
+
+class Panel {
+  constructor(parent, seek) {
+    this.box = make("section", "panel", parent);
+    this.title = make("h2", "", this.box);
+    this.title.id = `panel-${parent.children.length}`;
+    this.box.setAttribute("aria-labelledby", this.title.id);
+    this.summary = make("p", "summary", this.box);
+    this.counts = make("dl", "counts", this.box);
+    this.count = Object.fromEntries(["step", "messages", "sent", "time"].map((name) => {
+      const pair = make("div", "", this.counts);
+      make("dt", "", pair, name);
+      return [name, make("dd", "", pair)];
+    }));
+    this.play = make("div", "play", this.box);
+    const left = make("div", "show", this.play);
+    this.words = make("p", "words", left);
+    this.words.setAttribute("aria-live", "polite");
+    this.stage = new Stage(left);
+    this.lanes = new Lanes(left, seek);
+    this.lanesWords = make("p", "hint", left,
+      "Over time: what each rank sends (upper half), receives (lower half, paler) and folds (without colour).");
+    this.table = new Table(left);
+    this.text = new Text(this.play);
+  }
+
+  /* Take an algorithm; what it cannot do on p ranks is said in its place. */
+  take(contract, entry, data, settings, length) {
+    this.contract = contract;
+    this.entry = entry;
+    this.title.textContent = `${contract.name}: ${entry.name}`;
+    this.summary.textContent = entry.summary;
+    this.summary.title = entry.cost ? `time: ${entry.cost}. Source: ${entry.source}` : "";
+    const found = data.cases[settings.p];
+    this.run = null;
+    this.box.classList.toggle("wrong", Boolean(found.error));
+    this.play.hidden = this.counts.hidden = Boolean(found.error);
+    this.box.querySelectorAll(".error").forEach((each) => each.remove());
+    if (found.error) {
+      make("p", "error", this.box, found.error).setAttribute("role", "alert");
+      return;
+    }
+    this.run = new Run(contract, found, settings, length);
+    this.table.lay(this.run);
+    this.text.lay(this.run, data);
+  }
+
+  lay(end, showRanks) {
+    if (!this.run) return;
+    const width = Math.max(280, Math.floor(this.stage.svg.parentNode.clientWidth));
+    this.stage.lay(this.run, width, showRanks);
+    this.lanes.lay(this.run, width, end);
+  }
+
+  show(time) {
+    const { run } = this;
+    if (!run) return;
+    const step = run.stepAt(time);
+    this.stage.show(time, run.before(time));
+    this.lanes.show(time);
+    this.text.show(time);
+    this.table.show(time);
+    const counts = run.counts(time);
+    this.set("step", `${step} of ${run.depth}`);
+    this.set("messages", `${counts.messages} of ${counts.allMessages}`);
+    this.set("sent", `${bytesText(counts.bytes)} of ${bytesText(counts.allBytes)}`);
+    this.set("time", timeText(Math.min(time, run.end)));
+    const over = time >= run.end;
+    let words = stepText(run, step);
+    if (over) words += run.right() ? " ✓ Every rank has its result." : " ✗ A result is wrong.";
+    if (this.words.textContent !== words) this.words.textContent = words;
+    this.stage.svg.setAttribute("aria-label",
+      `${run.contract.name} ${this.entry.name} on ${countText(run.p, "rank")}, after `
+      + `${timeText(Math.min(time, run.end))}. The table below has the numbers.`);
+  }
+
+  set(name, text) {
+    if (this.count[name].textContent !== text) this.count[name].textContent = text;
+  }
+}

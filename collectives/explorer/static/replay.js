@@ -1,0 +1,194 @@
+"use strict";
+
+/* A run of one case: its numbers and its times. Messages are copied and added here, as they say;
+   who sends what to whom is data. */
+
+/* The case of another root, where that follows from root 0: see `turned` in cases.py. */
+function turned(found, p, root) {
+  if (found.roots.length > 1 || !root) return found.roots[found.roots.length > 1 ? root : 0];
+  const first = found.roots[0];
+  const parts = first.due[0].length;
+  const cut = first.nblocks / parts;
+  const moves = found.turn === "parts" && parts > 1;
+  const rank = (r) => (r + root) % p;
+  const block = (b) => (moves ? ((Math.floor(b / cut) + root) % parts) * cut + (b % cut) : b);
+  const mask = (ranks) => ((ranks << root) | (ranks >> (p - root))) & ((1 << p) - 1);
+  const rows = (list) => (list.length > 1 ? list.map((_, r) => list[(r - root + p) % p]) : list);
+  const due = first.due.map((row) =>
+    row.map((_, part) => mask(row[moves ? (part - root + parts) % parts : part])));
+  const messages = first.messages.map(([s, i, d, j, fold, step, ...blocks]) =>
+    [rank(s), i, rank(d), j, fold, step, ...blocks.map(block)]);
+  return {
+    ...first,
+    rounds: rows(first.rounds),
+    messages: messages.sort((a, b) => a[0] - b[0] || a[1] - b[1]),
+    held: rows(first.held.map((row) => row.map(block))),
+    wanted: rows(first.wanted.map((row) => row.map(block))),
+    due: rows(due),
+  };
+}
+
+function bits(mask) {
+  const found = [];
+  for (let r = 0; mask >> r; r += 1) if ((mask >> r) & 1) found.push(r);
+  return found;
+}
+
+/* Bytes of a block: the caller's array is cut into `pieces`, nearly equal. */
+function sizeOf(block, pieces, nbytes) {
+  const b = block % pieces;
+  return Math.floor((nbytes * (b + 1)) / pieces) - Math.floor((nbytes * b) / pieces);
+}
+
+/* How many numbers an array is drawn with: one for each block, and as many as there are ranks where
+   one block is the whole array, so that algorithms can be compared. */
+function lengthOf(layout, nblocks, p) {
+  return layout === "whole" ? Math.max(nblocks, Math.min(Math.max(p, 4), 8)) : nblocks;
+}
+
+class Run {
+  constructor(contract, found, settings, length) {
+    const { p, root } = settings;
+    const nbytes = contract.idempotent ? 0 : settings.nbytes; // a barrier sends no data
+    const plan = turned(found, p, contract.rooted ? root : 0);
+    this.contract = contract;
+    this.plan = plan;
+    this.p = p;
+    this.nblocks = plan.nblocks;
+    this.depth = plan.depth;
+    this.length = contract.layout === "whole" && !contract.idempotent ? length : plan.nblocks;
+    this.messages = plan.messages.map(([source, sentIn, target, takenIn, fold, step, ...blocks]) => ({
+      source, sentIn, target, takenIn, fold: Boolean(fold), step, blocks,
+      bytes: blocks.reduce((sum, b) => sum + sizeOf(b, plan.pieces, nbytes), 0),
+    }));
+    const topology = settings.perHost ? hosts(settings, p) : flat(settings);
+    const { end, spans, log } = timed(
+      plan.rounds.map((row) => row.length), this.messages, topology);
+    this.end = end;
+    this.spans = spans;
+    this.replay(log, settings.numbers);
+    this.steps = [0];
+    for (let step = 1; step <= this.depth; step += 1) {
+      const ends = this.messages.filter((m) => m.step <= step).map((m) => m.done);
+      this.steps.push(Math.max(...ends));
+    }
+  }
+
+  /* The first of a block's numbers, and the one after its last. */
+  bounds(block) {
+    const of = (b) => Math.floor((this.length * b) / this.nblocks);
+    return [of(block), of(block + 1)];
+  }
+
+  elements(blocks) {
+    const found = [];
+    for (const b of blocks) {
+      const [first, last] = this.bounds(b);
+      for (let e = first; e < last; e += 1) found.push(e);
+    }
+    return found;
+  }
+
+  blockOf(element) {
+    let block = Math.floor((element * this.nblocks) / this.length);
+    while (this.bounds(block)[1] <= element) block += 1;
+    return block;
+  }
+
+  /* Whose contributions a number must hold in the end. */
+  due(rank, element) {
+    const { due } = this.plan;
+    const row = due[due.length > 1 ? rank : 0];
+    return row[Math.floor((this.blockOf(element) * row.length) / this.nblocks)];
+  }
+
+  /* Write down how each number of each rank changes. */
+  replay(log, numbers) {
+    const counts = this.contract.idempotent;
+    const now = [];
+    this.changes = [];
+    for (let r = 0; r < this.p; r += 1) {
+      now.push(new Map());
+      this.changes.push(new Map());
+      for (const e of this.elements(this.plan.held[r])) {
+        const row = numbers[r];
+        const value = counts ? 1 : row[(this.contract.layout === "pairs" ? e % this.p : e) % row.length];
+        now[r].set(e, { value, mask: 1 << r });
+        this.changes[r].set(e, [{ time: 0, value, mask: 1 << r, kind: "start" }]);
+      }
+    }
+    const leaving = new Map();
+    for (const message of this.messages) {
+      const key = `${message.source} ${message.sentIn}`;
+      if (!leaving.has(key)) leaving.set(key, []);
+      leaving.get(key).push(message);
+    }
+    for (const { time, kind, message, rank, round } of log) {
+      if (kind === "enter") {
+        // What a round sends is what the rank holds when it enters it.
+        for (const each of leaving.get(`${rank} ${round}`) || []) {
+          each.load = this.elements(each.blocks).map((e) => ({ element: e, ...now[rank].get(e) }));
+        }
+      } else if (kind === "done") {
+        for (const { element, value, mask } of message.load) {
+          const held = now[message.target].get(element);
+          const both = message.fold ? held.mask | mask : mask;
+          const sum = message.fold ? held.value + value : value;
+          const state = { value: counts ? bits(both).length : sum, mask: both };
+          now[message.target].set(element, state);
+          if (!this.changes[message.target].has(element)) this.changes[message.target].set(element, []);
+          this.changes[message.target].get(element)
+            .push({ time, ...state, kind: message.fold ? "fold" : "store" });
+        }
+      }
+    }
+  }
+
+  /* What a rank holds at a place of its array at a time, or undefined. */
+  held(rank, element, time) {
+    const list = this.changes[rank].get(element);
+    let found;
+    for (const each of list || []) {
+      if (each.time > time) break;
+      found = each;
+    }
+    return found;
+  }
+
+  /* The step that is under way at a time, or ends then. */
+  stepAt(time) {
+    const step = this.steps.findIndex((end) => end >= time);
+    return step < 0 ? this.depth : this.steps.lastIndexOf(this.steps[step]);
+  }
+
+  /* The end of the step before. */
+  before(time) {
+    return Math.max(-1, ...this.steps.filter((end) => end < time));
+  }
+
+  /* Whether all ranks end with what they must, by the numbers that they began with. */
+  right() {
+    return this.plan.wanted.every((blocks, rank) => this.elements(blocks).every((element) => {
+      const state = this.held(rank, element, Infinity);
+      const due = this.due(rank, element);
+      if (!state || state.mask !== due) return false;
+      if (this.contract.idempotent) return state.value === bits(due).length;
+      const sum = bits(due).reduce((total, r) => total + this.changes[r].get(element)[0].value, 0);
+      return state.value === sum;
+    }));
+  }
+
+  /* The round that a rank is in, or has just finished; -1 once it is out of the last. */
+  round(rank, time) {
+    return this.spans[rank].findIndex(([entered, left]) => entered <= time && time <= left);
+  }
+
+  counts(time) {
+    const over = this.messages.filter((m) => m.arrive <= time);
+    const sum = (list) => list.reduce((total, m) => total + m.bytes, 0);
+    return {
+      messages: over.length, allMessages: this.messages.length,
+      bytes: sum(over), allBytes: sum(this.messages),
+    };
+  }
+}

@@ -1,0 +1,98 @@
+"use strict";
+
+/* The one object of the page, through which files of data reach it, and how things are written in
+   words. All scripts of the page share their names, for modules cannot be loaded from a disk. */
+
+const explorer = {
+  algorithms: new Map(), // "allreduce/ring" -> its data
+
+  add(title, data) {
+    this.algorithms.set(title, data);
+  },
+
+  /* Get the data of an algorithm: a script of its own, for a page on a disk may fetch nothing. */
+  load(title, file) {
+    if (this.algorithms.has(title)) return Promise.resolve(this.algorithms.get(title));
+    return new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = file;
+      script.onload = () => resolve(this.algorithms.get(title));
+      script.onerror = () => reject(new Error(`${file} is not there`));
+      document.head.append(script);
+    });
+  },
+};
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function draw(tag, attributes = {}, parent = null) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (parent) parent.append(element);
+  return element;
+}
+
+function scaled(number, units) {
+  let [unit, size] = units[0];
+  for (const [name, least] of units) if (number >= least * 0.99995) [unit, size] = [name, least];
+  return `${Number((number / size).toPrecision(3))} ${unit}`;
+}
+
+function timeText(seconds) {
+  if (!seconds) return "0 s";
+  return scaled(seconds, [["ns", 1e-9], ["µs", 1e-6], ["ms", 1e-3], ["s", 1]]);
+}
+
+function bytesText(bytes) {
+  return scaled(bytes, [["B", 1], ["KiB", 1024], ["MiB", 2 ** 20], ["GiB", 2 ** 30]]);
+}
+
+/* A speed from seconds a byte, in powers of 10 as speeds are. */
+function speedText(beta) {
+  return scaled(1 / beta, [["B/s", 1], ["kB/s", 1e3], ["MB/s", 1e6], ["GB/s", 1e9], ["TB/s", 1e12]]);
+}
+
+function spansText(numbers) {
+  const parts = [];
+  for (const n of numbers) {
+    const last = parts[parts.length - 1];
+    if (last && last[last.length - 1] === n - 1) last[1] = n;
+    else parts.push([n]);
+  }
+  return parts.map((part) => part.join("–")).join(", ");
+}
+
+function countText(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/* Blocks as `collectives explain` writes them: of an alltoall, from whom and for whom. */
+function blockText(run, block) {
+  if (run.contract.layout !== "pairs") return String(block);
+  const cut = run.nblocks / (run.p * run.p);
+  const part = Math.floor(block / cut);
+  return `${Math.floor(part / run.p)}→${part % run.p}`;
+}
+
+function blocksText(run, blocks) {
+  const noun = blocks.length === 1 ? "block" : "blocks";
+  if (run.contract.layout !== "pairs") return `${noun} ${spansText(blocks)}`;
+  if (blocks.length > 4) return countText(blocks.length, "block");
+  return `${noun} ${blocks.map((b) => blockText(run, b)).join(", ")}`;
+}
+
+/* What happens in a step, in words. */
+function stepText(run, step) {
+  if (!run.depth) return "One rank has nothing to send.";
+  if (!step) return `Start: each rank holds its own. ${run.contract.meaning}`;
+  const found = run.messages.filter((m) => m.step === step);
+  const most = 6;
+  const each = found.slice(0, most).map((m) => {
+    if (run.contract.idempotent) return `${m.source} tells ${m.target} whom it has heard of`;
+    const verb = m.fold ? "adds" : "stores";
+    const what = m.blocks.length > 1 ? "them" : "it";
+    return `${m.source} sends ${blocksText(run, m.blocks)} to ${m.target}, which ${verb} ${what}`;
+  });
+  const more = found.length > most ? `; and ${found.length - most} more` : "";
+  return `Rank ${each.join("; ")}${more}.`;
+}

@@ -1,0 +1,93 @@
+"""Pictures as dots: PNG, through the renderer resvg, which is an optional dependency.
+
+resvg is one small wheel without further requirements, but it brings no fonts, and text that it has
+no font for it leaves out without a word. So a letter is drawn first, in each of the usual fonts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from collectives.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["png", "renderer"]
+
+FONTS = (
+    "Helvetica",
+    "Arial",
+    "DejaVu Sans",
+    "Liberation Sans",
+    "Noto Sans",
+    "Open Sans",
+    "FreeSans",
+)
+LETTER = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
+    '<text x="2" y="18" font-family="{}">W</text></svg>'
+)
+
+
+def renderer() -> Callable[..., bytes]:
+    """Return resvg's function from SVG to PNG. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not installed; the text says how it is.
+    """
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError as error:
+        raise ArgumentError(
+            f'a PNG needs resvg-py: pip install "collectives-mpi[png]" ({error})'
+        ) from None
+    render: Callable[..., bytes] = svg_to_bytes
+    return render
+
+
+def png(svg: str, *, scale: float = 2.0) -> bytes:
+    """Draw a picture as dots. Local.
+
+    Parameters
+    ----------
+    svg : str
+        The text of an SVG file, as `picture` returns it. If it has colours for light and dark, it
+        is drawn in the light ones.
+    scale : float
+        Dots for each pixel of the picture.
+
+    Returns
+    -------
+    bytes
+        A PNG file.
+
+    Raises
+    ------
+    ArgumentError
+        If resvg-py or a font to write with is missing, or `svg` is not an SVG.
+    """
+    if not scale > 0:
+        raise ArgumentError(f"scale is {scale!r}, and must be above 0")
+    render = renderer()
+    font = _font(render)
+    try:
+        return render(svg_string=svg, zoom=scale, sans_serif_family=font)
+    except ValueError as error:
+        raise ArgumentError(f"this picture cannot be drawn as a PNG: {error}") from error
+
+
+@cache
+def _font(render: Callable[..., bytes]) -> str:
+    """Return the first of the usual fonts that this machine has."""
+    blank = render(svg_string=LETTER.format(FONTS[0]), skip_system_fonts=True)
+    for font in FONTS:
+        if render(svg_string=LETTER.format(font)) != blank:
+            return font
+    raise ArgumentError(
+        f"a PNG needs a font to write with, and there is none of {', '.join(FONTS)}; "
+        "Debian and Ubuntu have one in the package fonts-dejavu-core"
+    )

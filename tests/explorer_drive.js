@@ -1,0 +1,157 @@
+"use strict";
+
+/* Drives the page of the explorer in the tests: plays what `window.jobs` says, and writes what the
+   page showed then into itself, where the test reads it. Loaded after the page's own scripts. */
+
+const found = { errors: window.errors, results: [], keys: {}, width: 0, scroll: 0 };
+
+// Time is virtual here, and nothing is painted: frames come by the clock.
+window.requestAnimationFrame = (act) => setTimeout(() => act(performance.now()), 16);
+
+const wait = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+
+async function until(what) {
+  for (let n = 0; n < 4000 && !what(); n += 1) await wait(20);
+  if (!what()) throw new Error(`never: ${what}`);
+}
+
+/* What a panel shows, read from the document, and the times of its messages. */
+function shown(panel) {
+  const { run, stage } = panel;
+  if (!run) return { error: panel.box.querySelector(".error").textContent };
+  return {
+    title: panel.title.textContent,
+    words: panel.words.textContent,
+    counts: Object.fromEntries(Object.entries(panel.count).map(([k, dd]) => [k, dd.textContent])),
+    cells: stage.cells.map((cell) => [
+      cell.rank, cell.element, cell.text.textContent, cell.group.classList.contains("whole"),
+    ]),
+    end: run.end,
+    steps: run.steps,
+    blocks: run.nblocks,
+    length: run.length,
+    messages: run.messages.map((m) =>
+      [m.source, m.target, m.takenIn, m.bytes, m.start, m.arrive, m.done, m.step]),
+    leftover: stage.chips.childNodes.length,
+  };
+}
+
+async function play(page, job) {
+  await page.change({ beside: "", root: 0, ...page.defaults, ...job.settings });
+  if (job.play) {
+    page.pace = () => page.end / 0.2;
+    let lines = 0;
+    let chips = 0;
+    const { show } = page;
+    page.show = function looked() {
+      show.call(page);
+      lines += document.querySelectorAll(".panel:not([hidden]) .line.at").length;
+      chips += document.querySelectorAll(".panel:not([hidden]) .chip").length;
+    };
+    byId("play").click();
+    await until(() => !page.playing);
+    delete page.show;
+    delete page.pace;
+    return { lines, chips, panels: page.shown.map(shown), state: document.documentElement.dataset.state };
+  }
+  page.seek(page.end);
+  return { panels: page.shown.map(shown) };
+}
+
+function press(key) {
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+}
+
+function choose(id, value, kind = "change") {
+  byId(id).value = value;
+  byId(id).dispatchEvent(new Event(kind, { bubbles: true }));
+}
+
+/* The controls and keys, one after the other; what each led to. */
+async function keys(page) {
+  const result = {};
+  const settled = async () => { await wait(100); };
+  await page.change({ ...page.defaults });
+  press("ArrowRight");
+  result.moving = page.playing;
+  await until(() => !page.playing);
+  result.right = page.panels[0].count.step.textContent;
+  result.words = page.panels[0].words.textContent;
+  result.hash = window.location.hash;
+  press("ArrowRight");
+  press("ArrowRight"); // the second ends what the first began
+  await until(() => !page.playing);
+  result.three = page.panels[0].count.step.textContent;
+  press("ArrowLeft");
+  result.left = page.panels[0].count.step.textContent;
+  press("End");
+  result.end = page.panels[0].count.messages.textContent;
+  press("Home");
+  result.home = page.time;
+  press(" ");
+  result.space = [page.playing, byId("play").textContent];
+  press(" ");
+  result.again = [page.playing, byId("play").textContent];
+  press("n");
+  await settled();
+  result.ranks = page.runs[0].p;
+  press("c");
+  await settled();
+  result.cells = page.settings.cells;
+  press("t");
+  await settled();
+  result.theme = document.documentElement.dataset.theme;
+  press("+");
+  result.speed = byId("speed").value;
+  choose("collective", "broadcast");
+  await settled();
+  choose("root", "2");
+  await settled();
+  choose("size", "10", "input");
+  await settled();
+  choose("topology", "hosts");
+  await settled();
+  choose("beside", "broadcast/chain");
+  await settled();
+  result.chosen = window.location.hash;
+  result.titles = page.shown.map((panel) => panel.title.textContent);
+  byId("time").focus();
+  byId("time").dispatchEvent(new KeyboardEvent("keydown", { key: "Home", bubbles: true }));
+  choose("time", "500", "input");
+  result.half = page.time / page.end;
+  const table = page.panels[0].table;
+  table.box.open = true;
+  await settled();
+  result.table = table.table.rows.length;
+  const named = (each) => (each.labels && each.labels.length && each.labels[0].textContent.trim())
+    || each.getAttribute("aria-label") || (each.tagName === "BUTTON" && each.textContent.trim());
+  const controls = [...document.querySelectorAll("input, select, button")];
+  result.nameless = controls.filter((each) => !named(each)).map((each) => each.id);
+  result.unreachable = controls.filter((each) => each.tabIndex < 0).map((each) => each.id);
+  result.live = document.querySelectorAll(".panel .words[aria-live=polite]").length;
+  return result;
+}
+
+async function drive() {
+  try {
+    await until(() => explorer.page && explorer.page.shown);
+    const { page } = explorer;
+    found.opened = { hash: window.location.hash, panels: page.shown.map(shown), time: page.time };
+    for (const job of window.jobs) found.results.push(await play(page, job));
+    if (window.pressKeys) found.keys = await keys(page);
+    found.width = window.innerWidth;
+    found.scroll = document.documentElement.scrollWidth;
+  } catch (error) {
+    window.errors.push(`drive: ${error.stack}`);
+  }
+  if (window.parent !== window) {
+    window.parent.postMessage(JSON.stringify(found), "*"); // to the page of the test that framed it
+    return;
+  }
+  const report = document.createElement("pre");
+  report.id = "report";
+  report.textContent = JSON.stringify(found);
+  document.body.append(report);
+}
+
+drive();

@@ -1,0 +1,243 @@
+"""The profile of a machine: its file, what is read from it, and whose counts."""
+
+import json
+import warnings
+
+import pytest
+
+from collectives import profile, select
+from collectives.cli.tune import merged, write
+from collectives.errors import ArgumentError, ProfileWarning
+from collectives.model import Parameters
+from collectives.profile import Profile, Row, Section, parse
+from collectives.registry import get
+from collectives.spec import COLLECTIVES
+
+ROWS = (Row(1023, "tree", 0, ((8, 1.5e-6), (512, 2e-6))), Row(None, "ring", 4096, ((4096, 0.25),)))
+NUMBERS = Parameters(1e-6, 2e-10, 3e-11, "the profile of 2026-11-21, 4 ranks")
+SECTION = Section(
+    "mpich",
+    "MPICH 5.0.2",
+    "one",
+    "2026-11-21",
+    "collectives tune",
+    {4: NUMBERS},
+    {"allreduce": {4: ROWS, 2: ROWS[1:]}, "barrier": {4: (Row(None, "direct", 0, ((0, 1e-6),)),)}},
+)
+WHOLE = Profile("a cpu", 2, "0.1.0", (SECTION,))
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(profile, "_known", None)
+    monkeypatch.delenv("COLLECTIVES_TUNE", raising=False)
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
+
+
+def test_what_is_written_is_read():
+    assert parse(WHOLE.text()) == WHOLE
+    assert parse(Profile("", 1, "").text()) == Profile("", 1, "")
+
+
+def test_each_row_has_a_line_of_its_own():
+    lines = WHOLE.text().splitlines()
+    assert '      [1023, "tree", 0, [[8, 1.5e-06], [512, 2e-06]]],' in lines
+    assert '      [null, "ring", 4096, [[4096, 0.25]]]' in lines
+    assert '    "4": {"alpha": 1e-06, "beta": 2e-10, "gamma": 3e-11}' in lines
+
+
+def test_the_table_that_is_shipped_is_a_profile():
+    table = select.measured()
+    assert {section.transport for section in table.sections} >= {"shm", "mpich", "openmpi"}
+    for section in table.sections:
+        assert set(section.rows) == set(COLLECTIVES)
+        for name, sizes in section.rows.items():
+            for rows in sizes.values():
+                limits = [row.limit for row in rows]
+                assert limits[-1] is None
+                assert limits[:-1] == sorted(limits[:-1])
+                assert all(get(name, row.algorithm).included for row in rows)
+
+
+def test_the_nearest_number_of_ranks_counts():
+    assert SECTION.row("allreduce", 4, 8) == (4, ROWS[0])
+    assert SECTION.row("allreduce", 3, 8) == (4, ROWS[0])
+    assert SECTION.row("allreduce", 1, 8) == (2, ROWS[1])
+    assert SECTION.row("allreduce", 8, 1024) == (4, ROWS[1])
+    assert SECTION.row("allreduce", 9, 8) is None
+    assert SECTION.row("allreduce", 9, 8, within=float("inf")) == (4, ROWS[0])
+    assert SECTION.row("gather", 4, 8) is None
+    assert SECTION.model(8) == NUMBERS
+    assert SECTION.model(9) is None
+
+
+def test_the_nearest_time_is_told():
+    assert ROWS[0].nearest(0) == (8, 1.5e-6)
+    assert ROWS[0].nearest(60) == (8, 1.5e-6)
+    assert ROWS[0].nearest(70) == (512, 2e-6)
+    assert Row(None, "ring", 0).nearest(8) is None
+
+
+def test_a_section_is_of_one_transport_and_library():
+    whole = Profile(
+        "", 2, "", (SECTION, Section("shm", "MPICH 5.0.2"), Section("mpich", "MPICH 4"))
+    )
+    assert whole.section("mpich", "MPICH 5.0.2", 1) is SECTION
+    assert whole.section("mpich", "MPICH 5.0.2", 2) is None
+    assert whole.section("mpich", "MPICH 5.0.3", 1) is None
+    assert whole.section("openmpi", "MPICH 5.0.2", 1) is None
+    # MPI carries nothing in shared memory.
+    assert whole.section("shm", "Open MPI 5.0.11", 1) is whole.sections[1]
+
+
+def test_new_rows_take_the_place_of_old_ones():
+    new = Section(
+        "mpich", "MPICH 5.0.2", date="later", parameters={2: NUMBERS}, rows={"allreduce": {2: ROWS}}
+    )
+    (found,) = merged(WHOLE, new).sections
+    assert found.date == "later"
+    assert found.rows == {**SECTION.rows, "allreduce": {4: ROWS, 2: ROWS}}
+    assert set(found.parameters) == {2, 4}
+    other = Section("shm", "MPICH 5.0.2")
+    assert merged(WHOLE, other).sections == (SECTION, other)
+
+
+def test_the_file_is_in_the_cache_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("COLLECTIVES_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/c")
+    monkeypatch.setattr(profile, "machine", lambda: ("Some CPU (R) @ 2 GHz", 4))
+    assert profile.path() == "/c/collectives/profile-some-cpu-r-2-ghz-4.json"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/h")
+    assert profile.path() == "/h/.cache/collectives/profile-some-cpu-r-2-ghz-4.json"
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "/p.json")
+    assert profile.path() == "/p.json"
+    for word in ("", "0"):
+        monkeypatch.setenv("COLLECTIVES_PROFILE", word)
+        assert profile.path() is None
+
+
+def test_a_file_is_written_in_one_piece(tmp_path):
+    file = tmp_path / "new" / "p.json"
+    write(WHOLE, str(file))
+    assert profile.read(str(file)) == WHOLE
+    assert [each.name for each in file.parent.iterdir()] == ["p.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "it has no version"),
+        ('{"version": 2}', "it is of version 2, and this library reads version 1"),
+        ('{"version": 1}', "KeyError: 'machine'"),
+        (WHOLE.text().replace('"tree"', "17"), "17 is no name of an algorithm"),
+        (WHOLE.text().replace("[1023,", '["many",'), "ValueError: invalid literal"),
+        (WHOLE.text().replace('"alpha"', '"delta"'), "KeyError: 'alpha'"),
+        (WHOLE.text().replace("[[4096, 0.25]]", "7"), "TypeError"),
+    ],
+)
+def test_what_cannot_be_read_is_a_warning_that_says_what_to_do(tmp_path, text, problem):
+    file = tmp_path / "p.json"
+    file.write_text(text)
+    with pytest.warns(ProfileWarning) as caught:
+        assert profile.read(str(file)) is None
+    (warning,) = caught
+    said = str(warning.message)
+    assert said.startswith(f"the profile {file} is not used: ")
+    assert problem in said
+    assert said.endswith(
+        "Delete it, or write it anew with `collectives tune`, or set COLLECTIVES_PROFILE=0"
+    )
+
+
+def test_only_a_file_that_was_named_must_be_there(monkeypatch, tmp_path):
+    file = str(tmp_path / "p.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert profile.read(file) is None
+    monkeypatch.setenv("COLLECTIVES_PROFILE", file)
+    with pytest.warns(ProfileWarning, match="there is no such file. Name another with COLL"):
+        assert profile.read(file) is None
+
+
+def test_rank_0_reads_once_and_the_others_never(monkeypatch, tmp_path):
+    file = tmp_path / "p.json"
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    file.write_text("broken")
+    assert profile.offer(1) == (0, "")
+    with pytest.warns(ProfileWarning):
+        assert profile.offer(0) == (0, "")
+    file.write_text(WHOLE.text())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert profile.offer(0) == (0, "")  # what was said at first holds
+
+
+class Fake:
+    """An MPI communicator that has one message."""
+
+    def __init__(self, text=None):
+        self.text = text
+        self.sent = []
+
+    def bcast(self, text):
+        self.sent.append(text)
+        return text if self.text is None else self.text
+
+
+def test_all_ranks_have_what_rank_0_has(monkeypatch, tmp_path):
+    file = tmp_path / "p.json"
+    file.write_text(WHOLE.text())
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    mine = profile.offer(0)
+    assert mine[0] != 0
+    # Rank 0 tells those that have none; where all have it, nothing is sent.
+    mpi = Fake()
+    assert profile.agreed(mpi, [mine, (0, "online")]) == (WHOLE, "")
+    assert mpi.sent == [WHOLE.text()]
+    assert profile.agreed(None, [mine, mine]) == (WHOLE, "")
+    # A rank with another one, or with none, takes that of rank 0 ...
+    other = Profile("another", 2, "0.1.0")
+    assert profile.agreed(Fake(other.text()), [(7, ""), mine]) == (other, "")
+    assert profile.agreed(Fake(), [(0, ""), mine]) == (None, "")
+    # ... and keeps its own for communicators that it is rank 0 of.
+    assert profile.offer(0) == mine
+
+
+def test_who_was_told_of_none_reads_none(monkeypatch, tmp_path):
+    file = tmp_path / "p.json"
+    file.write_text(WHOLE.text())
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    assert profile.agreed(None, [(0, ""), (0, "")]) == (None, "")
+    assert profile.offer(0) == (0, "")
+
+
+@pytest.mark.parametrize("word", ["", "0", "probe", "online", "probe,online"])
+def test_the_words_of_tune(monkeypatch, word):
+    monkeypatch.setenv("COLLECTIVES_TUNE", word)
+    assert profile.offer(1) == (0, "" if word == "0" else word)
+
+
+def test_other_words_of_tune_are_refused(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_TUNE", "off")
+    with pytest.raises(ArgumentError) as caught:
+        profile.offer(1)
+    assert str(caught.value) == (
+        "COLLECTIVES_TUNE is 'off', and must be 0, probe, online, or both with a comma"
+    )
+
+
+def test_the_format_is_what_the_docstring_shows():
+    document = json.loads(WHOLE.text())
+    assert set(document) == {"version", "collectives", "machine", "sections"}
+    (section,) = document["sections"]
+    assert set(section) == {
+        "transport",
+        "library",
+        "hosts",
+        "date",
+        "command",
+        "parameters",
+        "rows",
+    }

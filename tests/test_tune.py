@@ -1,0 +1,256 @@
+"""``collectives tune``, as a user calls it, and the rules by which it chooses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_cli import command, environment, mpi  # noqa: F401  mpi is a fixture
+
+from collectives import profile
+from collectives.cli import doctor, tune, tuning
+from collectives.cli.contest import Entry
+from collectives.cli.progress import Bar
+from collectives.cli.tuning import Point, Result, Step
+from collectives.profile import Row
+
+US = 1e-6
+SMALL = "--collectives gather,barrier -b 8 -e 4K -f 512 --budget 20"
+
+
+def result(nbytes: int, noise: float = 0.0, **seconds: float) -> Result:
+    entries = {Entry(name, 0): us * US for name, us in seconds.items()}
+    return Result(nbytes, entries, dict.fromkeys(entries, noise * US))
+
+
+def test_points_have_their_part_of_the_time() -> None:
+    found = tuning.points(["barrier", "gather"], 8, 8 << 20, 1024)
+    assert found == [
+        Point("barrier", 0, 1.0),
+        Point("gather", 8, 1.0 + 8 / (1 << 20)),
+        Point("gather", 8192, 1.0 + 8192 / (1 << 20)),
+        Point("gather", 8 << 20, 9.0),
+    ]
+
+
+def test_the_fastest_is_taken_unless_a_simpler_one_is_near() -> None:
+    def chosen(found: Result, before: str | None = None) -> str | None:
+        entry = None if before is None else Entry(before, 0)
+        return tuning.simplest("allreduce", 8, found, entry).algorithm
+
+    # Of short arrays that with the fewest rounds: all_to_all has one, butterfly three.
+    assert chosen(result(8, all_to_all=10.6, butterfly=10)) == "butterfly"
+    assert chosen(result(8, all_to_all=10.4, butterfly=10)) == "all_to_all"
+    assert chosen(result(8, all_to_all=10.6, butterfly=10, noise=0.1)) == "all_to_all"
+    # Much noise counts as 5 % of each.
+    assert chosen(result(8, all_to_all=11.7, butterfly=10, noise=9)) == "butterfly"
+    # What was chosen at the size before stays.
+    assert chosen(result(8, all_to_all=10.4, butterfly=10), "butterfly") == "butterfly"
+    assert chosen(result(8, all_to_all=10.4, butterfly=11), "butterfly") == "all_to_all"
+    # Of long arrays that whose busiest rank has least to do.
+    long = 1 << 20
+    assert chosen(result(long, all_to_all=10, ring=10.4)) == "ring"
+    assert chosen(result(long, all_to_all=10, ring=10.4), "all_to_all") == "ring"
+    assert chosen(result(long, all_to_all=10, ring=10.6)) == "all_to_all"
+
+
+def test_what_is_chosen_without_a_profile_stays_where_noise_is_louder() -> None:
+    def chosen(noise: float) -> str | None:
+        found = result(8, ring=12, butterfly=10, noise=noise)
+        return tuning.simplest("allreduce", 8, found, None, Entry("ring", 0)).algorithm
+
+    assert chosen(0.9) == "butterfly"
+    assert chosen(1.1) == "ring"
+
+
+def test_rows_end_between_two_sizes() -> None:
+    def step(name: str, nbytes: int, algorithm: str, segment: int, us: float) -> Step:
+        entry = Entry(algorithm, segment)
+        point = Point(name, nbytes, 1.0)
+        return Step(point, entry, entry, Result(nbytes, {entry: us * US}, {entry: 0.0}))
+
+    steps = [
+        step("gather", 8, "flat", 0, 1),
+        step("gather", 128, "flat", 0, 2),
+        step("gather", 2048, "tree", 0, 3),
+        step("gather", 32768, "tree", 4096, 4),
+        step("barrier", 0, "direct", 0, 5),
+    ]
+    found = tuning.rows(steps, 16)
+    assert found["gather"] == (
+        Row(511, "flat", 0, ((8, US), (128, 2 * US))),
+        Row(8191, "tree", 0, ((2048, 3 * US),)),
+        # Nothing is known of what is longer.
+        Row(131071, "tree", 4096, ((32768, 4 * US),)),
+    )
+    assert found["barrier"] == (Row(None, "direct", 0, ((0, 5 * US),)),)
+    steps = [step("gather", 1 << 20, "flat", 0, 1), step("gather", 16 << 20, "tree", 0, 1)]
+    assert [row.limit for row in tuning.rows(steps, 16)["gather"]] == [(4 << 20) - 1, None]
+    steps.append(step("gather", 256 << 20, "flat", 0, 1))
+    limits = [row.limit for row in tuning.rows(steps, 16)["gather"]]
+    assert limits == [(4 << 20) - 1, (64 << 20) - 1, None]
+
+
+def test_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar(terminal=True)
+    bar.show(0.5, "half")
+    bar.clear()
+    assert capsys.readouterr().err == f"\r\x1b[K[{'#' * 15}{'.' * 15}]  50 %  half\r\x1b[K"
+    bar = Bar(terminal=False)
+    bar.show(0.1, "too early")
+    bar.last -= 60
+    bar.show(0.2, "one line")
+    bar.show(0.3, "too early")
+    bar.clear()
+    assert capsys.readouterr().err == " 20 %  one line\n"
+    Bar(terminal=True, wanted=False).show(0.5, "nothing")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("mpi")
+def test_it_writes_a_profile_that_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "p.json"
+    variables = {"COLLECTIVES_PROFILE": str(file)}
+    file.parent.mkdir()
+    file.write_text(profile.Profile("a cpu", 2, "0").text())
+    done = command("tune", "-n", "2,3", *SMALL.split(), **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# alpha ") == 2
+    assert done.stdout.endswith(f"The profile is {file}\n")
+    assert "Left out" not in done.stdout
+    found = profile.parse(file.read_text())
+    (section,) = found.sections
+    assert section.command == f"collectives tune -n 2,3 {SMALL}"
+    assert set(section.rows) == {"gather", "barrier"}
+    assert set(section.parameters) == {2, 3}
+    for sizes in section.rows.values():
+        assert set(sizes) == {2, 3}
+    points = [nbytes for row in section.rows["gather"][2] for nbytes, _ in row.times]
+    assert points == [8, 4096]
+    assert all(
+        us > 0 for rows in section.rows["gather"].values() for r in rows for _, us in r.times
+    )
+    # The next call of the same ranks, and that of another MPI, leave the rest as it is.
+    words = ["--collectives", "barrier", "--budget", "20"]
+    done = command("tune", "-n", "2", *words, **variables, COLLECTIVES_SHM="0")
+    assert done.returncode == 0, done.stderr
+    again = profile.parse(file.read_text())
+    assert again.sections[0] == section
+    assert set(again.sections[1].rows) == {"barrier"}
+    assert again.sections[1].transport != "shm"
+    code = "import collectives as cc; c = cc.world(); print(c.explain('barrier'))"
+    done = command("run", "-n", "2", "-c", code, **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("; the profile of ") == 2
+    assert done.stdout.count("\n  measured ") == 2
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_run_without_a_wish_to_write(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    done = command("tune", "--dry-run", "--profile", str(file), "--collectives", "gather,barrier")
+    assert done.returncode == 0, done.stderr
+    assert "; 9 points on each number of ranks:\n" in done.stdout
+    assert "\n  barrier         once\n" in done.stdout
+    assert "\n8 ranks: " in done.stdout
+    assert done.stdout.endswith(f"It would write {file}\n")
+    assert not file.exists()
+
+
+@pytest.mark.usefixtures("mpi")
+def test_what_is_over_the_budget_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    words = f"tune -n 4 -e 16M -f 2 --budget 2.5 --profile {file}"
+    done = command(*words.split())
+    assert done.returncode == 0, done.stderr
+    assert "Left out, as the time was up: " in done.stdout
+    section = profile.parse(file.read_text()).sections[0]
+    names = list(section.rows)
+    last = section.rows[names[-1]][4][-1]
+    assert last.limit is not None or last.times[-1][0] >= tuning.UNMEASURED
+
+
+@pytest.mark.usefixtures("mpi")
+def test_an_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    words = f"tune -n 2,2 --collectives allreduce --budget 200 -f 2 --profile {file}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "collectives", *words.split()],
+        env=environment(TMPDIR=str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + 40
+    while not list(tmp_path.glob("collectives-*/*.json")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=40)
+    assert process.returncode == 130, err
+    assert f"The profile is {file}" in out
+    rows = profile.parse(file.read_text()).sections[0].rows["allreduce"][2]
+    assert rows[-1].limit is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("-n 1", "-n is 1, and one rank has nothing to choose; it must be at least 2"),
+        ("--budget 0", "--budget is 0, and must be above 0"),
+        ("-b 8 -e 4", "--end is 4 bytes, less than --begin, 8"),
+        ("-b 0", "--begin is 0, and must be at least 1"),
+        ("-f 1", "--factor is 1, and must be at least 2"),
+        ("--collectives sendrecv", "--collectives has sendrecv, and must be of allreduce, "),
+        ("", "COLLECTIVES_PROFILE names no file to write; unset it, or pass --profile"),
+    ],
+)
+def test_wrong_words(words: str, text: str) -> None:
+    done = command("tune", *words.split())
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+@pytest.mark.usefixtures("mpi")
+def test_a_profile_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = tmp_path / "file" / "p.json"
+    words = f"tune -n 2 --collectives barrier --budget 3 --profile {file}"
+    done = command(*words.split())
+    assert done.returncode == 2
+    assert f"the profile {file} cannot be written: " in done.stderr
+    assert "barrier" in done.stdout
+
+
+def test_doctor_knows_of_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> tuple[int, str]:
+        findings = doctor._Findings()
+        doctor._profile(findings)
+        return findings.problems, capsys.readouterr().out
+
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
+    assert told() == (0, "profile       none, as COLLECTIVES_PROFILE says\n")
+    monkeypatch.delenv("COLLECTIVES_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = profile.path()
+    assert file is not None
+    assert told() == (0, f"profile       none in {file}; `collectives tune` writes it\n")
+    sections = (
+        profile.Section("shm", "MPICH 5"),
+        profile.Section("mpich", "MPICH 5", date="today"),
+    )
+    tune.write(profile.Profile("a cpu", 2, "0", sections), file)
+    assert told() == (0, f"profile       {file}; shared memory, ; MPICH 5, today\n")
+    Path(file).write_text("{}")
+    problems, text = told()
+    assert problems == 1
+    assert f"PROBLEM: the profile {file} is not used: it has no version\n" in text
+    assert "remedy: Delete it, or write it anew with `collectives tune`" in text
