@@ -1,4 +1,5 @@
-"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, timeline, doctor.
+"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, timeline,
+doctor.
 
 Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
 without MPI.
