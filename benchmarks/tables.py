@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+import simulation
+
 from collectives.cli import state, summary
 from collectives.select import measured
 from collectives.words import size_text
@@ -17,6 +19,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
     "docs/background/beside_mpi.md",
+    "docs/background/model.md",
     "docs/background/which.md",
     "docs/howto/simulate.md",
 )
@@ -34,6 +37,19 @@ RATIOS = {
     "crowded": {"mpich-4-8": "", "openmpi-4-8": "", "impi-4-8": ""},
 }
 TIMES = {"times": "mpich-2", "gloo": "mpich-gloo-2", "shared": "mpich-shared-2"}
+
+
+MODEL = {
+    "parameters": simulation.parameters,
+    "errors": simulation.errors,
+    "worst": simulation.worst,
+}
+
+
+def simulations():
+    """Yield what `measure_simulation.py` has found, of each MPI."""
+    for path in sorted((RESULTS / "model").glob("*.json")):
+        yield json.loads(path.read_text())
 
 
 def run_of(name):
@@ -154,6 +170,8 @@ def filled(text):
     for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
         if part == "readme":
             lines = list(for_readme())
+        elif part in MODEL:
+            lines = list(MODEL[part](list(simulations())))
         elif part == "scale":
             lines = list(scale())
         elif part.startswith("measured "):

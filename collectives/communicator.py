@@ -68,7 +68,6 @@ SPINS_OVERSUBSCRIBED = 2
 # How payloads are written: as it turns out best, to the cache, or past it.
 STORES = ("auto", "cached", "streamed")
 
-
 _numbers = count()  # of the communicators of this process
 
 
@@ -187,10 +186,10 @@ class Communicator(GroupedCalls, ObjectCalls):
         mask = sum(1 << core for core in os.sched_getaffinity(0))
         rank = self._mpi.Get_rank()
         place = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-        everybody = self._mpi.allgather((host, mask, place, profile.offer(rank)))
+        everybody = self._mpi.allgather((host, mask, profile.offer(rank), place))
         hosts = list(dict.fromkeys(each for each, *_ in everybody))
         local = [r for r, (each, *_) in enumerate(everybody) if each == host]
-        self._places = [each for _, _, each, _ in everybody]
+        self._places = [each for *_, each in everybody]
         self.node, self.nodes = hosts.index(host), len(hosts)
         self.local_rank, self.local_size = local.index(rank), len(local)
         shared = 0
@@ -198,7 +197,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             shared |= everybody[r][1]
         self._cores = shared.bit_count()
         self._local = local
-        offers = [each for *_, each in everybody]
+        offers = [offer for _, _, offer, _ in everybody]
         self._profile, self._tune = profile.agreed(self._mpi, offers)
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError, ProofError
 from collectives.registry import Algorithm, get
+from collectives.shared_host import SharedMemory
 from collectives.spec import collective as contract_of
 from collectives.topology import Topology
 from collectives.traffic import Cut, Traffic, traffic
@@ -173,7 +174,9 @@ def simulate(
     nbytes : int
         Bytes of the caller's whole array: the larger side, where input and output differ.
     topology : Topology
-        The machine; it says how many ranks there are.
+        The machine; it says how many ranks there are. On a `SharedMemory` the programs of the
+        ranks run (`simulate_shared`), which send no messages: a transfer there is a publication
+        that another rank reads.
     root : int
         Of a rooted collective.
     segment : int
@@ -220,6 +223,11 @@ def simulate(
     refusal = row.refusal(p)
     if refusal:
         raise ArgumentError(refusal)
+    if isinstance(topology, SharedMemory):
+        from collectives.simulate_shared import simulation  # which needs what is here
+
+        options = {"root": root, "segment": segment, "window": window}
+        return simulation(row, nbytes, topology, record=record, **options)
     nblocks = row.blocks(p) // row.collective.parts(p) * row.collective.per_array(p)
     longest = -(-nbytes // nblocks)
     segments = max(1, -(-longest // segment)) if segment else 1

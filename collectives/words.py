@@ -30,8 +30,9 @@ def count(number: int, noun: str) -> str:
 def size_text(nbytes: float) -> str:
     """Write a number of bytes for people: ``1.5 MiB``. Local."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.4g} {unit}"
+        text = f"{nbytes:.4g}"
+        if float(text) < 1024:  # 1048575 bytes are 1 MiB, and not 1024 KiB
+            return f"{text} {unit}"
         nbytes /= 1024
     return f"{nbytes:.4g} TiB"
 

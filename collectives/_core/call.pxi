@@ -39,11 +39,11 @@ cdef class Choice:
     cdef readonly int64_t segment
     cdef readonly str reason
     cdef uint32_t number  # of the algorithm's name, for the ranks to compare
-    cdef int labels[2]  # of its calls, and of those of its vector form, or -1
     cdef public object trials  # None, or the trials of alternatives (online.py)
     cdef Choice settled  # None, or what they have shown to be the fastest
     cdef int64_t calls  # that trials have counted
     cdef public int64_t due  # the call that they have to be asked about
+    cdef int labels[2]  # of its calls, and of those of its vector form, or -1
 
     def __init__(self, Plan plan, int64_t segment, str reason="asked for by the caller"):
         self.plan = plan

@@ -329,8 +329,7 @@ cdef class Engine:
             )
         finally:
             self.held = held
-        if other is None:
-            other = choice
+        other = choice if other is None else other
         if slot[0] < 0:
             choice.settled = other
         return other
@@ -338,9 +337,7 @@ cdef class Engine:
     cdef int refuse(self, str name, error, double timeout) except -1:
         """Tell the other ranks that this one has refused its own call."""
         with self:
-            self.agree(
-                name, f"{type(error).__name__}: {error}", False, self.deadline(timeout)
-            )
+            self.agree(name, f"{type(error).__name__}: {error}", False, self.deadline(timeout))
         return 0
 
     cdef inline double deadline(self, double timeout) noexcept:

@@ -1,5 +1,4 @@
-"""The command ``collectives``: run, bench, tune, explain, explore, simulate, list, timeline,
-doctor.
+"""The command ``collectives`` and its subcommands.
 
 Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
 without MPI.
@@ -28,7 +27,7 @@ from collectives.errors import CollectivesError
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, tune, explain, explore, simulate, catalogue, timeline, doctor)
+COMMANDS = (run, bench, tune, simulate, explain, explore, timeline, catalogue, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

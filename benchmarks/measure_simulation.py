@@ -1,0 +1,501 @@
+"""Measure how good the model is: its parameters, and the times that it should predict.
+
+Run it under the MPI that is to be measured, once for each number of ranks, on a quiet machine::
+
+    mpiexec -n 2 python benchmarks/measure_simulation.py benchmarks/results/model/mpich.json
+
+It replaces the runs of that number of ranks in the file, collective by collective, and leaves the
+others. Both transports are measured: shared memory, and the MPI between the ranks of a host. Where
+each rank is on a host of its own, there is the MPI only.
+
+The machine may change while it is measured: so parameters are measured anew before each collective,
+and predict the times of that one.
+
+Parameters come from small measurements only, never from the collectives that are predicted: calls
+of one rank, copies and folds, and pairs of ranks that pass a block back and forth (`passing`).
+
+All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
+long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
+other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts
+is the time below which a tenth of the tries lie. What other processes disturb, as the kernel says
+who had the cores, is tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simulation
+from mpi4py import MPI
+
+import collectives as cc
+from collectives import _core, algorithms, binding, select
+from collectives.algorithms import Exchange
+from collectives.cli import arguments, report, state
+from collectives.cli.operations import OPERATIONS, Arrays
+from collectives.spec import COLLECTIVES
+
+BUDGET = 0.02  # seconds for the shots of one point
+FEWEST, MOST = 3, 200  # shots
+SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
+PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
+ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
+COMMAND = "benchmarks/measure_simulation.py"
+PATTERNS = ("hops", "swaps")
+LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
+TURNS = 5
+ALONE = 0.93  # of the time, if nobody else has had a core
+TRIES = 4
+REST = 20e-6  # seconds between two shots, at least
+BLOCK = 2e-3  # seconds of calls back to back
+
+
+def passing(name: str, pairs: int, both: bool) -> None:
+    """Register an allgather in which pairs pass their blocks back and forth `k` times before it.
+
+    Parameters
+    ----------
+    name : str
+    pairs : int
+        How many pairs do so: ranks 0 and 1, 2 and 3, ...
+    both : bool
+        Whether both blocks go at once, or that of the first rank alone.
+    """
+
+    @algorithms.algorithm("allgather", name=name, parameters={"k": 2})
+    def generate(r, p, k):
+        "Pairs pass blocks back and forth before an allgather."
+        other, mine, theirs = r ^ 1, r, r ^ 1
+        first = r & ~1
+        for turn in range(k if other < p and r < 2 * pairs else 0):
+            if both:
+                yield Exchange(send=(other, mine), recv=(other, theirs))
+                mine, theirs = theirs, mine
+            elif (r + turn) % 2 == 0:
+                yield Exchange(send=(other, first))
+            else:
+                yield Exchange(recv=(other, first))
+        peers = [s for s in range(p) if s != r]
+        yield Exchange(send=[(s, r) for s in peers], recv=[(s, s) for s in peers])
+
+
+def quiet(times: Iterable[float]) -> float:
+    """Return the time below which a tenth of them lie: most of what is slower is so by chance."""
+    ascending = sorted(times)
+    return ascending[len(ascending) // 10]
+
+
+class Tries:
+    """How often what others disturb is tried."""
+
+    number = 4
+
+
+def ran() -> float:
+    """Return the seconds that this process has had a core."""
+    return 1e-9 * int(Path("/proc/self/schedstat").read_text().split()[0])
+
+
+class Clock:
+    """Calls that all ranks begin at one time. Collective."""
+
+    def __init__(self, comm: cc.Communicator) -> None:
+        self.mpi = comm.mpi
+
+    def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
+        """Return for each shot the seconds of each rank."""
+        for _ in range(Tries.number):
+            found, alone = self.salvo(call, number, window)
+            if alone:
+                break
+        return found
+
+    def salvo(
+        self, call: Callable[[], Any], number: int, window: float
+    ) -> tuple[list[list[float]], bool]:
+        """Return the shots, and whether no other process has had a core meanwhile."""
+        begin = self.mpi.bcast(time.perf_counter()) + 1e-3
+        ends = []
+        start, before = time.perf_counter(), ran()
+        for shot in range(number):
+            at = begin + shot * window
+            while time.perf_counter() < at:
+                pass
+            call()
+            ends.append(time.perf_counter() - at)
+        alone = ran() - before > ALONE * (time.perf_counter() - start)
+        alone = self.mpi.allreduce(alone, op=MPI.LAND)
+        everybody = self.mpi.allgather(ends)
+        shots = [list(each) for each in zip(*everybody, strict=True)]
+        # A shot that begins late, as the one before has taken too long, says nothing.
+        found = [
+            each for shot, each in enumerate(shots) if shot == 0 or max(shots[shot - 1]) < window
+        ]
+        return found, alone
+
+    def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:
+        """Return the seconds of each rank, and behind them those of the last one."""
+        for _ in range(warm):
+            call()
+        self.mpi.Barrier()
+        start = time.perf_counter()
+        call()
+        seconds = self.mpi.allreduce(time.perf_counter() - start, op=MPI.MAX)
+        for _ in range(TRIES):
+            window = 2 * seconds + REST
+            number = max(FEWEST, min(MOST, int(BUDGET / window)))
+            shots = self.shots(call, number, window)
+            before, seconds = seconds, quiet(map(max, shots))
+            # Shots that are far apart, or too near, are not what was wanted.
+            if len(shots) >= number / 2 and seconds > before / 3:
+                break
+        return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
+
+
+class Chain:
+    """Calls back to back, where ranks have to take turns and nobody can begin at a given time.
+    Collective.
+    """
+
+    def __init__(self, comm: cc.Communicator, cores: int) -> None:
+        self.mpi, self.barrier, self.cores = comm.mpi, comm.barrier, cores
+
+    def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
+        """Return the seconds of one turn over some calls, that of the last rank."""
+        for _ in range(Tries.number):
+            self.mpi.Barrier()
+            start, before = time.perf_counter(), ran()
+            for _ in range(number):
+                for call in calls:
+                    call()
+            seconds = time.perf_counter() - start
+            longest = self.mpi.allreduce(seconds, op=MPI.MAX)
+            if self.mpi.allreduce(ran() - before) > ALONE * self.cores * longest:
+                break  # no other process has had a core meanwhile
+        return float(longest / number)
+
+    def seconds(
+        self, call: Callable[[], Any], warm: int = 2, runs_ahead: bool = False
+    ) -> list[float]:
+        """Return the seconds of a call; where a rank may run ahead, beside a barrier after it."""
+        for _ in range(warm):
+            call()
+        calls = [call, self.barrier] if runs_ahead else [call]
+        number = max(1, min(100, int(BLOCK / max(self.block(calls, 2), 1e-9))))
+        times, barriers = [], [0.0]
+        while not times or (len(times) < MOST and sum(times) * number < BUDGET):
+            times.append(self.block(calls, number))
+            if runs_ahead:
+                barriers.append(self.block([self.barrier], number))
+        return [quiet(times) - quiet(barriers[1:] or barriers)]
+
+
+@contextmanager
+def environment(**wanted: str) -> Iterator[None]:
+    """Set variables while this lasts."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def own_core(rank: int, workers: int) -> Iterator[None]:
+    """Keep each of the first ranks on a core of its own while this lasts."""
+    able = os.sched_getaffinity(0)
+    if rank < workers <= len(able):
+        os.sched_setaffinity(0, {sorted(able)[rank]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
+def rest(mpi: Any) -> None:
+    """Wait for all ranks without keeping a core from those that are at work."""
+    request = mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of one of many calls."""
+    call()
+    start = time.perf_counter()
+    call()
+    number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
+    times = []
+    for _ in range(Tries.number):
+        start, before = time.perf_counter(), ran()
+        for _ in range(number):
+            call()
+        seconds = time.perf_counter() - start
+        if ran() - before > ALONE * seconds:
+            times.append(seconds / number)
+            if len(times) == TURNS:
+                break
+    return min(times, default=seconds / number)
+
+
+def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
+    """Return seconds of copies and folds: rows of bytes, with one core at work, and with all."""
+    rank, p = mpi.Get_rank(), mpi.Get_size()
+    add = cc.SUM.code
+    nothing = np.zeros(1, np.float32)
+    empty = timed(lambda: np.copyto(nothing, nothing))
+    idle = timed(partial(_core.fold, add, nothing, nothing, nothing))
+    rows: dict[str, list[list[float]]] = {"copy": [], "fold": []}
+    for nbytes in ARRAYS:
+        a, b, c = (np.ones(nbytes // 4, np.float32) for _ in range(3))
+        copies = (
+            (partial(np.copyto, c, a), empty),
+            (partial(_core.stream_copy, c.view(np.uint8), a.view(np.uint8)), empty),
+        )
+        folds = ((partial(_core.fold, add, c, a, b), idle),)
+        for name, calls in (("copy", copies), ("fold", folds)):
+            row = [float(nbytes)]
+            for workers in (1, min(p, cores)):
+                mpi.Barrier()
+                seconds = None
+                if rank < workers:
+                    seconds = min(timed(call) - other for call, other in calls)
+                rest(mpi)
+                told = [each for each in mpi.allgather(seconds) if each is not None]
+                row.append(max(told))
+            rows[name].append(row)
+    return rows
+
+
+def passed(
+    comm: cc.Communicator, clock: Clock | Chain, name: str, sizes: tuple[int, ...]
+) -> list[list[float]]:
+    """Return rows of bytes, two numbers of times that a block of so many is passed, and the seconds
+    of each.
+    """
+    rows = []
+    for nbytes in sizes:
+        x = np.ones(max(1, nbytes // 4), np.float32)
+        out = np.empty(comm.size * x.size, np.float32)
+        # Lanes have less room where more is published.
+        few, many = (SHORT, LONG) if nbytes <= 64 << 10 else (SHORT, SHORT + 2)
+        row = [float(nbytes), few, many]
+        for k in (few, many):
+            call = partial(comm.allgather, x, out, algorithm=f"{name}:{k}")
+            row.append(clock.seconds(call)[-1])
+        rows.append(row)
+    return rows
+
+
+def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> list[list[float]]:
+    """Return rows of bytes, and the seconds of a rank that publishes so many and does not wait."""
+    rows = []
+    for nbytes in sizes:
+        x = np.ones(max(1, nbytes // 4), np.float32)
+        out = x if comm.rank == 0 else np.empty_like(x)
+        call = partial(comm.broadcast, x if comm.rank == 0 else out, out, algorithm="flat")
+        rows.append([float(nbytes), clock.seconds(call)[0]])
+    return rows
+
+
+def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
+    """Return how calls of a communicator are timed."""
+    return Chain(comm, cores) if comm.size > cores else Clock(comm)
+
+
+def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured of shared memory beside copies. Collective."""
+    mpi, p = comm.mpi, comm.size
+    facts: dict[str, Any] = {}
+    workers = max(2, min(p, cores) // 2 * 2)
+    with environment(COLLECTIVES_SEGMENT="0"), own_core(comm.rank, workers):
+        few = comm.split(0 if comm.rank < workers else None)
+        if few is not None:
+            clock = Clock(few)
+            facts["hops"] = passed(few, clock, "hops", PASSED[:-1])
+            facts["swaps"] = passed(few, clock, "swaps", PASSED[:-1])
+            facts["published"] = published(few, clock, PASSED[:-1])
+        rest(mpi)
+        facts = mpi.bcast(facts)
+    if p > cores:
+        with environment(COLLECTIVES_SEGMENT="0"):
+            whole = comm.dup()
+            facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
+    return facts
+
+
+def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured of messages. Collective."""
+    facts: dict[str, Any] = {}
+    workers = max(2, min(comm.size, cores) // 2 * 2)
+    with (
+        environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"),
+        own_core(comm.rank, workers),
+    ):
+        few = comm.split(0 if comm.rank < workers else None)
+        if few is not None:
+            clock = Clock(few)
+            facts["published"] = published(few, clock, PASSED[:1])
+            facts["hops"] = passed(few, clock, "hops", PASSED)
+            facts["swaps"] = passed(few, clock, "swaps", PASSED)
+        rest(comm.mpi)
+        facts = comm.mpi.bcast(facts)
+    if comm.size > cores:
+        with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
+            whole = comm.dup()
+            facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
+    return facts
+
+
+def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, Any]]:
+    """Return what is measured beside collectives, for each communicator. Collective."""
+    comm = communicators[0]
+    common: dict[str, Any] = {"p": comm.size, "cores": cores}
+    common["round_trip"] = state.round_trip(comm, comm.mpi)
+    common["lane"] = comm._segment.lane_bytes if comm._segment else 0
+    with own_core(comm.rank, min(comm.size, cores)):
+        common.update(memory(comm.mpi, cores))
+    return [
+        {**common, **(shared_facts if each._segment else message_facts)(each, cores)}
+        for each in communicators
+    ]
+
+
+def points(
+    comm: cc.Communicator, cores: int, collective: str, sizes: list[int]
+) -> list[dict[str, Any]]:
+    """Return the measured time of every algorithm at every size. Collective."""
+    p, rank = comm.size, comm.rank
+    clock = watch(comm, cores)
+    operation = OPERATIONS[collective]
+    names = [name for name in arguments.chosen("all", collective, p)[0] if name not in PATTERNS]
+    rows = []
+    for wanted in sizes if operation.moves else [0]:
+        count = operation.elements(wanted // 4, p)
+        nbytes = 4 * count if operation.moves else 1
+        parts = operation.contract.inputs(rank, p, 0)
+        length = sum(size for _, _, size in operation.pieces(parts, count, p))
+        arrays = Arrays(operation, count, p, rank, 0, cc.SUM, np.ones(length, np.float32))
+        for name in names:
+            decision = select.decide(collective, name, p=p, nbytes=nbytes, family=comm.transport)
+            learned = comm.transport == "shm" and nbytes * p >= LEARNED
+            call, warm = arrays.ours(comm, name), 6 if learned else 2
+            if isinstance(clock, Clock):
+                seconds = clock.seconds(call, warm)[-1]
+            else:
+                seconds = clock.seconds(call, warm, operation.runs_ahead)[-1]
+            rows.append(
+                {
+                    "algorithm": name,
+                    "nbytes": nbytes,
+                    "segment": decision.segment,
+                    "measured": seconds,
+                }
+            )
+    return rows
+
+
+def least(one: Any, other: Any) -> Any:
+    """Return the lesser of two passes, in each time of which disturbances are more or less."""
+    if isinstance(one, dict):
+        return {key: least(one[key], other[key]) for key in one}
+    if isinstance(one, list):
+        return [least(*each) for each in zip(one, other, strict=True)]
+    return min(one, other) if isinstance(one, float) else one
+
+
+def main() -> None:
+    """Measure, predict, and write what came out on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--collectives", type=arguments.operations, default=list(COLLECTIVES))
+    parser.add_argument("--begin", type=arguments.nbytes, default=8, help="smallest, bytes")
+    parser.add_argument("--end", type=arguments.nbytes, default=16 << 20, help="largest, bytes")
+    parser.add_argument("--factor", type=int, default=8, help="between sizes")
+    parser.add_argument("--cores", type=int, help="of all hosts together, if they share some")
+    parser.add_argument("--label", help="what tables call the transport, where there is but one")
+    parser.add_argument("--repeat", type=int, default=1, help="passes, of which the least counts")
+    parser.add_argument("--tries", type=int, default=4, help="of what other processes disturb")
+    options = parser.parse_args()
+    Tries.number = options.tries
+    options.sizes = [options.begin]
+    while options.sizes[-1] * options.factor <= options.end:
+        options.sizes.append(options.sizes[-1] * options.factor)
+    began = time.monotonic()
+    comm = cc.Communicator(timeout=60)
+    communicators = [comm]
+    if comm._segment is not None:
+        with environment(COLLECTIVES_SHM="0"):
+            communicators.append(cc.Communicator(timeout=60))
+    p, cores = comm.size, options.cores or comm._cores * comm.nodes
+    passing("hops", 1, both=False)
+    passing("swaps", p // 2, both=True)
+    for collective in options.collectives:
+        passes: Any = None
+        for _ in range(options.repeat):
+            # Before and after, as one disturbance of them spoils all predictions.
+            found = facts(communicators, cores)
+            rows = [points(each, cores, collective, options.sizes) for each in communicators]
+            found = least(found, facts(communicators, cores))
+            made = [
+                {"facts": some, "rows": measured}
+                for some, measured in zip(found, rows, strict=True)
+            ]
+            passes = least(passes, made) if passes else made
+        runs = []
+        for each, measured in zip(communicators, passes, strict=True):
+            label = options.label or ("shm" if each._segment else "MPI")
+            place = {"ranks": p, "transport": label, "collective": collective}
+            runs.append({**place, **measured})
+        if comm.rank == 0:
+            save(options, runs)
+            seconds = time.monotonic() - began
+            print(f"{collective} on {p} ranks, {seconds:.0f} s", file=sys.stderr, flush=True)
+    if comm.rank == 0:
+        print(simulation.text(json.loads(options.file.read_text())))
+
+
+def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """Put runs into the file, with what they should have taken, in the place of those before."""
+    document: dict[str, Any] = {"runs": []}
+    if options.file.exists():
+        document = json.loads(options.file.read_text())
+    new = [place_of(run) for run in runs]
+    document["runs"] = [run for run in document["runs"] if place_of(run) not in new]
+    extra = f" --label '{options.label}' --cores {options.cores}" if options.label else ""
+    head = {
+        "mpi": binding.library_name(MPI),
+        "host": report.host(),
+        "date": datetime.date.today().isoformat(),
+        "command": f"mpiexec -n RANKS python {COMMAND} {options.file}{extra}",
+    }
+    # What is predicted is what the file predicts.
+    made = json.loads(simulation.written({**head, "runs": runs}))
+    simulation.predict(made)
+    document.update({**head, "runs": document["runs"] + made["runs"]})
+    options.file.write_text(simulation.written(document))
+
+
+def place_of(run: dict[str, Any]) -> tuple[int, str, str]:
+    """Return what tells a run from the others in a file."""
+    return run["ranks"], run["transport"], run["collective"]
+
+
+if __name__ == "__main__":
+    main()
