@@ -11,6 +11,8 @@ import platform
 import subprocess
 import sys
 
+from collectives import profile
+
 CASES = (
     ("allreduce", "ring", "Flat(1024)"),
     ("allreduce", "ring", "Flat(2048)"),
@@ -67,7 +69,13 @@ def main():
         names = ("collective", "algorithm", "machine", "messages", "seconds", "bytes", "predicted")
         found = [dict(zip(names, row, strict=True)) for row in rows]
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"python": platform.python_version(), "rows": found}, file, indent=1)
+            facts = {
+                "command": f"python benchmarks/measure_scale.py --json {options.json}",
+                "python": platform.python_version(),
+                "machine": "{0}, {1} cores".format(*profile.machine()),
+            }
+            json.dump({**facts, "rows": found}, file, indent=1)
+            file.write("\n")
 
 
 if __name__ == "__main__":

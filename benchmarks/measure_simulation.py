@@ -29,7 +29,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 import simulation
+from clocks import Chain, Clock, Tries, own_core, rest, timed
 from mpi4py import MPI
 
 import collectives as cc
@@ -46,19 +47,12 @@ from collectives.cli import arguments, report, state
 from collectives.cli.operations import OPERATIONS, Arrays
 from collectives.spec import COLLECTIVES
 
-BUDGET = 0.02  # seconds for the shots of one point
-FEWEST, MOST = 3, 200  # shots
 SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
 PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
 ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
 COMMAND = "benchmarks/measure_simulation.py"
 PATTERNS = ("hops", "swaps")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
-TURNS = 5
-ALONE = 0.93  # of the time, if nobody else has had a core
-TRIES = 4
-REST = 20e-6  # seconds between two shots, at least
-BLOCK = 2e-3  # seconds of calls back to back
 
 
 def passing(name: str, pairs: int, both: bool) -> None:
@@ -90,117 +84,6 @@ def passing(name: str, pairs: int, both: bool) -> None:
         yield Exchange(send=[(s, r) for s in peers], recv=[(s, s) for s in peers])
 
 
-def quiet(times: Iterable[float]) -> float:
-    """Return the time below which a tenth of them lie: most of what is slower is so by chance."""
-    ascending = sorted(times)
-    return ascending[len(ascending) // 10]
-
-
-class Tries:
-    """How often what others disturb is tried."""
-
-    number = 4
-
-
-def ran() -> float:
-    """Return the seconds that this process has had a core."""
-    return 1e-9 * int(Path("/proc/self/schedstat").read_text().split()[0])
-
-
-class Clock:
-    """Calls that all ranks begin at one time. Collective."""
-
-    def __init__(self, comm: cc.Communicator) -> None:
-        self.mpi = comm.mpi
-
-    def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
-        """Return for each shot the seconds of each rank."""
-        for _ in range(Tries.number):
-            found, alone = self.salvo(call, number, window)
-            if alone:
-                break
-        return found
-
-    def salvo(
-        self, call: Callable[[], Any], number: int, window: float
-    ) -> tuple[list[list[float]], bool]:
-        """Return the shots, and whether no other process has had a core meanwhile."""
-        begin = self.mpi.bcast(time.perf_counter()) + 1e-3
-        ends = []
-        start, before = time.perf_counter(), ran()
-        for shot in range(number):
-            at = begin + shot * window
-            while time.perf_counter() < at:
-                pass
-            call()
-            ends.append(time.perf_counter() - at)
-        alone = ran() - before > ALONE * (time.perf_counter() - start)
-        alone = self.mpi.allreduce(alone, op=MPI.LAND)
-        everybody = self.mpi.allgather(ends)
-        shots = [list(each) for each in zip(*everybody, strict=True)]
-        # A shot that begins late, as the one before has taken too long, says nothing.
-        found = [
-            each for shot, each in enumerate(shots) if shot == 0 or max(shots[shot - 1]) < window
-        ]
-        return found, alone
-
-    def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:
-        """Return the seconds of each rank, and behind them those of the last one."""
-        for _ in range(warm):
-            call()
-        self.mpi.Barrier()
-        start = time.perf_counter()
-        call()
-        seconds = self.mpi.allreduce(time.perf_counter() - start, op=MPI.MAX)
-        for _ in range(TRIES):
-            window = 2 * seconds + REST
-            number = max(FEWEST, min(MOST, int(BUDGET / window)))
-            shots = self.shots(call, number, window)
-            before, seconds = seconds, quiet(map(max, shots))
-            # Shots that are far apart, or too near, are not what was wanted.
-            if len(shots) >= number / 2 and seconds > before / 3:
-                break
-        return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
-
-
-class Chain:
-    """Calls back to back, where ranks have to take turns and nobody can begin at a given time.
-    Collective.
-    """
-
-    def __init__(self, comm: cc.Communicator, cores: int) -> None:
-        self.mpi, self.barrier, self.cores = comm.mpi, comm.barrier, cores
-
-    def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
-        """Return the seconds of one turn over some calls, that of the last rank."""
-        for _ in range(Tries.number):
-            self.mpi.Barrier()
-            start, before = time.perf_counter(), ran()
-            for _ in range(number):
-                for call in calls:
-                    call()
-            seconds = time.perf_counter() - start
-            longest = self.mpi.allreduce(seconds, op=MPI.MAX)
-            if self.mpi.allreduce(ran() - before) > ALONE * self.cores * longest:
-                break  # no other process has had a core meanwhile
-        return float(longest / number)
-
-    def seconds(
-        self, call: Callable[[], Any], warm: int = 2, runs_ahead: bool = False
-    ) -> list[float]:
-        """Return the seconds of a call; where a rank may run ahead, beside a barrier after it."""
-        for _ in range(warm):
-            call()
-        calls = [call, self.barrier] if runs_ahead else [call]
-        number = max(1, min(100, int(BLOCK / max(self.block(calls, 2), 1e-9))))
-        times, barriers = [], [0.0]
-        while not times or (len(times) < MOST and sum(times) * number < BUDGET):
-            times.append(self.block(calls, number))
-            if runs_ahead:
-                barriers.append(self.block([self.barrier], number))
-        return [quiet(times) - quiet(barriers[1:] or barriers)]
-
-
 @contextmanager
 def environment(**wanted: str) -> Iterator[None]:
     """Set variables while this lasts."""
@@ -214,44 +97,6 @@ def environment(**wanted: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def own_core(rank: int, workers: int) -> Iterator[None]:
-    """Keep each of the first ranks on a core of its own while this lasts."""
-    able = os.sched_getaffinity(0)
-    if rank < workers <= len(able):
-        os.sched_setaffinity(0, {sorted(able)[rank]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, able)
-
-
-def rest(mpi: Any) -> None:
-    """Wait for all ranks without keeping a core from those that are at work."""
-    request = mpi.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-3)
-
-
-def timed(call: Callable[[], Any]) -> float:
-    """Return the seconds of one of many calls."""
-    call()
-    start = time.perf_counter()
-    call()
-    number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
-    times = []
-    for _ in range(Tries.number):
-        start, before = time.perf_counter(), ran()
-        for _ in range(number):
-            call()
-        seconds = time.perf_counter() - start
-        if ran() - before > ALONE * seconds:
-            times.append(seconds / number)
-            if len(times) == TURNS:
-                break
-    return min(times, default=seconds / number)
 
 
 def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
@@ -439,6 +284,8 @@ def main() -> None:
         options.sizes.append(options.sizes[-1] * options.factor)
     began = time.monotonic()
     comm = cc.Communicator(timeout=60)
+    if comm.size < 2:
+        raise SystemExit("this needs 2 ranks or more")
     communicators = [comm]
     if comm._segment is not None:
         with environment(COLLECTIVES_SHM="0"):

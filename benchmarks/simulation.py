@@ -220,6 +220,11 @@ def table(document: dict[str, Any]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def library(document: dict[str, Any]) -> str:
+    """Return the name of the MPI, without its version."""
+    return " ".join(word for word in document["mpi"].split() if not word[0].isdigit())
+
+
 def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a table: the numbers of each machine, medians over the collectives."""
     heads = "ranks", "call", "send", "alpha", "switch", "read", "write", "fetch, beta", "publish"
@@ -234,7 +239,7 @@ def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
                 "" if each[0] is None else f"{statistics.median(each):.3g}"
                 for each in zip(*found, strict=True)
             ]
-            yield f"| {document['mpi'].split()[0]}, {kind} | {p} | {' | '.join(cells)} |"
+            yield f"| {library(document)}, {kind} | {p} | {' | '.join(cells)} |"
     yield ""
     yield "Up to switch in microseconds, beyond it in nanoseconds for a byte."
 
@@ -264,13 +269,13 @@ def _said(machine: Topology) -> list[float | None]:
 
 def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> Iterator[str]:
     """Yield the lines of a table: what is predicted worst."""
-    rows = [(document["mpi"].split()[0], row) for document in documents for row in chosen(document)]
+    rows = [(library(document), row) for document in documents for row in chosen(document)]
     rows.sort(key=lambda pair: -error(pair[1]))
     yield "| | ranks | algorithm | bytes | predicted, us | measured, us |"
     yield "|---" * 6 + "|"
-    for library, row in rows[:number]:
+    for said, row in rows[:number]:
         yield (
-            f"| {library}, {row['transport']} | {row['ranks']} | {row['collective']} "
+            f"| {said}, {row['transport']} | {row['ranks']} | {row['collective']} "
             f"`{row['algorithm']}` | {size_text(row['nbytes'])} | {1e6 * row['predicted']:.3g} | "
             f"{1e6 * row['measured']:.3g} |"
         )

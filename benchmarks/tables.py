@@ -124,7 +124,9 @@ def spans(rows):
 
 def scale():
     """Yield the table of what simulations cost."""
-    document = run_of("scale")
+    document = run_of("scale/simulate")
+    yield f"`{document['command']}`; Python {document['python']}, {document['machine']}."
+    yield ""
     yield "| algorithm | machine | messages | s | GB |"
     yield "|---" * 5 + "|"
     for row in document["rows"]:

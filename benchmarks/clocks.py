@@ -1,0 +1,171 @@
+"""How `measure_simulation.py` takes time: calls at one time, or in chains; who had the cores."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import collectives as cc
+
+BUDGET = 0.02  # seconds for the shots of one point
+FEWEST, MOST = 3, 200  # shots
+TURNS = 5  # readings of the clock of which the least counts
+ALONE = 0.93  # of the time, if nobody else has had a core
+TRIES = 4  # windows between shots that are tried
+REST = 20e-6  # seconds between two shots, at least
+BLOCK = 2e-3  # seconds of calls back to back
+
+
+def quiet(times: Iterable[float]) -> float:
+    """Return the time below which a tenth of them lie: most of what is slower is so by chance."""
+    ascending = sorted(times)
+    return ascending[len(ascending) // 10]
+
+
+class Tries:
+    """How often what others disturb is tried."""
+
+    number = 4
+
+
+def ran() -> float:
+    """Return the seconds that this process has had a core."""
+    return 1e-9 * int(Path("/proc/self/schedstat").read_text().split()[0])
+
+
+class Clock:
+    """Calls that all ranks begin at one time. Collective."""
+
+    def __init__(self, comm: cc.Communicator) -> None:
+        self.mpi = comm.mpi
+
+    def shots(self, call: Callable[[], Any], number: int, window: float) -> list[list[float]]:
+        """Return for each shot the seconds of each rank."""
+        for _ in range(Tries.number):
+            found, alone = self.salvo(call, number, window)
+            if alone:
+                break
+        return found
+
+    def salvo(
+        self, call: Callable[[], Any], number: int, window: float
+    ) -> tuple[list[list[float]], bool]:
+        """Return the shots, and whether no other process has had a core meanwhile."""
+        begin = self.mpi.bcast(time.perf_counter()) + 1e-3
+        ends = []
+        start, before = time.perf_counter(), ran()
+        for shot in range(number):
+            at = begin + shot * window
+            while time.perf_counter() < at:
+                pass
+            call()
+            ends.append(time.perf_counter() - at)
+        alone = ran() - before > ALONE * (time.perf_counter() - start)
+        alone = self.mpi.allreduce(alone, op=MPI.LAND)
+        everybody = self.mpi.allgather(ends)
+        shots = [list(each) for each in zip(*everybody, strict=True)]
+        # A shot that begins late, as the one before has taken too long, says nothing.
+        found = [
+            each for shot, each in enumerate(shots) if shot == 0 or max(shots[shot - 1]) < window
+        ]
+        return found, alone
+
+    def seconds(self, call: Callable[[], Any], warm: int = 2) -> list[float]:
+        """Return the seconds of each rank, and behind them those of the last one."""
+        for _ in range(warm):
+            call()
+        self.mpi.Barrier()
+        start = time.perf_counter()
+        call()
+        seconds = self.mpi.allreduce(time.perf_counter() - start, op=MPI.MAX)
+        for _ in range(TRIES):
+            window = 2 * seconds + REST
+            number = max(FEWEST, min(MOST, int(BUDGET / window)))
+            shots = self.shots(call, number, window)
+            before, seconds = seconds, quiet(map(max, shots))
+            # Shots that are far apart, or too near, are not what was wanted.
+            if len(shots) >= number / 2 and seconds > before / 3:
+                break
+        return [quiet(each) for each in (*zip(*shots, strict=True), map(max, shots))]
+
+
+class Chain:
+    """Calls back to back, where ranks have to take turns and nobody can begin at a given time.
+    Collective.
+    """
+
+    def __init__(self, comm: cc.Communicator, cores: int) -> None:
+        self.mpi, self.barrier, self.cores = comm.mpi, comm.barrier, cores
+
+    def block(self, calls: Sequence[Callable[[], Any]], number: int) -> float:
+        """Return the seconds of one turn over some calls, that of the last rank."""
+        for _ in range(Tries.number):
+            self.mpi.Barrier()
+            start, before = time.perf_counter(), ran()
+            for _ in range(number):
+                for call in calls:
+                    call()
+            seconds = time.perf_counter() - start
+            longest = self.mpi.allreduce(seconds, op=MPI.MAX)
+            if self.mpi.allreduce(ran() - before) > ALONE * self.cores * longest:
+                break  # no other process has had a core meanwhile
+        return float(longest / number)
+
+    def seconds(
+        self, call: Callable[[], Any], warm: int = 2, runs_ahead: bool = False
+    ) -> list[float]:
+        """Return the seconds of a call; where a rank may run ahead, beside a barrier after it."""
+        for _ in range(warm):
+            call()
+        calls = [call, self.barrier] if runs_ahead else [call]
+        number = max(1, min(100, int(BLOCK / max(self.block(calls, 2), 1e-9))))
+        times, barriers = [], [0.0]
+        while not times or (len(times) < MOST and sum(times) * number < BUDGET):
+            times.append(self.block(calls, number))
+            if runs_ahead:
+                barriers.append(self.block([self.barrier], number))
+        return [quiet(times) - quiet(barriers[1:] or barriers)]
+
+
+@contextmanager
+def own_core(rank: int, workers: int) -> Iterator[None]:
+    """Keep each of the first ranks on a core of its own while this lasts."""
+    able = os.sched_getaffinity(0)
+    if rank < workers <= len(able):
+        os.sched_setaffinity(0, {sorted(able)[rank]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
+def rest(mpi: Any) -> None:
+    """Wait for all ranks without keeping a core from those that are at work."""
+    request = mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of one of many calls."""
+    call()
+    start = time.perf_counter()
+    call()
+    number = max(1, min(500, int(1e-3 / max(time.perf_counter() - start, 1e-9))))
+    times = []
+    for _ in range(Tries.number):
+        start, before = time.perf_counter(), ran()
+        for _ in range(number):
+            call()
+        seconds = time.perf_counter() - start
+        if ran() - before > ALONE * seconds:
+            times.append(seconds / number)
+            if len(times) == TURNS:
+                break
+    return min(times, default=seconds / number)
