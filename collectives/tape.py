@@ -168,7 +168,7 @@ def is_held(file: int) -> bool:
     """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):  # others mean that the file system has no locks
         return True
     return False
 

@@ -78,9 +78,11 @@ class _Recording:
                 stacklevel=4,
             )
 
-    def discard(self) -> None:
+    def let_go(self, done: bool) -> None:
+        """Close the tape; delete it if all that is `done` which it was kept for."""
         os.close(self.lines)
-        tape.remove(self.records)
+        if done:
+            tape.remove(self.records)
         os.close(self.file)  # and with it goes the lock
 
 
@@ -185,7 +187,7 @@ class Timeline:
                 if each:
                     if fresh is not None:
                         _core.stop_tape()
-                        fresh.discard()
+                        fresh.let_go(True)
                     raise ArgumentError(f"rank {rank}: {each}")
         if fresh is not None:
             _recording = fresh
@@ -218,6 +220,7 @@ class Timeline:
         if recording.users == 0:
             _recording = None
             recording.stop()
+        added = False
         try:
             mine = recording.records.parent == tape.folder(self.path)
             if mine and recording.users == 0:
@@ -225,14 +228,16 @@ class Timeline:
             _core.set_clock()
             one = tape.Tape.read(recording.records, recording.file)
             tracefile.add(self.path, tape.events(one, self._facts, self._since))
+            added = True
         except OSError as error:
             warnings.warn(
-                f"the timeline {self.path} lacks rank {self._facts['rank']}: {error}",
+                f"the timeline {self.path} lacks rank {self._facts['rank']}, whose tape stays "
+                f"beside it: {error}",
                 TimelineWarning,
                 stacklevel=3,
             )
         if recording.users == 0:
-            recording.discard()
+            recording.let_go(added)
         with contextlib.suppress(OSError):
             tracefile.complete(self.path)
 

@@ -254,9 +254,7 @@ cdef class Engine:
         configure(self, op, &call, choice)
         self.restart(op, tag)
         if tape != NULL or self.traced is not None:
-            choice.labels[0] = plan.label
-            begin_record(self, op, choice, EXCHANGE, False, call.nbytes, 0, blocking)
-            plan.label = choice.labels[0]
+            begin_exchange(self, op, choice, call.nbytes, blocking)
         if not blocking:
             return Request(self, plan, keep).start(op)
         self.run(op, plan, keep, call.timeout)
@@ -296,10 +294,7 @@ cdef class Engine:
             configure(self, op, call, choice)
             self.restart(op, -1)
             if tape != NULL or self.traced is not None:
-                begin_record(
-                    self, op, choice, call.kind, call.counts != NULL, record_bytes(call), start,
-                    blocking,
-                )
+                begin_call(self, op, choice, call, start, blocking)
             if not blocking:
                 return Request(self, choice.plan, keep).start(op)
             self.run(op, choice.plan, keep, call.timeout)

@@ -52,10 +52,7 @@ cdef class PlannedCall:
             prescale(&self.call)
         self.engine.restart(self.op, -1)
         if tape != NULL or self.engine.traced is not None:
-            begin_record(
-                self.engine, self.op, self.choice, self.call.kind, False,
-                record_bytes(&self.call), 0, blocking,
-            )
+            begin_call(self.engine, self.op, self.choice, &self.call, 0, blocking)
         return 0
 
     def __call__(self, timeout=None):

@@ -99,11 +99,30 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, int kind, bint ve
     return number
 
 
+cdef int begin_call(
+    Engine engine, Operation *op, Choice choice, const Call *call, uint64_t start, bint blocking
+) except -1:
+    """Record a collective that is about to start; `start` is when it was called, if earlier."""
+    return begin_record(
+        engine, op, choice, call.kind, call.counts != NULL, record_bytes(call), start, blocking
+    )
+
+
+cdef int begin_exchange(
+    Engine engine, Operation *op, Choice choice, int64_t nbytes, bint blocking
+) except -1:
+    """Record messages that are about to start."""
+    choice.labels[0] = choice.plan.label
+    begin_record(engine, op, choice, EXCHANGE, False, nbytes, 0, blocking)
+    choice.plan.label = choice.labels[0]
+    return 0
+
+
 cdef int begin_record(
     Engine engine, Operation *op, Choice choice, int kind, bint vector, int64_t nbytes,
     uint64_t start, bint blocking,
 ) except -1:
-    """Record a call that is about to start; `start` is when it was made, if that was earlier."""
+    """Record what is about to start."""
     global running
     op.label = choice.labels[vector]
     if op.label < 0:

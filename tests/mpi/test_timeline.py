@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import collectives as cc
-from collectives import tape
+from collectives import tape, tracefile
 from collectives.errors import ArgumentError
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
@@ -322,6 +322,30 @@ def test_a_file_that_cannot_be_written(world, tmp_path):
     ):
         pytest.fail("it is not on")
     assert world.allreduce(np.ones(1))[0] == world.size
+
+
+def test_a_file_that_is_gone(world, tmp_path):
+    """What was recorded is not thrown away."""
+    if os.environ.get("COLLECTIVES_TIMELINE"):
+        pytest.skip("the tape is that of the whole run")
+    timeline = world.timeline(tmp_path / "out.json")
+    timeline.start()
+    world.allreduce(np.ones(3))
+    world.barrier()
+    if world.rank == 0:
+        os.rename(timeline.path, tmp_path / "aside.json")
+    world.barrier()
+    with pytest.warns(cc.errors.TimelineWarning, match=f"lacks rank {world.rank}, whose tape"):
+        timeline.stop()
+    world.barrier()
+    if world.rank == 0:
+        os.rename(tmp_path / "aside.json", timeline.path)
+        ranks = list(range(world.size))
+        assert tracefile.complete(timeline.path) == (ranks, [])
+        loaded = Loaded(timeline.path)
+        check(loaded, world.size)
+        assert all(len(loaded.of(rank, "allreduce")) == 1 for rank in ranks)
+    world.barrier()
 
 
 def test_no_more_room(world, tmp_path, monkeypatch):
