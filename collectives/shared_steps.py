@@ -18,7 +18,7 @@ from collectives.program import (
 from collectives.schedule import IN, OUT, TMP, Plan
 from collectives.shared_host import MessageHost, SharedMemory
 
-__all__ = ["INLINE", "WINDOW", "Step", "Translation", "segments_of"]
+__all__ = ["INLINE", "WINDOW", "Step", "segments_of", "translated"]
 
 INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/segment.h
 WINDOW = 4  # segments that the executor has in flight
@@ -56,7 +56,7 @@ def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, 
     return 1, -(-block // 64) * 64 <= room
 
 
-class Translation:
+class _Translation:
     """From the program of a rank to steps with their times, as long as one segment takes."""
 
     def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
@@ -154,3 +154,21 @@ class Translation:
             times.append((n * alone, n * at_once))
         alone, at_once = (sum(each) for each in zip(*times, strict=True))
         return Step(alone, at_once, tuple(needs), publication, number, tuple(fetched))
+
+
+def translated(
+    plan: Plan, packed: Program, nbytes: int, segments: int, host: SharedMemory
+) -> list[Step]:
+    """Return the steps of a program of a rank, as long as one segment takes. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    packed : Program
+        Made of it.
+    nbytes : int
+        Bytes of the caller's whole array.
+    segments : int
+    host : SharedMemory
+    """
+    return _Translation(plan, nbytes, segments, host).steps(packed)

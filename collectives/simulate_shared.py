@@ -40,7 +40,7 @@ from collectives.program import pack
 from collectives.registry import Algorithm
 from collectives.schedule import compile
 from collectives.shared_host import MessageHost, SharedMemory
-from collectives.shared_steps import WINDOW, Step, Translation, segments_of
+from collectives.shared_steps import WINDOW, Step, segments_of, translated
 from collectives.simulate import Simulation, Transfer
 
 __all__ = ["simulation"]
@@ -326,7 +326,7 @@ def simulation(
     if whole:
         packed = [pack(plan, whole=True, local=local) for plan in plans]
     programs = [
-        Translation(plan, nbytes, segments, topology).steps(each)
+        translated(plan, each, nbytes, segments, topology)
         for plan, each in zip(plans, packed, strict=True)
     ]
     machine = _Machine(programs, segments, window, topology)
