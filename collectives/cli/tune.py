@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2,4,8)")
     add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
     add("-e", "--end", type=arguments.nbytes, default=16 << 20, metavar="SIZE", help="default: 16M")
-    add("-f", "--factor", type=arguments.positive, default=8, help="between sizes (default: 8)")
+    add("-f", "--factor", type=arguments.positive, default=4, help="between sizes (default: 4)")
     add(
         "--collectives",
         type=arguments.operations,

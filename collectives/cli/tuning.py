@@ -3,16 +3,16 @@
 Of one size, all algorithms have a first lap of a few calls, and a second if that was slow; those
 that are near to the fastest bring their segments; then, lap by lap with twice as many calls, the
 slower half is dropped, until three are left, and all laps are run or the time of this size is up.
-The smallest time of the slowest rank counts. What is chosen without a profile stays where the
-fastest gains less than the noise of the two. Else a simpler choice (the one of the size before, or
-else the one with the fewest rounds) is taken where the fastest gains less than 5 % and the noise,
-which counts as 5 % of each at most; for long arrays the simpler one is that whose busiest rank has
-least to do.
+The smallest time of the slowest rank counts; how far the next smallest is above it is its noise.
+What is hardly slower than the fastest, by 3 % and the noise of the two, which counts as 3 % of each
+at most, is as good. If what is chosen without a profile is as good, it stays; else the simplest of
+these is taken: the one of the size before, or the one with the fewest rounds; for long arrays that
+whose busiest rank has least to do.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 import time
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -32,13 +32,13 @@ __all__ = ["Point", "Result", "Step", "course", "points", "race", "rows", "simpl
 
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
 PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
-SIMPLER = 0.05  # keep the simpler choice unless it takes so much longer, beside the noise
-NOISIEST = 0.05  # of the time: noise that counts
+SIMPLER = 0.03  # keep the simpler choice unless it takes so much longer, beside the noise
+NOISIEST = 0.03  # of the time: noise that counts
 LEAST = 0.05  # of a barrier's time: what is left of a call when that of the barrier is subtracted
 LONG = 128 << 10  # bytes from which on moving them takes longer than waiting for others
 NEAR = 1.5  # in the first lap: what takes longer than this times the fastest is dropped
 LAP = 4e-4  # seconds of the first lap; each has twice the time of the one before
-LAPS = 7
+LAPS = 9
 FINALISTS = 3
 MOST = 2000  # calls of a lap
 FEWEST = 5  # of them, where a call is brief: one alone lasts as long as ranks begin it apart
@@ -72,7 +72,7 @@ class Result(NamedTuple):
     seconds : dict of Entry to float
         Of one call.
     noise : dict of Entry to float
-        Seconds by which laps differ from their median, in the median.
+        Seconds between the fastest lap and the next.
     """
 
     nbytes: int
@@ -306,8 +306,8 @@ class _Clock:
 
 
 def _noise(laps: list[float]) -> float:
-    middle = statistics.median(laps)
-    return statistics.median(abs(lap - middle) for lap in laps)
+    fastest, second = sorted([*laps, math.inf])[:2]
+    return second - fastest
 
 
 def simplest(
@@ -331,8 +331,6 @@ def simplest(
     """
     times, noise = result.seconds, result.noise
     best = min(times, key=lambda each: times[each])
-    if default is not None and times[default] - times[best] <= noise[default] + noise[best]:
-        return default
 
     def heard(entry: Entry) -> float:
         return min(noise[entry], NOISIEST * times[entry])
@@ -342,6 +340,8 @@ def simplest(
         for each in times
         if times[each] - times[best] <= SIMPLER * times[best] + heard(each) + heard(best)
     ]
+    if default in close:
+        return default
     long = result.nbytes >= LONG
     work = {each: busiest(name, each.algorithm or "", p) if long else 0 for each in close}
     least = min(work.values())
