@@ -21,6 +21,7 @@ PAGES = (
     "docs/background/beside_mpi.md",
     "docs/background/model.md",
     "docs/background/which.md",
+    "docs/howto/choose.md",
     "docs/howto/simulate.md",
 )
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
@@ -122,6 +123,56 @@ def spans(rows):
         yield f"`{name}`" if limit is None else f"`{name}` to {size_text(limit + 1)}"
 
 
+def chosen_files():
+    """Return what was measured of the choice, by MPI and number of ranks."""
+    documents = [json.loads(path.read_text()) for path in (RESULTS / "choice").glob("*.json")]
+    return sorted(documents, key=lambda each: (each["mpi"], each["ranks"]))
+
+
+def choice():
+    """Yield the table of how good the choice is."""
+    names = {"profile": "with a profile", "none": "without", "model": "by a probe"}
+    ends = [f"{text}, {part} %" for text in names.values() for part in (10, 30)]
+    yield f"| MPI | through | ranks | points | {' | '.join(ends)} |"
+    yield "|---" * (len(ends) + 4) + "|"
+    commands = {}
+    for each in chosen_files():
+        commands.setdefault(each["mpi"], each["command"].replace(f"-n {each['ranks']} ", "-n N "))
+        commands[each["mpi"]] = commands[each["mpi"]].replace(f"-{each['ranks']}.json", "-N.json")
+        for transport, of in each["shares"]["none"].items():
+            cells = [
+                f"{100 * each['shares'][name][transport][f'within_{part}']:.0f}"
+                for name in names
+                for part in (10, 30)
+            ]
+            through = "shared memory" if transport == "shm" else "messages"
+            head = [each["mpi"], through, str(each["ranks"]), str(of["points"])]
+            yield f"| {' | '.join(head + cells)} |"
+    yield ""
+    yield "Shares in %. " + "; ".join(f"`{text}`" for text in commands.values()) + "."
+    yield ""
+
+
+def best():
+    """Yield the table of what was the fastest through messages of MPI."""
+    found = [each for each in chosen_files() if each["ranks"] in (2, 4, 8)]
+    places = [(each["mpi"], each["ranks"]) for each in found]
+    yield f"| collective | bytes | {' | '.join(f'{mpi}, {n} ranks' for mpi, n in places)} |"
+    yield "|---" * (len(places) + 2) + "|"
+    rows = {}
+    for each in found:
+        for point in each["points"]:
+            if point["transport"] != "shm":
+                name = point["best"].partition("/")[0]
+                place = each["mpi"], each["ranks"]
+                rows.setdefault((point["collective"], point["bytes"]), {})[place] = f"`{name}`"
+    for (collective, nbytes), cells in rows.items():
+        size = size_text(nbytes) if nbytes else ""
+        listed = " | ".join(cells.get(place, "") for place in places)
+        yield f"| {collective} | {size} | {listed} |"
+    yield ""
+
+
 def scale():
     """Yield the table of what simulations cost."""
     document = run_of("scale/simulate")
@@ -167,6 +218,9 @@ def for_readme():
     )
 
 
+WHOLE = {"scale": scale, "choice": choice, "best": best}
+
+
 def filled(text):
     """Return a page with its tables written anew."""
     for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
@@ -174,8 +228,8 @@ def filled(text):
             lines = list(for_readme())
         elif part in MODEL:
             lines = list(MODEL[part](list(simulations())))
-        elif part == "scale":
-            lines = list(scale())
+        elif part in WHOLE:
+            lines = list(WHOLE[part]())
         elif part.startswith("measured "):
             lines = list(choices(part.removeprefix("measured ")))
         elif part in TIMES:

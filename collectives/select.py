@@ -4,17 +4,15 @@ Without the caller's word, the first that has something to say decides:
 
 1. the profile of this machine (`profile`; ``collectives tune`` writes it), for the nearest number
    of ranks that was measured, within a factor of two;
-2. where messages of MPI carry the call and alpha, beta and gamma were measured here (in the
-   profile, or by the probe of ``COLLECTIVES_TUNE=probe``): the least time by the cost formulas;
-3. the table that comes with the library, ``measured.json``: a profile of another machine, for the
-   nearest number of ranks of all;
-4. the least time by the cost formulas, with what was measured here or else with usual numbers.
+2. in shared memory, the table that comes with the library, ``measured.json``: a profile of another
+   machine, for the nearest number of ranks of all;
+3. the least time by the cost formulas, with the alpha, beta and gamma that were measured here (in
+   the profile, or by the probe of ``COLLECTIVES_TUNE=probe``), or else with usual numbers.
 
 In shared memory the table comes before the formulas: they count messages between ports, and know
-nothing of what is published once and read by all, nor of folds in one pass. On 4 ranks, what they
-chose with probed numbers was within 30 % of the best at 80 % of 35 points, what the table chose at
-89 % (mpiexec -n 4 python benchmarks/measure_choice.py FILE --transports shm --begin 64 --factor 16
---seconds 1.5, 7 collectives; 2 cores of an EPYC that others used, too, 2026-11-21).
+nothing of what is published once and read by all, nor of folds in one pass. Where messages of MPI
+carry the call it is the other way round: what was measured on one machine says little of another,
+and the formulas were nearer to the best (docs/howto/choose.md has the numbers).
 
 A requirement that p does not meet excludes an algorithm, and nothing is ever put in the place of
 one that was asked for.
@@ -201,8 +199,8 @@ def decide(
         reason = "least time by the cost formulas"
         if parameters is not None:
             reason += f" with what was measured here ({known.origin})"
-        elif not shipped:
-            reason += f"; {collective} has not been measured"
+        else:
+            reason += " with usual numbers, as nothing was measured here"
         if ordered:
             reason += " among those that fold in rank order, as op is not commutative"
         elif vector and contract.parts(p) > p:
@@ -288,8 +286,7 @@ def _profile_row(
 
 def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
     """Return what the table says, or None if it has nothing on this collective."""
-    sections = {each.transport: each for each in measured().sections}
-    section = sections.get(family) or sections.get("mpich")
+    section = {each.transport: each for each in measured().sections}.get(family)
     found = None if section is None else section.row(contract.name, p, nbytes, within=float("inf"))
     if section is None or found is None:
         return None

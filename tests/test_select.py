@@ -53,7 +53,6 @@ def table(monkeypatch):
         (4, 8, "mpich", "kary:8", 0, "with mpich on 8 ranks, up to 1023 B"),
         (100, 1 << 40, "mpich", "ring", 4096, "with mpich on 8 ranks, any size"),
         (3, 8, "openmpi", "tree", 0, "with openmpi on 4 ranks, any size"),
-        (2, 8, "other", "all_to_all", 0, "with mpich on 2 ranks, up to 1023 B"),
     ],
 )
 def test_the_table_decides(p, nbytes, family, name, segment, reason):
@@ -99,7 +98,7 @@ def test_formulas_decide_where_nothing_is_measured(monkeypatch, collective, p):
     for nbytes in (0, 1, 8, 1000, 1 << 16, 1 << 24):
         decision = decide(collective, None, p=p, nbytes=nbytes)
         assert decision.reason == (
-            f"least time by the cost formulas; {collective} has not been measured"
+            "least time by the cost formulas with usual numbers, as nothing was measured here"
         )
         assert decision.segment == select.SEGMENT
         largest = (1 << nbytes.bit_length()) - 1

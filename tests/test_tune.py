@@ -157,7 +157,7 @@ def test_a_run_without_a_wish_to_write(tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     done = command("tune", "--dry-run", "--profile", str(file), "--collectives", "gather,barrier")
     assert done.returncode == 0, done.stderr
-    assert "; 9 points on each number of ranks:\n" in done.stdout
+    assert "; 12 points on each number of ranks:\n" in done.stdout
     assert "\n  barrier         once\n" in done.stdout
     assert "\n8 ranks: " in done.stdout
     assert done.stdout.endswith(f"It would write {file}\n")
