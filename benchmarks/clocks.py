@@ -145,6 +145,21 @@ def own_core(rank: int, workers: int) -> Iterator[None]:
         os.sched_setaffinity(0, able)
 
 
+@contextmanager
+def partner_core(rank: int, cores: int) -> Iterator[None]:
+    """Keep each two partners, 0 and 1, 2 and 3, ..., on one core while this lasts.
+
+    They take turns then for each block that they pass. On cores of their own they would pass all of
+    them while the others wait.
+    """
+    able = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(able)[rank // 2 % min(cores, len(able))]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, able)
+
+
 def rest(mpi: Any) -> None:
     """Wait for all ranks without keeping a core from those that are at work."""
     request = mpi.Ibarrier()

@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import simulation
-from clocks import Chain, Clock, Tries, own_core, rest, timed
+from clocks import Chain, Clock, Tries, own_core, partner_core, rest, timed
 from mpi4py import MPI
 
 import collectives as cc
@@ -179,7 +179,7 @@ def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
         rest(mpi)
         facts = mpi.bcast(facts)
     if p > cores:
-        with environment(COLLECTIVES_SEGMENT="0"):
+        with environment(COLLECTIVES_SEGMENT="0"), partner_core(comm.rank, cores):
             whole = comm.dup()
             facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
@@ -202,7 +202,10 @@ def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
         rest(comm.mpi)
         facts = comm.mpi.bcast(facts)
     if comm.size > cores:
-        with environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"):
+        with (
+            environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"),
+            partner_core(comm.rank, cores),
+        ):
             whole = comm.dup()
             facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
