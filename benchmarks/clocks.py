@@ -19,7 +19,9 @@ TURNS = 5  # readings of the clock of which the least counts
 ALONE = 0.93  # of the time, if nobody else has had a core
 TRIES = 4  # windows between shots that are tried
 REST = 20e-6  # seconds between two shots, at least
-BLOCK = 2e-3  # seconds of calls back to back
+BLOCK = 20e-3  # seconds of calls back to back: ranks leave the barrier before them one by one
+BLOCKS = 3
+LONGEST = 1000  # calls of a block
 
 
 def quiet(times: Iterable[float]) -> float:
@@ -124,9 +126,12 @@ class Chain:
         for _ in range(warm):
             call()
         calls = [call, self.barrier] if runs_ahead else [call]
-        number = max(1, min(100, int(BLOCK / max(self.block(calls, 2), 1e-9))))
+        guess = self.block(calls, 2)
+        if 10 * guess < BLOCK:
+            guess = min(self.block(calls, 10) for _ in range(BLOCKS))
+        number = max(1, min(LONGEST, int(BLOCK / max(guess, 1e-9))))
         times, barriers = [], [0.0]
-        while not times or (len(times) < MOST and sum(times) * number < BUDGET):
+        for _ in range(BLOCKS):
             times.append(self.block(calls, number))
             if runs_ahead:
                 barriers.append(self.block([self.barrier], number))

@@ -199,7 +199,7 @@ def decide(
         reason = "least time by the cost formulas"
         if parameters is not None:
             reason += f" with what was measured here ({known.origin})"
-        else:
+        elif not (own or shipped):
             reason += " with usual numbers, as nothing was measured here"
         if ordered:
             reason += " among those that fold in rank order, as op is not commutative"

@@ -11,7 +11,7 @@ from collectives.select import decide
 from collectives.spec import COLLECTIVES
 
 TABLES = {
-    "mpich": {
+    "shm": {
         "allreduce": {
             "2": [[1023, "all_to_all", 0], [None, "ring", 65536]],
             "8": [[1023, "kary:8", 0], [None, "ring", 4096]],
@@ -44,14 +44,14 @@ def table(monkeypatch):
 @pytest.mark.parametrize(
     ("p", "nbytes", "family", "name", "segment", "reason"),
     [
-        (2, 8, "mpich", "all_to_all", 0, "with mpich on 2 ranks, up to 1023 B"),
-        (3, 1023, "mpich", "all_to_all", 0, "with mpich on 2 ranks, up to 1023 B"),
+        (2, 8, "shm", "all_to_all", 0, "in shared memory on 2 ranks, up to 1023 B"),
+        (3, 1023, "shm", "all_to_all", 0, "in shared memory on 2 ranks, up to 1023 B"),
         # A decision holds for all sizes with equally many bits.
-        (3, 600, "mpich", "all_to_all", 0, "with mpich on 2 ranks, up to 1023 B"),
-        (3, 1024, "mpich", "ring", 65536, "with mpich on 2 ranks, any size"),
+        (3, 600, "shm", "all_to_all", 0, "in shared memory on 2 ranks, up to 1023 B"),
+        (3, 1024, "shm", "ring", 65536, "in shared memory on 2 ranks, any size"),
         # 4 is as far from 2 as from 8: the larger one counts.
-        (4, 8, "mpich", "kary:8", 0, "with mpich on 8 ranks, up to 1023 B"),
-        (100, 1 << 40, "mpich", "ring", 4096, "with mpich on 8 ranks, any size"),
+        (4, 8, "shm", "kary:8", 0, "in shared memory on 8 ranks, up to 1023 B"),
+        (100, 1 << 40, "shm", "ring", 4096, "in shared memory on 8 ranks, any size"),
         (3, 8, "openmpi", "tree", 0, "with openmpi on 4 ranks, any size"),
     ],
 )
@@ -289,7 +289,7 @@ def test_the_model_with_measured_numbers_comes_before_the_table_but_in_shared_me
         "least time by the cost formulas with what was measured here (a test)"
     )
     assert decision.predicted == pytest.approx(model.seconds(decision.algorithm, 8, 1 << 24, SLOW))
-    monkeypatch.setattr(select, "measured", table_of({**TABLES, "shm": TABLES["mpich"]}))
+    monkeypatch.setattr(select, "measured", table_of(TABLES))
     decision = decide("allreduce", None, p=8, nbytes=1 << 24, family="shm", parameters=SLOW)
     assert decision.algorithm.name == "ring"
     assert decision.parameters is SLOW

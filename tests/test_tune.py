@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,8 @@ def test_an_interrupt_keeps_what_is_known(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # What is started in the background of a shell ignores interrupts, and so do its children.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     limit = time.monotonic() + 40
     while not list(tmp_path.glob("collectives-*/*.json")) and time.monotonic() < limit:
