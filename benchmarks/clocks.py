@@ -1,4 +1,4 @@
-"""How `measure_simulation.py` takes time: calls at one time, or in chains; who had the cores."""
+"""How benchmarks take time: calls at one time or in chains, on which cores, in what environment."""
 
 from __future__ import annotations
 
@@ -136,6 +136,21 @@ class Chain:
             if runs_ahead:
                 barriers.append(self.block([self.barrier], number))
         return [quiet(times) - quiet(barriers[1:] or barriers)]
+
+
+@contextmanager
+def environment(**wanted: str) -> Iterator[None]:
+    """Set variables while this lasts."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -13,12 +13,11 @@ many points each choice is within 10 % and 30 % of the best, and of which it is 
 """
 
 import argparse
-import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 
+from clocks import environment
 from mpi4py import MPI
 
 import collectives as cc
@@ -175,20 +174,6 @@ def lines(found: dict) -> list[str]:
                     f"{point['best_us']:.3g} us"
                 )
     return texts
-
-
-@contextlib.contextmanager
-def environment(**variables: str):
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 if __name__ == "__main__":

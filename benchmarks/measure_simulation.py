@@ -26,18 +26,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import simulation
-from clocks import Chain, Clock, Tries, own_core, partner_core, rest, timed
+from clocks import Chain, Clock, Tries, environment, own_core, partner_core, rest, timed
 from mpi4py import MPI
 
 import collectives as cc
@@ -82,21 +79,6 @@ def passing(name: str, pairs: int, both: bool) -> None:
                 yield Exchange(recv=(other, first))
         peers = [s for s in range(p) if s != r]
         yield Exchange(send=[(s, r) for s in peers], recv=[(s, s) for s in peers])
-
-
-@contextmanager
-def environment(**wanted: str) -> Iterator[None]:
-    """Set variables while this lasts."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:

@@ -17,7 +17,7 @@ from collectives.registry import Algorithm, get
 if TYPE_CHECKING:
     from collectives.communicator import Communicator
 
-__all__ = ["DEFAULT", "SEGMENT", "Parameters", "blocks", "probe", "seconds"]
+__all__ = ["DEFAULT", "SEGMENT", "Parameters", "probe", "seconds"]
 
 # Bytes of a segment where none was measured.
 SEGMENT = 128 << 10
@@ -60,12 +60,6 @@ class Parameters:
 DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 
 
-def blocks(algorithm: Algorithm, p: int) -> int:
-    """Return the blocks of `algorithm` in a whole array of `p` ranks. Local."""
-    contract = algorithm.collective
-    return algorithm.blocks(p) // contract.parts(p) * contract.per_array(p)
-
-
 def seconds(
     algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int = SEGMENT
 ) -> float:
@@ -86,7 +80,7 @@ def seconds(
         Seconds; infinite where the algorithm states no cost.
     """
     rounds, sent, folded = algorithm.totals(p) or (math.inf, 0.0, 0.0)
-    block = nbytes / blocks(algorithm, p)
+    block = nbytes / algorithm.array_blocks(p)
     # Each round waits for a segment of the one before, also where a rank sends little.
     on_the_way = rounds * min(segment or block, block)
     moved = max(sent * nbytes, on_the_way) * known.beta

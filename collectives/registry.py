@@ -140,6 +140,10 @@ class Algorithm:
         """The first line of the generator's docstring."""
         return (self.generate.__doc__ or "").strip().partition("\n")[0]
 
+    def array_blocks(self, p: int) -> int:
+        """Return the blocks of the caller's whole array on `p` ranks. Local."""
+        return self.blocks(p) // self.collective.parts(p) * self.collective.per_array(p)
+
     def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
         """Return the rounds of rank `r` of `p`, for a `root` where there is one. Local."""
         place = (r, p, root) if self.collective.rooted else (r, p)

@@ -111,7 +111,7 @@ class Decision:
             lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
         if self.measured is not None:
             lines.append(f"  measured  {self.measured}")
-        blocks = model.blocks(row, self.p)
+        blocks = row.array_blocks(self.p)
         piece = self.segment or -(-self.nbytes // blocks)
         lines.append(
             f"  pieces    {count(blocks, 'block')}, in segments of {size_text(piece)} at most"
@@ -191,7 +191,7 @@ def decide(
     elif p == 1:
         algorithm, segment = get(collective, names(collective)[0]), SEGMENT
         reason = "one rank only copies"
-    elif row and (row is own or parameters is None or family == "shm"):
+    elif row:
         algorithm, segment = get(collective, row.row.algorithm), row.row.segment
         reason = row.reason
     else:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Union
 
 from collectives.errors import ArgumentError
-from collectives.topology import Topology
+from collectives.topology import Topology, seconds
 from collectives.words import count
 
 __all__ = ["MessageHost", "PassRate", "SharedMemory"]
@@ -69,15 +69,13 @@ class SharedMemory(Topology):
         publish: PassRate = 0.01e-9,
         lane: int = 1 << 20,
     ) -> None:
-        super().__init__(p, 0.0, call)
+        super().__init__(p, call)
         for name, number in (("cores", cores), ("lane", lane)):
             if not isinstance(number, int) or number < 1:
                 raise ArgumentError(f"{name} is {number!r}, and must be a positive integer")
-        for name, seconds in (("step", step), ("alpha", alpha), ("switch", switch)):
-            if not 0 <= seconds < math.inf:
-                raise ArgumentError(f"{name} is {seconds!r}, and must be seconds, 0 or more")
         self.cores, self.lane = cores, lane
-        self.step, self.alpha, self.switch = float(step), float(alpha), float(switch)
+        self.step, self.alpha = seconds("step", step), seconds("alpha", alpha)
+        self.switch = seconds("switch", switch)
         self.read, self.write = _Rows("read", read), _Rows("write", write)
         self.fetch, self.publish = _Rows("fetch", fetch), _Rows("publish", publish)
 
@@ -119,10 +117,7 @@ class MessageHost(SharedMemory):
         write: PassRate = 0.03e-9,
     ) -> None:
         super().__init__(p, cores, call, step, alpha, switch, read, write)
-        for name, seconds in (("send", send), ("receive", receive)):
-            if not 0 <= seconds < math.inf:
-                raise ArgumentError(f"{name} is {seconds!r}, and must be seconds, 0 or more")
-        self.send, self.receive = float(send), float(receive)
+        self.send, self.receive = seconds("send", send), seconds("receive", receive)
         self.bytes = _Rows("beta", beta)
 
     def __repr__(self) -> str:

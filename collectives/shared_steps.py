@@ -13,15 +13,15 @@ from collectives.program import (
     ROUND_FIELDS,
     SLOT,
     STEP_FIELDS,
+    WINDOW,
     Program,
 )
 from collectives.schedule import IN, OUT, TMP, Plan
 from collectives.shared_host import MessageHost, SharedMemory
 
-__all__ = ["INLINE", "WINDOW", "Step", "segments_of", "translated"]
+__all__ = ["INLINE", "Step", "segments_of", "translated"]
 
 INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/segment.h
-WINDOW = 4  # segments that the executor has in flight
 
 
 class Step(NamedTuple):

@@ -35,10 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError, ProofError
+from collectives.program import WINDOW
 from collectives.registry import Algorithm, get
 from collectives.shared_host import SharedMemory
 from collectives.spec import collective as contract_of
-from collectives.topology import Topology
+from collectives.topology import Network, Topology
 from collectives.traffic import Cut, Traffic, traffic
 from collectives.words import count, size_text, time_text
 
@@ -51,8 +52,6 @@ INSTANT = 1e-11
 NOTHING = 1e-30
 # Messages, over all segments, up to which each of them is recorded.
 RECORDED = 200_000
-# Segments of a block that the executor has in flight.
-WINDOW = 4
 
 Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -204,6 +203,8 @@ def simulate(
     12 us
     """
     row = algorithm if isinstance(algorithm, Algorithm) else get(collective, algorithm)
+    if not isinstance(topology, Network | SharedMemory):
+        raise ArgumentError(f"topology is {topology!r}, and must be one of collectives.topology")
     p = topology.p
     if row.collective is not contract_of(collective):
         raise ArgumentError(
@@ -228,7 +229,7 @@ def simulate(
 
         options = {"root": root, "segment": segment, "window": window}
         return simulation(row, nbytes, topology, record=record, **options)
-    nblocks = row.blocks(p) // row.collective.parts(p) * row.collective.per_array(p)
+    nblocks = row.array_blocks(p)
     longest = -(-nbytes // nblocks)
     segments = max(1, -(-longest // segment)) if segment else 1
     messages = traffic(row, p, root, Cut(nbytes, nblocks), apart=segments > 1)
@@ -268,7 +269,7 @@ class _Run:
     def __init__(
         self,
         messages: Traffic,
-        topology: Topology,
+        topology: Network,
         segments: int,
         window: int,
         record: bool,

@@ -36,16 +36,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.program import pack
+from collectives.errors import ProofError
+from collectives.program import WINDOW, pack
 from collectives.registry import Algorithm
 from collectives.schedule import compile
 from collectives.shared_host import MessageHost, SharedMemory
-from collectives.shared_steps import WINDOW, Step, segments_of, translated
-from collectives.simulate import Simulation, Transfer
+from collectives.shared_steps import Step, segments_of, translated
+from collectives.simulate import RECORDED, Simulation, Transfer
 
 __all__ = ["simulation"]
-
-RECORDED = 200_000  # reads of publications up to which each is recorded
 
 
 class Event(NamedTuple):
@@ -128,7 +127,7 @@ class _Machine:
                 self.act(core, number, now)
         stuck = [r for r, rank in enumerate(self.ranks) if rank.live]
         if stuck:
-            raise RuntimeError(f"ranks {stuck} wait for ever")
+            raise ProofError(f"ranks {stuck} wait for ever")
 
     def plan(self, when: float, core: int) -> None:
         if (when, core) not in self.planned:
@@ -381,7 +380,7 @@ def _result(
         rounds,
         messages,
         sent,
-        dict(links),
+        links,
         transfers,
         path[::-1],
     )

@@ -1,6 +1,6 @@
 """Machines to simulate on: how long a message takes between two ranks, and which links it crosses.
 
-A topology answers three questions about arrays of (source, target) pairs: the latency before the
+A network answers three questions about arrays of (source, target) pairs: the latency before the
 first byte, the seconds that a byte takes with nothing else under way, and the shared links that
 the bytes cross. A link has a capacity, in seconds per byte, which all that cross it at the same
 time share. Each rank also has a port out and a port in, which take one message at a time; those
@@ -9,6 +9,7 @@ belong to the simulation and are not links.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Union
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError
 from collectives.words import count
 
-__all__ = ["FatTree", "Flat", "Hosts", "Links", "Rate", "Topology", "Torus"]
+__all__ = ["FatTree", "Flat", "Hosts", "Links", "Network", "Rate", "Topology", "Torus"]
 
 Ranks = NDArray[np.int64]
 Numbers = NDArray[np.float64]
@@ -44,7 +45,7 @@ class _Table:
             raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}") from None
         if not pairs or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
             raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}")
-        self.rates = np.array([_seconds(what, value) for _, value in pairs])
+        self.rates = np.array([seconds(what, value) for _, value in pairs])
         self.sizes = np.log2(sizes)
 
     def __call__(self, nbytes: Numbers) -> Numbers | float:
@@ -59,7 +60,25 @@ class _Table:
 
 
 class Topology:
-    """What `simulate` asks of a machine; the base of those below.
+    """A machine that `simulate` runs on; the base of networks and of hosts.
+
+    Parameters
+    ----------
+    p : int
+        Number of ranks.
+    call : float
+        Seconds before a rank enters its first round: what the call itself takes.
+    """
+
+    def __init__(self, p: int, call: float) -> None:
+        if p < 1:
+            raise ArgumentError(f"a topology of {p} ranks, and there must be one at least")
+        self.p = p
+        self.call = seconds("call", call)
+
+
+class Network(Topology, ABC):
+    """Ranks that send each other messages, each through ports of its own; the base of those below.
 
     Parameters
     ----------
@@ -68,14 +87,12 @@ class Topology:
     gamma : float or table
         Seconds to fold a byte.
     call : float
-        Seconds before a rank enters its first round: what the call itself takes.
+        Seconds before the first round.
     links : dict
         Seconds that a byte takes on each shared link, by its name.
 
     Attributes
     ----------
-    p : int
-    call : float
     names : list
         Names of the shared links, by their numbers.
     capacities : array of float64
@@ -91,44 +108,42 @@ class Topology:
     def __init__(
         self, p: int, gamma: Rate, call: float, links: Mapping[Any, float] | None = None
     ) -> None:
-        if p < 1:
-            raise ArgumentError(f"a topology of {p} ranks, and there must be one at least")
+        super().__init__(p, call)
         links = links or {}
-        self.p = p
-        self.call = _seconds("call", call)
         self._gamma = _Table("gamma", gamma)
         self.names = list(links)
         self.capacities = np.array(
-            [_seconds(f"link {name!r}", rate) for name, rate in links.items()], float
+            [seconds(f"link {name!r}", rate) for name, rate in links.items()], float
         )
 
     def gamma(self, nbytes: Numbers) -> Numbers | float:
         """Return the seconds per byte to fold messages of `nbytes`. Local."""
         return self._gamma(nbytes)
 
+    @abstractmethod
     def latency(self, source: Ranks, target: Ranks) -> Numbers | float:
         """Return the seconds before the first byte from each `source` to its `target`. Local."""
-        raise NotImplementedError
 
+    @abstractmethod
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
         """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
-        raise NotImplementedError
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
         """Return the links from each `source` to its `target`, a row of numbers each. Local.
 
-        Rows are filled up with -1. Only asked where there are links.
+        Rows are filled up with -1.
         """
-        raise NotImplementedError
+        return np.full((len(source), 0), -1)
 
 
-def _seconds(what: str, value: float) -> float:
+def seconds(what: str, value: float) -> float:
+    """Return a number of seconds, called `what` in an error, if `value` is one. Local."""
     if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
         raise ArgumentError(f"{what} is {value!r}, and must be seconds, 0 or more")
     return float(value)
 
 
-class Flat(Topology):
+class Flat(Network):
     """Every rank is as far from every other: the machine of the cost formulas.
 
     Parameters
@@ -150,7 +165,7 @@ class Flat(Topology):
         call: float = 0.0,
     ) -> None:
         super().__init__(p, gamma, call)
-        self._alpha, self._beta = _seconds("alpha", alpha), _Table("beta", beta)
+        self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
 
     def latency(self, source: Ranks, target: Ranks) -> float:
         """Return alpha, from any `source` to any `target`. Local."""
@@ -165,7 +180,7 @@ class Flat(Topology):
         return f"Flat({self.p}, alpha={self._alpha:.3g}, {rates})"
 
 
-class Hosts(Topology):
+class Hosts(Network):
     """Hosts with several ranks each, and one network card for all ranks of a host.
 
     Rank ``r`` is on host ``r // ranks``. What goes from one host to another shares the link out of
@@ -201,8 +216,8 @@ class Hosts(Topology):
         if hosts < 1 or ranks < 1:
             raise ArgumentError(f"{hosts} hosts of {ranks} ranks, and neither can be below 1")
         links: dict[Any, float] = {}
-        self._between = _seconds("alpha", alpha), _Table("beta", beta)
-        self._inside = _seconds("alpha inside", inside[0]), _Table("beta inside", inside[1])
+        self._between = seconds("alpha", alpha), _Table("beta", beta)
+        self._inside = seconds("alpha inside", inside[0]), _Table("beta inside", inside[1])
         card = float(self._between[1].rates.min())
         for side in ("out", "in"):
             links.update(((side, host), card) for host in range(hosts))
@@ -294,7 +309,7 @@ class FatTree(Hosts):
         return np.concatenate([super().route(source, target), np.stack(core, axis=-1)], axis=-1)
 
 
-class Torus(Topology):
+class Torus(Network):
     """A grid of ranks that is closed to rings in each dimension, as in many large machines.
 
     A message goes along one dimension after the other, the shorter way round (upward if both are
@@ -325,7 +340,7 @@ class Torus(Topology):
             raise ArgumentError(f"a torus of shape {tuple(shape)}, and lengths must be 1 or more")
         self.shape = tuple(shape)
         places = list(np.ndindex(*self.shape))
-        self._alpha, self._beta = _seconds("alpha", alpha), _Table("beta", beta)
+        self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
         card = float(self._beta.rates.min())
         links = {
             (place, axis, way): card
@@ -335,7 +350,7 @@ class Torus(Topology):
             for place in places
         }
         super().__init__(len(places), gamma, call, links)
-        self._hop = _seconds("hop", hop)
+        self._hop = seconds("hop", hop)
 
     def _legs(self, source: Ranks, target: Ranks) -> list[tuple[Ranks, Ranks]]:
         """For each dimension, where the source is and how far it goes, with a sign."""
@@ -381,7 +396,7 @@ class Torus(Topology):
         return f"Torus({' x '.join(map(str, self.shape))})"
 
 
-class Links(Topology):
+class Links(Network):
     """A machine of one's own: a list of links, and the way between each two ranks.
 
     Parameters
@@ -439,7 +454,7 @@ class Links(Topology):
             if unknown:
                 raise ArgumentError(f"the route {pair} crosses {unknown[0]!r}, which is no link")
             known = (
-                _seconds(f"the latency {pair}", latency),
+                seconds(f"the latency {pair}", latency),
                 [self._numbers[name] for name in dict.fromkeys(names)],
             )
             self._known[source, target] = known

@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.errors import ArgumentError
 
-__all__ = ["check", "plot", "short"]
+__all__ = ["check", "plot", "save", "short"]
 
 MARKS = "osD^v<>pPXh*"
 COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are broken
@@ -76,6 +76,13 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
             panel.grid(alpha=0.3)
         left.legend(fontsize=8)
     figure.suptitle(caption, fontsize=10)
+    save(figure, path)
+
+
+def save(figure: Any, path: str) -> None:
+    """Write a figure of pyplot to `path`, and forget it. Local."""
+    from matplotlib import pyplot
+
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:

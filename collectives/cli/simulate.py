@@ -14,6 +14,7 @@ from typing import Any
 from collectives.algorithms import Algorithm, get, names
 from collectives.cli import arguments
 from collectives.cli.explain import resolve
+from collectives.cli.progress import Line
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
 from collectives.words import count, size_text, time_text
@@ -218,6 +219,7 @@ def _measure(
     """Simulate all that is asked for and can run."""
     times: dict[int, dict[str, list[float]]] = {}
     left_out = []
+    line = Line(sys.stderr.isatty())
     done, steps = 0, len(rows) * len(options.ranks)
     for p in options.ranks:
         times[p] = {row.name: [nan] * len(options.bytes) for row in rows}
@@ -229,25 +231,18 @@ def _measure(
             left_out.append(str(error))
             continue
         for row in rows:
-            _progress(done, steps, f"{row.name} on {count(p, 'rank')}")
+            line.show(f"{done} of {steps}: {row.name} on {count(p, 'rank')}")
             done += 1
             refusal = row.refusal(p) or _too_long(row, p, options)
             if refusal:
                 left_out.append(refusal)
                 continue
             times[p][row.name] = _times(row, topology, options)
-    _progress(steps, steps, "")
+    line.clear()
     collective = rows[0].collective.name
     return Grid(
         collective, text, [r.name for r in rows], options.ranks, options.bytes, times, left_out
     )
-
-
-def _progress(done: int, steps: int, what: str) -> None:
-    """Say how far it is, to somebody who watches."""
-    if sys.stderr.isatty():
-        text = f"{done} of {steps}: {what}" if what else ""
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _too_long(row: Algorithm, p: int, options: argparse.Namespace) -> str | None:

@@ -6,8 +6,7 @@ from itertools import pairwise
 from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from collectives.cli.plot import short
-from collectives.errors import ArgumentError
+from collectives.cli.plot import save, short
 from collectives.words import count
 
 if TYPE_CHECKING:
@@ -48,12 +47,7 @@ def draw(grid: Grid, path: str) -> None:
         title = f"{grid.collective}{where}, simulated on {grid.machine}"
     axes.set_title(title, fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    try:
-        figure.savefig(path, dpi=140)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"--plot {path}: {error}") from error
-    finally:
-        pyplot.close(figure)
+    save(figure, path)
 
 
 def _size_axis(axes: Any, sizes: list[int]) -> None:
