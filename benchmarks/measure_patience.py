@@ -5,7 +5,8 @@ Run it with as many ranks as are of interest, on a quiet machine::
     mpiexec -n 8 python benchmarks/measure_patience.py
 
 It prints the median time of an allreduce of 8 bytes and of 16 KiB for each number of polls. What it
-shows is why `PATIENCE_OVERSUBSCRIBED` in `communicator.py` is what it is.
+shows is why `PATIENCE` and `PATIENCE_OVERSUBSCRIBED` in `communicator.py` are what they are.
+``COLLECTIVES_SHM=0`` has the ranks of one host send messages.
 """
 
 import statistics
@@ -15,7 +16,7 @@ import numpy as np
 
 import collectives as cc
 
-POLLS = (0, 2, 5, 10, 20, 50, 100, 400)
+POLLS = (2, 5, 10, 20, 50, 100, 400, 4000)
 CASES = ((2, "butterfly"), (4096, "round_robin"))  # elements of float32, algorithm
 CALLS, TURNS = 300, 9
 

@@ -529,6 +529,7 @@ cdef Status wait(
     that is `listed` may be advanced by any thread, and only under the lock; where MPI takes one
     thread at a time, any other, too.
     """
+    cdef bint at_flags = op.plan.slots == 0 and op.segment != NULL
     cdef int idle = 0
     cdef int moved
     cdef int looks = 0
@@ -557,7 +558,7 @@ cdef Status wait(
             nanosleep(&NAP_TIME, NULL)
         elif idle <= patience:
             cc_pause()
-        elif patience < BRIEF and looks < AWAY and op.segment != NULL and not must_give_way(op):
+        elif at_flags and patience < BRIEF and looks < AWAY and not must_give_way(op):
             looks += 1
             cc_pause()
         else:
