@@ -53,13 +53,13 @@ __all__ = ["Communicator", "world"]
 # check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
 
-# Polls before a wait gives way to other processes. With a core for each rank, not giving way at once
-# saves what giving way costs; with fewer, it costs a time slice, and nobody knows of ranks on
-# "hosts" that are containers of one machine, or of other processes. 8 bytes on 2 ranks with cores of
-# their own: Open MPI 1.8 us with 5 polls, 1.6 with 20 and with 4000, MPICH 1.1 with any. On 8 ranks
-# and 2 cores: MPICH 48 us with 5 polls, 69 with 20, 306 with 400; Open MPI 38, 36, 35. On 4 network
-# namespaces of those 2 cores MPICH takes 76 us with 5 polls, 82 with 20, 2069 with 4000
-# (mpiexec -n 8 python benchmarks/measure_patience.py; EPYC, 2026-11-21).
+# Polls before a wait gives way to other processes. With a core for each rank, not to do so at once
+# saves what giving way costs; with fewer, it costs a time slice, and nobody knows of other
+# processes, or of ranks on "hosts" that are containers of one machine. 8 bytes on 2 ranks with a
+# core for each: Open MPI 1.8 us with 5 polls, 1.6 with 20 and with 4000, MPICH 1.1 with any. On 8
+# ranks and 2 cores: MPICH 48 us with 5 polls, 69 with 20, 306 with 400; Open MPI 38, 36, 35. On 4
+# network namespaces and 2 cores MPICH takes 76 us with 5 polls, 82 with 20, 2069 with 4000
+# (COLLECTIVES_SHM=0 mpiexec -n 8 python benchmarks/measure_patience.py; EPYC, 2026-11-21).
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 

@@ -9,9 +9,11 @@ What runs are the rounds of the generator, on all ranks (`traffic`), over a `top
 2. A rank sends one message at a time and receives one at a time, in both directions at once. The
    sends of a round go in the order in which it lists them. A message starts when its sender has
    come to it, its receiver is in the round that receives it, and both ports are free. It holds both
-   until its last byte is in.
+   until its last byte has left.
 3. A message takes its latency, and then bytes times beta. Bytes that cross shared links at the same
-   time share them max-min fairly: nobody gets more at the cost of one who gets less.
+   time share them max-min fairly: nobody gets more at the cost of one who gets less. Where the
+   machine has a delay, the message is in so much later than its last byte has left, and the ports
+   are free meanwhile (the latency L of LogP, where alpha is its overhead).
 4. What is folded takes bytes times gamma after it has come in, one after the other on each rank,
    while the next message may already come in.
 5. Long blocks are cut into segments as the executor cuts them: a window of cursors goes through
@@ -67,7 +69,8 @@ class Transfer(NamedTuple):
         The round of the receiver, and the segment, both from 0.
     nbytes : float
     start, end : float
-        Seconds at which it starts, and at which its last byte is in.
+        Seconds at which it starts, and at which its last byte is in (with a delay, it has left its
+        sender before).
     folded : float
         Seconds at which it is folded; `end` where it is not.
     """
@@ -109,7 +112,7 @@ class Simulation:
         Every message in order of its start, if they were recorded.
     critical_path : list of Transfer
         The chain of messages that made it last so long, in order of time, if they were recorded.
-        Each starts when the one before it has ended or is folded.
+        Each starts when the one before it has left, has ended or is folded.
     """
 
     algorithm: Algorithm
@@ -314,6 +317,9 @@ class _Run:
             self.flowed = self.now
         self.carried = np.zeros(len(topology.names))
         self.sent_bytes = np.zeros(p)
+        # What has left and is not in yet: when it is, which message it is, and of whom.
+        self.delayed = np.empty(0)
+        self.delayed_of = np.empty((2, 0), np.int64)
         # Folding: when the unit of each rank is free, and what is being folded.
         self.fold_free = np.zeros(p)
         self.folding = np.empty(0)
@@ -341,8 +347,9 @@ class _Run:
             if self.shared and self.changed:
                 self.share()
             due = self.end.min()
-            if len(self.folding):
-                due = min(due, self.folding.min())
+            for times in (self.delayed, self.folding):
+                if len(times):
+                    due = min(due, times.min())
             if due == np.inf:
                 break
             self.finish_until(due + due * INSTANT)
@@ -497,8 +504,9 @@ class _Run:
         """End everything that ends by the time `limit`, and let the cursors go on."""
         sources = np.flatnonzero(self.end <= limit)
         folded = self.folding <= limit
-        ends = self.end[sources]
-        self.now = max(ends.max(initial=0.0), self.folding[folded].max(initial=0.0))
+        come = self.delayed <= limit
+        ended = self.end[sources], self.delayed[come], self.folding[folded]
+        self.now = max(times.max(initial=0.0) for times in ended)
         touched: list[Numbers] = []
         by: list[Numbers] = []
         if folded.any():
@@ -520,8 +528,12 @@ class _Run:
             if self.flowing[sources].any():
                 self.settle()
                 self.flowing[sources] = False
+        if come.any():
+            found = self.delayed_of[:, come]
+            self.delayed, self.delayed_of = self.delayed[~come], self.delayed_of[:, ~come]
+            self.arrive(found[0], found[1], touched, by)
         if len(sources):
-            self.arrive(sources, touched, by)
+            self.leave(sources, touched, by)
         if not touched:
             return
         cursors = np.concatenate(touched)
@@ -542,32 +554,55 @@ class _Run:
         self.flowed = self.now
         self.changed = True
 
-    def arrive(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
-        """End messages: free their ports, and fold what is to be folded."""
+    def leave(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
+        """Free the ports of messages whose last byte has left."""
         number, heads, target = self.message[sources], self.cursor[sources], self.target[sources]
         takers = heads - sources + target
+        instance = number * self.segments + self.segment[heads]
         self.end[sources] = np.inf
         self.out_busy[sources] = False
         self.in_busy[target] = False
+        delay = np.broadcast_to(self.topology.delay(sources, target), sources.shape)
+        away = delay > 0
+        if away.any():
+            self.delayed = np.concatenate([self.delayed, self.now + delay[away]])
+            found = np.stack([number[away], takers[away]])
+            self.delayed_of = np.concatenate([self.delayed_of, found], axis=1)
+            self.arrive(number[~away], takers[~away], touched, by)
+        else:
+            self.arrive(number, takers, touched, by)
+        touched.append(heads)
+        if self.record:
+            self.out_free[sources] = self.in_free[target] = self.now
+            self.out_by[sources] = self.in_by[target] = instance
+            by.append(instance)
+
+    def arrive(
+        self, number: Numbers, takers: Numbers, touched: list[Numbers], by: list[Numbers]
+    ) -> None:
+        """Fold messages that are in, where they are to be folded."""
+        target = self.rank[takers]
         fold = self.messages.fold[number]
-        later = np.zeros(len(sources), bool)
+        if len(number) > 1 and _collide(target[fold], self.p):
+            for k in range(len(number)):
+                self.arrive(number[k : k + 1], takers[k : k + 1], touched, by)
+            return
+        later = np.zeros(len(number), bool)
         if fold.any():
-            nbytes = self.bytes_of(number, heads)
+            nbytes = self.bytes_of(number, takers)
             seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
             done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
             later = done > self.now
             self.fold_free[target[later]] = done[later]
             self.folding = np.concatenate([self.folding, done[later]])
             self.folding_of = np.concatenate([self.folding_of, takers[later]])
-        touched += [takers[~later], heads]
+        touched.append(takers[~later])
         if self.record:
-            instance = number * self.segments + self.segment[heads]
+            instance = number * self.segments + self.segment[takers]
             self.ends[instance] = self.now
             self.folds[instance] = done if fold.any() else self.now
-            self.out_free[sources] = self.in_free[target] = self.now
-            self.out_by[sources] = self.in_by[target] = instance
             self.folding_by = np.concatenate([self.folding_by, instance[later]])
-            by += [instance[~later], instance]
+            by.append(instance[~later])
 
     def transfers(self) -> list[Transfer]:
         """Return what was recorded, in order of start."""

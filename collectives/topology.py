@@ -1,10 +1,10 @@
 """Machines to simulate on: how long a message takes between two ranks, and which links it crosses.
 
-A network answers three questions about arrays of (source, target) pairs: the latency before the
-first byte, the seconds that a byte takes with nothing else under way, and the shared links that
-the bytes cross. A link has a capacity, in seconds per byte, which all that cross it at the same
-time share. Each rank also has a port out and a port in, which take one message at a time; those
-belong to the simulation and are not links.
+A network answers four questions about arrays of (source, target) pairs: the latency before the
+first byte, the seconds that a byte takes with nothing else under way, the shared links that the
+bytes cross, and the delay from when the last byte has left to when it is in. A link has a capacity,
+in seconds per byte, which all that cross it at the same time share. Each rank also has a port out
+and a port in, which take one message at a time; those belong to the simulation and are not links.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Network(Topology, ABC):
         Seconds before the first round.
     links : dict
         Seconds that a byte takes on each shared link, by its name.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
 
     Attributes
     ----------
@@ -106,10 +108,16 @@ class Network(Topology, ABC):
     """
 
     def __init__(
-        self, p: int, gamma: Rate, call: float, links: Mapping[Any, float] | None = None
+        self,
+        p: int,
+        gamma: Rate,
+        call: float,
+        links: Mapping[Any, float] | None = None,
+        delay: float = 0.0,
     ) -> None:
         super().__init__(p, call)
         links = links or {}
+        self._delay = seconds("delay", delay)
         self._gamma = _Table("gamma", gamma)
         self.names = list(links)
         self.capacities = np.array(
@@ -127,6 +135,10 @@ class Network(Topology, ABC):
     @abstractmethod
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
         """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
+
+    def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
+        """Return the seconds that messages are on their way while their ports are free. Local."""
+        return self._delay
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
         """Return the links from each `source` to its `target`, a row of numbers each. Local.
@@ -154,6 +166,8 @@ class Flat(Network):
         Seconds for a message, for a byte sent, and for a byte folded.
     call : float
         Seconds before the first round.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
     """
 
     def __init__(
@@ -163,8 +177,9 @@ class Flat(Network):
         beta: Rate = BETA,
         gamma: Rate = GAMMA,
         call: float = 0.0,
+        delay: float = 0.0,
     ) -> None:
-        super().__init__(p, gamma, call)
+        super().__init__(p, gamma, call, delay=delay)
         self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
 
     def latency(self, source: Ranks, target: Ranks) -> float:
@@ -177,7 +192,8 @@ class Flat(Network):
 
     def __repr__(self) -> str:
         rates = f"beta={self._beta}, gamma={self._gamma}"
-        return f"Flat({self.p}, alpha={self._alpha:.3g}, {rates})"
+        more = f", delay={self._delay:.3g}" if self._delay else ""
+        return f"Flat({self.p}, alpha={self._alpha:.3g}, {rates}{more})"
 
 
 class Hosts(Network):
@@ -200,6 +216,8 @@ class Hosts(Network):
         ``("memory", host)``; by default they do not disturb each other.
     call : float
         Seconds before the first round.
+    delay : float
+        Seconds that a message between hosts is on its way while its ports are free again.
     """
 
     def __init__(
@@ -212,6 +230,7 @@ class Hosts(Network):
         inside: tuple[float, Rate] = (0.2e-6, 0.05e-9),
         memory: float | None = None,
         call: float = 0.0,
+        delay: float = 0.0,
     ) -> None:
         if hosts < 1 or ranks < 1:
             raise ArgumentError(f"{hosts} hosts of {ranks} ranks, and neither can be below 1")
@@ -224,7 +243,7 @@ class Hosts(Network):
         if memory is not None:
             links.update((("memory", host), memory) for host in range(hosts))
         links.update(self._more_links(hosts, card))
-        super().__init__(hosts * ranks, gamma, call, links)
+        super().__init__(hosts * ranks, gamma, call, links, delay)
         self.hosts, self.ranks = hosts, ranks
         self._memory = 2 * hosts if memory is not None else -1
 
@@ -240,6 +259,10 @@ class Hosts(Network):
         """Return the beta of `nbytes` from `source` to `target`, inside or between. Local."""
         near = source // self.ranks == target // self.ranks
         return np.where(near, self._inside[1](nbytes), self._between[1](nbytes))
+
+    def delay(self, source: Ranks, target: Ranks) -> Numbers:
+        """Return the delay from `source` to `target`, which is 0 inside a host. Local."""
+        return np.where(source // self.ranks == target // self.ranks, 0.0, self._delay)
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
         """Return the links out of the host of `source` and into that of `target`. Local."""
@@ -267,7 +290,7 @@ class FatTree(Hosts):
         Hosts below one switch.
     oversubscription : float
         How many times less the core carries than the hosts can send; 1 is a full fat tree.
-    alpha, beta, gamma, inside, memory, call
+    alpha, beta, gamma, inside, memory, call, delay
         As in `Hosts`.
     """
 
@@ -283,6 +306,7 @@ class FatTree(Hosts):
         inside: tuple[float, Rate] = (0.2e-6, 0.05e-9),
         memory: float | None = None,
         call: float = 0.0,
+        delay: float = 0.0,
     ) -> None:
         if per_switch < 1 or not oversubscription > 0:
             raise ArgumentError(
@@ -290,7 +314,7 @@ class FatTree(Hosts):
                 f"both must be above 0"
             )
         self.per_switch, self.oversubscription = per_switch, oversubscription
-        super().__init__(hosts, ranks, alpha, beta, gamma, inside, memory, call)
+        super().__init__(hosts, ranks, alpha, beta, gamma, inside, memory, call, delay)
         switches = -(-hosts // per_switch)
         self._up = len(self.names) - 2 * switches
         self._down = len(self.names) - switches
@@ -325,6 +349,8 @@ class Torus(Network):
         Seconds of latency for each link that a message crosses.
     call : float
         Seconds before the first round.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
     """
 
     def __init__(
@@ -335,6 +361,7 @@ class Torus(Network):
         gamma: Rate = GAMMA,
         hop: float = 0.0,
         call: float = 0.0,
+        delay: float = 0.0,
     ) -> None:
         if not shape or min(shape) < 1:
             raise ArgumentError(f"a torus of shape {tuple(shape)}, and lengths must be 1 or more")
@@ -349,7 +376,7 @@ class Torus(Network):
             for way in (1, -1)
             for place in places
         }
-        super().__init__(len(places), gamma, call, links)
+        super().__init__(len(places), gamma, call, links, delay)
         self._hop = seconds("hop", hop)
 
     def _legs(self, source: Ranks, target: Ranks) -> list[tuple[Ranks, Ranks]]:
@@ -408,8 +435,9 @@ class Links(Network):
     route : callable or dict
         ``route(source, target)``, or ``route[source, target]``: the latency in seconds, and the
         names of the links that a message crosses.
-    gamma, call : float
-        Seconds to fold a byte, and before the first round.
+    gamma, call, delay : float
+        Seconds to fold a byte, before the first round, and that a message is on its way while its
+        ports are free again.
 
     Examples
     --------
@@ -429,8 +457,9 @@ class Links(Network):
         route: Route | Mapping[tuple[int, int], tuple[float, Sequence[Hashable]]],
         gamma: Rate = GAMMA,
         call: float = 0.0,
+        delay: float = 0.0,
     ) -> None:
-        super().__init__(p, gamma, call, links)
+        super().__init__(p, gamma, call, links, delay)
         self._route = route
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self._known: dict[tuple[int, int], tuple[float, list[int]]] = {}

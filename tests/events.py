@@ -2,9 +2,9 @@
 
 It follows the model's rules in the order of time, with no thought for speed. A cursor of a rank
 works on one segment: it goes through the rounds of the algorithm, sends the messages of a round one
-after the other, and takes those that come in. A message waits, is in its latency, flows, has
-arrived, and is folded. From one event to the next nothing changes but the time and the bytes of
-what flows.
+after the other, and takes those that come in. A message waits, is in its latency, flows, has left,
+is delayed, has arrived, and is folded. From one event to the next nothing changes but the time and
+the bytes of what flows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Message:
     start: float = -1.0
     left: float = 0.0  # bytes that still have to flow
     flowing: bool = False
+    left_at: float = -1.0
     end: float = -1.0
     folded: float = -1.0  # when it is folded; its end where it is only stored
 
@@ -164,6 +165,7 @@ class _Simulation:
         self.now = network.call
         self.cursors: dict[tuple[int, int], _Cursor] = {}  # of (rank, segment)
         self.under_way: list[Message] = []
+        self.delayed: list[Message] = []
         self.sending: set[int] = set()  # ranks with a busy port
         self.receiving: set[int] = set()
         self.folding: list[deque[Message]] = [deque() for _ in range(p)]  # the first is folded now
@@ -178,7 +180,8 @@ class _Simulation:
         while True:
             self.go_on(window)
             self.start()
-            if not self.under_way and all(at == inf for at in self.folded_at):
+            waiting = self.under_way or self.delayed
+            if not waiting and all(at == inf for at in self.folded_at):
                 break
             self.wait()
         assert not self.cursors, "deadlock"
@@ -254,7 +257,7 @@ class _Simulation:
                 latency = self.network.way(message.source, message.target).latency
                 ends[id(message)] = message.start + latency
         before = self.now
-        self.now = min([*ends.values(), *self.folded_at])
+        self.now = min([*ends.values(), *map(self.arrival, self.delayed), *self.folded_at])
         for message, bytes_per_second in zip(flowing, rates, strict=True):
             if bytes_per_second < inf:
                 message.left -= bytes_per_second * (self.now - before)
@@ -263,19 +266,30 @@ class _Simulation:
             if not message.flowing and message.nbytes > 0:
                 message.flowing = True
             else:
+                self.leave(message)
+        for message in list(self.delayed):
+            if self.is_now(self.arrival(message)):
+                self.delayed.remove(message)
                 self.arrive(message)
         self.fold()
 
     def is_now(self, instant: float) -> bool:
         return instant <= self.now * (1 + SAME)
 
-    def arrive(self, message: Message) -> None:
-        message.end = message.folded = self.now
+    def arrival(self, message: Message) -> float:
+        return message.left_at + self.network.way(message.source, message.target).delay
+
+    def leave(self, message: Message) -> None:
+        message.left_at = self.now
         self.under_way.remove(message)
         self.sending.discard(message.source)
         self.receiving.discard(message.target)
         sender = self.cursors[message.source, message.segment]
         assert sender.to_send.popleft() is message
+        self.delayed.append(message)
+
+    def arrive(self, message: Message) -> None:
+        message.end = message.folded = self.now
         if message.fold:
             self.folding[message.target].append(message)
         else:

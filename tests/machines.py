@@ -15,40 +15,40 @@ def some_rate(rng):
     return [(size, rng.uniform(0.001, 0.1)) for size in sizes]
 
 
-def some_flat(rng, gamma, call):
+def some_flat(rng, gamma, **more):
     p, alpha, beta = rng.randrange(1, 17), rng.uniform(1, 5), some_rate(rng)
     network = networks.flat(p, alpha, beta, gamma)
-    return Flat(p, alpha, beta, gamma, call=call), network
+    return Flat(p, alpha, beta, gamma, **more), network
 
 
-def some_hosts(rng, gamma, call):
+def some_hosts(rng, gamma, **more):
     hosts = rng.randrange(1, 6)
     ranks = rng.randrange(1, 16 // hosts + 1)
     memory = rng.choice([None, rng.uniform(0.001, 0.1)])
     inside = rng.uniform(0.1, 2), some_rate(rng)
     ends = rng.uniform(1, 5), rng.uniform(0.001, 0.1), gamma, inside, memory
-    return Hosts(hosts, ranks, *ends, call=call), networks.hosts(hosts, ranks, *ends)
+    return Hosts(hosts, ranks, *ends, **more), networks.hosts(hosts, ranks, *ends)
 
 
-def some_fat_tree(rng, gamma, call):
+def some_fat_tree(rng, gamma, **more):
     hosts = rng.randrange(2, 9)
     ranks = rng.randrange(1, 16 // hosts + 1)
     switch = rng.randrange(1, 4), rng.uniform(0.5, 4)
     memory = rng.choice([None, rng.uniform(0.001, 0.1)])
     inside = rng.uniform(0.1, 2), rng.uniform(0.001, 0.1)
     ends = rng.uniform(1, 5), rng.uniform(0.001, 0.1), gamma, inside, memory
-    tree = FatTree(hosts, ranks, *switch, *ends, call=call)
+    tree = FatTree(hosts, ranks, *switch, *ends, **more)
     return tree, networks.fat_tree(hosts, ranks, *switch, *ends)
 
 
-def some_torus(rng, gamma, call):
+def some_torus(rng, gamma, **more):
     shapes = [(5,), (2, 3), (4, 4), (3, 1, 2), (2, 2, 2), (3, 5), (2, 2, 4), (7, 2), (16,)]
     ends = rng.choice(shapes), rng.uniform(1, 5), rng.uniform(0.001, 0.1), gamma
     hop = rng.uniform(0, 1)
-    return Torus(*ends, hop=hop, call=call), networks.torus(*ends, hop=hop)
+    return Torus(*ends, hop=hop, **more), networks.torus(*ends, hop=hop)
 
 
-def some_links(rng, gamma, call):
+def some_links(rng, gamma, **more):
     p = rng.randrange(1, 17)
     betas = {f"wire {k}": rng.uniform(0.001, 0.1) for k in range(rng.randrange(0, 7))}
     pairs = [(s, d) for s in range(p) for d in range(p) if s != d]
@@ -66,7 +66,7 @@ def some_links(rng, gamma, call):
         {name: 1 / beta for name, beta in betas.items()},
     )
     ways = route if rng.random() < 0.5 else lambda s, d: route[s, d]
-    return Links(p, betas, ways, gamma, call=call), network
+    return Links(p, betas, ways, gamma, **more), network
 
 
 MACHINES = [some_flat, some_hosts, some_fat_tree, some_torus, some_links]
@@ -77,8 +77,11 @@ def some_machine(rng, algorithm):
     while True:
         gamma = rng.choice([0.0, rng.uniform(0.001, 0.1), some_rate(rng)])
         call = rng.choice([0.0, rng.uniform(1, 50)])
-        topology, network = rng.choice(MACHINES)(rng, gamma, call)
+        delay = call % 20  # no number of its own: so the machines stay those that they were
+        topology, network = rng.choice(MACHINES)(rng, gamma, call=call, delay=delay)
         if algorithm.refusal(topology.p) is None:
+            ranks = topology.ranks if isinstance(topology, Hosts) else 1
+            network = networks.delayed(network, delay, ranks)
             return topology, dataclasses.replace(network, call=call)
 
 

@@ -7,7 +7,7 @@ for the links.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import inf, log2
 from typing import NamedTuple
@@ -17,11 +17,14 @@ Beta = float | Sequence[tuple[float, float]]
 
 
 class Way(NamedTuple):
-    """From one rank to another: seconds, seconds per byte, links that are shared."""
+    """From one rank to another: seconds, seconds per byte, links that are shared, and seconds from
+    when the last byte has left to when it is in.
+    """
 
     latency: float
     beta: Beta
     links: tuple[Hashable, ...] = ()
+    delay: float = 0.0
 
 
 @dataclass
@@ -77,6 +80,16 @@ def hosts(
     if memory is not None:
         capacity |= {("memory", h): rate(memory) for h in range(count)}
     return Network(count * ranks, gamma, way, capacity)
+
+
+def delayed(network: Network, delay: float, ranks: int = 1) -> Network:
+    """Add a delay to all ways between hosts of so many ranks."""
+
+    def way(s: int, d: int) -> Way:
+        near = s // ranks == d // ranks
+        return network.way(s, d)._replace(delay=0.0 if near else delay)
+
+    return replace(network, way=way)
 
 
 def fat_tree(

@@ -11,7 +11,7 @@ from collectives.algorithms import unregister
 from collectives.cli import machine, main
 from collectives.errors import ArgumentError
 from collectives.simulate import simulate
-from collectives.topology import FatTree, Flat, Hosts, Torus
+from collectives.topology import FatTree, Flat, Hosts, Topology, Torus
 
 Capture = pytest.CaptureFixture[str]
 
@@ -117,6 +117,12 @@ def test_machines_as_text() -> None:
     assert isinstance(flat, Flat)
     exact = simulate("allreduce", "ring", 3000, Flat(3, 2e-6, 0.8e-9, 0.2e-9)).time
     assert simulate("allreduce", "ring", 3000, flat).time == pytest.approx(exact, rel=1e-12)
+    for text in ("flat", "hosts=1", "fattree=1,per_switch=2", "torus=4"):
+        near, far = made(text, 4), made(text + ",delay=50us", 4)
+        assert isinstance(near, Topology)
+        assert isinstance(far, Topology)
+        times = [simulate("allgather", "ring", 4, each).time for each in (near, far)]
+        assert times[1] == pytest.approx(times[0] + 3 * 50e-6, rel=1e-9)  # each in its round
     hosts = made("hosts=4,inside_alpha=100ns,inside_beta=20GB/s,memory=40GB/s", 8)
     assert isinstance(hosts, Hosts)
     assert (hosts.hosts, hosts.ranks) == (2, 4)

@@ -185,6 +185,18 @@ def test_the_port_is_free_while_the_unit_folds(beta, gamma, finish):
     assert outcome.finish == [finish, 10, 20]
 
 
+def test_ports_are_free_while_a_message_is_delayed():
+    # The root sends at 0, 10 and 20; each message is in 10 + 5 later.
+    net = networks.delayed(UNIT, 5.0)
+    outcome = events.simulate(algorithms.get("broadcast", "flat"), 9, net)
+    assert outcome.finish == [30, 15, 25, 35]
+    assert list(spans(outcome).values()) == [(0, 15), (10, 25), (20, 35)]
+    # What comes in meanwhile is folded when it is there.
+    net = dataclasses.replace(networks.delayed(UNIT, 5.0), gamma=1.0)
+    outcome = events.simulate(algorithms.get("reduce", "flat"), 9, net)
+    assert outcome.finish == [44, 10, 20, 30]
+
+
 def test_a_cursor_that_waits_for_its_fold_lets_others_receive():
     # Segments of 9 bytes come in at 10 and 20, and are folded until 30 and 50.
     net = networks.flat(2, 1.0, 1.0, 20 / 9)

@@ -102,7 +102,7 @@ def test_every_kind_of_machine(machine):
     algorithm = algorithms.get("alltoall", "direct")
     for case in range(20):
         rng = random.Random(case)
-        topology, network = machine(rng, rng.choice([0.0, 0.01]), 0.0)
+        topology, network = machine(rng, rng.choice([0.0, 0.01]))
         wanted = events.simulate(algorithm, 1000, network)
         hold(simulate("alltoall", algorithm, 1000, topology), wanted)
 

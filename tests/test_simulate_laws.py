@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import closed_forms
 import events
+import numpy as np
 import pytest
 from closed_forms import Case
 from machines import some_machine, some_options
@@ -171,10 +172,11 @@ def test_the_critical_path_is_as_long_as_it_takes(collective, name):
         assert path[0].start == topology.call
         assert max(path[-1].end, path[-1].folded) == found.time
         for one, other in pairwise(path):
-            assert other.start in (
-                pytest.approx(one.end, rel=SAME),
-                pytest.approx(one.folded, rel=SAME),
-            )
+            delay = topology.delay(np.array([one.source]), np.array([one.target]))
+            assert other.start in [
+                pytest.approx(instant, rel=SAME)
+                for instant in (one.end - np.max(delay), one.end, one.folded)
+            ]
             # It is on the way of the other: they share a rank.
             assert {one.source, one.target} & {other.source, other.target}
         lengths = [b.start - a.start for a, b in pairwise(path)]
@@ -197,6 +199,27 @@ def test_a_message_waits_for_nothing_on_an_idle_machine():
                 alone = 1 + 0.5 * hops + 0.01 * t.nbytes
                 assert t.end - t.start >= alone * (1 - SAME)
                 assert t.folded >= t.end
+
+
+@pytest.mark.parametrize("p", [1, 2, 7, 16])
+def test_a_delay_is_paid_once_in_a_row(p):
+    """Messages that one rank sends are on their way together, those of a chain one by one."""
+    case, delay = Case(p, 1000, 1e-6, 1e-9, 0.0), 1e-4
+    machine = Flat(*case[:1], *case[2:], delay=delay)
+    flat = simulate("broadcast", "flat", case.n, machine)
+    assert flat.time == pytest.approx((p - 1) * case.message + (delay if p > 1 else 0))
+    assert flat.finish[0] == pytest.approx((p - 1) * case.message)
+    chain = simulate("broadcast", "chain", case.n, machine)
+    assert chain.time == pytest.approx((p - 1) * (case.message + delay))
+    ring = simulate("allgather", "ring", p * 100, machine)
+    assert ring.time == pytest.approx((p - 1) * (case.alpha + 100 * case.beta + delay))
+
+
+def test_nothing_is_delayed_within_a_host():
+    machine = Hosts(2, 2, 1e-6, 0.0, 0.0, inside=(1e-7, 0.0), delay=1e-4)
+    assert list(simulate("broadcast", "flat", 8, machine).finish) == pytest.approx(
+        [2.1e-6, 1e-7, 1.011e-4, 1.021e-4]
+    )
 
 
 # -- thousands of ranks ------------------------------------------------------------------------

@@ -13,8 +13,8 @@ __all__ = ["HELP", "machine", "rate", "seconds"]
 HELP = (
     "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
     "and oversubscription=2; torus=16x16x16 or torus (as square as can be); and for each, after a "
-    "comma, alpha=1us, beta=12.5GB/s, gamma=20GB/s; inside_alpha=, inside_beta= and memory= of a "
-    "host; hop= of a torus"
+    "comma, alpha=1us, beta=12.5GB/s, gamma=20GB/s, delay=0; inside_alpha=, inside_beta= and "
+    "memory= of a host; hop= of a torus"
 )
 KINDS = ("flat", "hosts", "fattree", "torus")
 INSIDE_ALPHA, INSIDE_BETA = 0.2e-6, 0.05e-9
@@ -70,19 +70,20 @@ def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
     alpha = seconds(options.pop("alpha", str(ALPHA)))
     beta = rate(options.pop("beta", str(BETA)))
     gamma = rate(options.pop("gamma", str(GAMMA)))
+    delay = seconds(options.pop("delay", "0"))
     lengths = _lengths(kind, size)
     make: Callable[[int], Topology]
     if kind == "flat":
 
         def make(p: int) -> Topology:
-            return Flat(p, alpha, beta, gamma)
+            return Flat(p, alpha, beta, gamma, delay=delay)
 
     elif kind == "torus":
         hop = seconds(options.pop("hop", "0"))
 
         def make(p: int) -> Topology:
             shape = lengths or _square(p)
-            torus = Torus(shape, alpha, beta, gamma, hop)
+            torus = Torus(shape, alpha, beta, gamma, hop, delay=delay)
             if torus.p != p:
                 raise ArgumentError(f"a torus of {size} has {torus.p} ranks, not {p}")
             return torus
@@ -104,9 +105,10 @@ def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
                 raise ArgumentError(f"{p} ranks do not fill hosts of {ranks}")
             if len(lengths) > 1 and hosts > lengths[0]:
                 raise ArgumentError(f"{lengths[0]} hosts of {ranks} have no {p} ranks")
+            rates = (alpha, beta, gamma, inside, memory)
             if kind == "hosts":
-                return Hosts(hosts, each, alpha, beta, gamma, inside, memory)
-            return FatTree(hosts, each, per_switch, narrower, alpha, beta, gamma, inside, memory)
+                return Hosts(hosts, each, *rates, delay=delay)
+            return FatTree(hosts, each, per_switch, narrower, *rates, delay=delay)
 
     if options:
         raise ArgumentError(
