@@ -6,7 +6,7 @@ Run it under the MPI that is to be measured, once for each number of ranks, on a
 
 It replaces the runs of that number of ranks in the file, collective by collective, and leaves the
 others. Both transports are measured: shared memory, and the MPI between the ranks of a host. Where
-each rank is on a host of its own, there is the MPI only.
+each rank is on a host of its own, there is the MPI only, and the machine is a flat network.
 
 The machine may change while it is measured: so parameters are measured anew before each collective,
 and predict the times of that one.
@@ -15,8 +15,9 @@ Parameters come from small measurements only, never from the collectives that ar
 of one rank, copies and folds, and pairs of ranks that pass a block back and forth (`passing`).
 
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
-long as the last of them says. With more ranks than cores they cannot do so: there calls follow each
-other, with a barrier behind each where ranks could run ahead, whose time is taken off. What counts
+long as the last of them says. With more ranks than cores they cannot do so, and hosts have clocks
+of their own: there calls follow each other, with a barrier behind each where ranks could run ahead,
+whose time is taken off. What counts
 is the time below which a tenth of the tries lie. What other processes disturb, as the kernel says
 who had the cores, is tried again.
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 import sys
 import time
 from functools import partial
@@ -48,32 +50,32 @@ SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
 PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
 ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
 COMMAND = "benchmarks/measure_simulation.py"
-PATTERNS = ("hops", "swaps")
+PATTERNS = ("hops", "swaps", "bursts")
 LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
 
 
-def passing(name: str, pairs: int, both: bool) -> None:
-    """Register an allgather in which pairs pass their blocks back and forth `k` times before it.
+def passing(name: str, pairs: int) -> None:
+    """Register an allgather in which pairs pass their blocks on `k` times before it.
 
     Parameters
     ----------
     name : str
+        ``"hops"``: the block of the first rank goes back and forth. ``"swaps"``: both go, at once.
+        ``"bursts"``: the first rank sends its own again and again, and waits for nothing.
     pairs : int
         How many pairs do so: ranks 0 and 1, 2 and 3, ...
-    both : bool
-        Whether both blocks go at once, or that of the first rank alone.
     """
 
     @algorithms.algorithm("allgather", name=name, parameters={"k": 2})
     def generate(r, p, k):
-        "Pairs pass blocks back and forth before an allgather."
+        "Pairs pass blocks on before an allgather."
         other, mine, theirs = r ^ 1, r, r ^ 1
         first = r & ~1
         for turn in range(k if other < p and r < 2 * pairs else 0):
-            if both:
+            if name == "swaps":
                 yield Exchange(send=(other, mine), recv=(other, theirs))
                 mine, theirs = theirs, mine
-            elif (r + turn) % 2 == 0:
+            elif r == first if name == "bursts" else (r + turn) % 2 == 0:
                 yield Exchange(send=(other, first))
             else:
                 yield Exchange(recv=(other, first))
@@ -121,7 +123,8 @@ def passed(
         x = np.ones(max(1, nbytes // 4), np.float32)
         out = np.empty(comm.size * x.size, np.float32)
         # Lanes have less room where more is published.
-        few, many = (SHORT, LONG) if nbytes <= 64 << 10 else (SHORT, SHORT + 2)
+        short = comm.nodes == 1 and nbytes > 64 << 10
+        few, many = SHORT, SHORT + 2 if short else LONG
         row = [float(nbytes), few, many]
         for k in (few, many):
             call = partial(comm.allgather, x, out, algorithm=f"{name}:{k}")
@@ -143,7 +146,7 @@ def published(comm: cc.Communicator, clock: Clock, sizes: tuple[int, ...]) -> li
 
 def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
     """Return how calls of a communicator are timed."""
-    return Chain(comm, cores) if comm.size > cores else Clock(comm)
+    return Clock(comm) if comm.nodes == 1 and comm.size <= cores else Chain(comm, cores)
 
 
 def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
@@ -193,6 +196,21 @@ def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
     return facts
 
 
+def network_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured of messages between hosts, with all of them at work. Collective."""
+    alone = comm.split(comm.rank)
+    assert alone is not None
+    x = np.ones(2, np.float32)
+    call = timed(partial(alone.allreduce, x, np.empty_like(x)))
+    facts: dict[str, Any] = {"call": comm.mpi.allreduce(call, op=MPI.MAX)}
+    with environment(COLLECTIVES_SEGMENT="0"):
+        whole = comm.dup()
+        clock = watch(whole, cores)
+        facts["bursts"] = passed(whole, clock, "bursts", PASSED[:1])
+        facts["swaps"] = passed(whole, clock, "swaps", PASSED)
+    return facts
+
+
 def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, Any]]:
     """Return what is measured beside collectives, for each communicator. Collective."""
     comm = communicators[0]
@@ -201,10 +219,11 @@ def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, An
     common["lane"] = comm._segment.lane_bytes if comm._segment else 0
     with own_core(comm.rank, min(comm.size, cores)):
         common.update(memory(comm.mpi, cores))
-    return [
-        {**common, **(shared_facts if each._segment else message_facts)(each, cores)}
-        for each in communicators
-    ]
+    found = []
+    for each in communicators:
+        inside = shared_facts if each._segment else message_facts
+        found.append({**common, **(inside if each.nodes == 1 else network_facts)(each, cores)})
+    return found
 
 
 def points(
@@ -276,8 +295,11 @@ def main() -> None:
         with environment(COLLECTIVES_SHM="0"):
             communicators.append(cc.Communicator(timeout=60))
     p, cores = comm.size, options.cores or comm._cores * comm.nodes
-    passing("hops", 1, both=False)
-    passing("swaps", p // 2, both=True)
+    if comm.nodes not in (1, p):
+        raise SystemExit("all ranks must be on one host, or each on one of its own")
+    passing("hops", 1)
+    passing("swaps", p // 2)
+    passing("bursts", p // 2)
     for collective in options.collectives:
         passes: Any = None
         for _ in range(options.repeat):
@@ -310,12 +332,11 @@ def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         document = json.loads(options.file.read_text())
     new = [place_of(run) for run in runs]
     document["runs"] = [run for run in document["runs"] if place_of(run) not in new]
-    extra = f" --label '{options.label}' --cores {options.cores}" if options.label else ""
     head = {
         "mpi": binding.library_name(MPI),
         "host": report.host(),
         "date": datetime.date.today().isoformat(),
-        "command": f"mpiexec -n RANKS python {COMMAND} {options.file}{extra}",
+        "command": f"mpiexec -n RANKS python {shlex.join([COMMAND, *sys.argv[1:]])}",
     }
     # What is predicted is what the file predicts.
     made = json.loads(simulation.written({**head, "runs": runs}))

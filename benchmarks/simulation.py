@@ -22,7 +22,9 @@ from collectives.words import size_text
 
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 SHOWN = 64 << 10  # bytes for which tables of rates are shown
-FASTEST = 1e-12  # seconds per byte of a copy, which a disturbed measurement may have below 0
+FASTEST = (
+    1e-12  # seconds per byte of a copy or fold, which a disturbed measurement may have below 0
+)
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
 
 Facts = dict[str, Any]
@@ -129,10 +131,10 @@ def message_host(facts: Facts) -> MessageHost:
 def network(facts: Facts) -> Flat:
     """Return the machine that the small measurements of messages between hosts speak of."""
     swaps = once(facts["swaps"])
-    alpha = swaps[0][1]
-    beta = [(n, max(each, 1e-15)) for n, each in per_byte(swaps, alpha).items() if n > 64]
-    gamma = [(row[0], row[2] / row[0]) for row in facts["fold"]]
-    return Flat(facts["p"], alpha, beta, gamma, call=facts["published"][0][1])
+    alpha = min(once(facts["bursts"])[0][1], swaps[0][1])
+    beta = [(n, max(each, FASTEST)) for n, each in per_byte(swaps, swaps[0][1]).items() if n > 64]
+    gamma = [(row[0], max(row[2] / row[0], FASTEST)) for row in facts["fold"]]
+    return Flat(facts["p"], alpha, beta, gamma, call=facts["call"], delay=swaps[0][1] - alpha)
 
 
 MACHINES = {"shm": shared_memory, "MPI": message_host}  # others are networks
@@ -215,8 +217,8 @@ def table(document: dict[str, Any]) -> Iterator[str]:
         groups.append([row for group in groups for row in group])
         cells = []
         for group in groups:
-            middle, high, _ = spread(group)
-            cells.append(f"{100 * middle:.0f} ({100 * high:.0f})")
+            middle, high, _ = spread(group) if group else (0, 0, 0)
+            cells.append(f"{100 * middle:.0f} ({100 * high:.0f})" if group else "")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -227,9 +229,10 @@ def library(document: dict[str, Any]) -> str:
 
 def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a table: the numbers of each machine, medians over the collectives."""
-    heads = "ranks", "call", "send", "alpha", "switch", "read", "write", "fetch, beta", "publish"
+    heads = ("ranks", "call", "send", "alpha", "delay", "switch")
+    heads += ("read", "write", "fetch, beta", "publish")
     yield f"| | {' | '.join(heads)} |"
-    yield "|---" * 10 + "|"
+    yield "|---" * (len(heads) + 1) + "|"
     for document in documents:
         places = dict.fromkeys((run["transport"], run["ranks"]) for run in document["runs"])
         for kind, p in sorted(places, key=lambda place: (ORDER.get(place[0], 2), place)):
@@ -249,22 +252,15 @@ def _said(machine: Topology) -> list[float | None]:
     call = 1e6 * machine.call
     if not isinstance(machine, SharedMemory):
         rank, size = np.zeros(1, np.int64), np.full(1, float(SHOWN))
-        alpha, beta = machine.latency(rank, rank), machine.beta(rank, rank, size)
-        return [call, None, 1e6 * float(alpha), None, None, None, 1e9 * float(beta[0]), None]
+        alpha, delay = machine.latency(rank, rank), machine.delay(rank, rank)
+        beta = 1e9 * float(machine.beta(rank, rank, size)[0])
+        return [call, None, 1e6 * float(alpha), 1e6 * float(delay), *[None] * 3, beta, None]
     messages = isinstance(machine, MessageHost)
     each = 1e6 * machine.send if messages else None
     rates = [machine.read, machine.write, machine.bytes if messages else machine.fetch]
-    if not messages:
-        rates.append(machine.publish)
     shown: list[float | None] = [1e9 * rate(SHOWN)[1] for rate in rates]
-    return [
-        call,
-        each,
-        1e6 * machine.alpha,
-        1e6 * machine.switch,
-        *shown,
-        *[None] * (4 - len(shown)),
-    ]
+    shown.append(None if messages else 1e9 * machine.publish(SHOWN)[1])
+    return [call, each, 1e6 * machine.alpha, None, 1e6 * machine.switch, *shown]
 
 
 def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> Iterator[str]:
@@ -314,7 +310,7 @@ def text(document: dict[str, Any]) -> str:
 
 
 def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw predicted against measured time, a panel for each transport."""
+    """Draw predicted against measured time, a panel for each transport, two in a row."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -322,10 +318,12 @@ def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
 
     rows = [row for document in documents for row in chosen(document)]
     kinds = sorted(dict.fromkeys(row["transport"] for row in rows), key=lambda k: ORDER.get(k, 2))
+    width = min(2, len(kinds))
+    height = -(-len(kinds) // width)
     figure, axes = pyplot.subplots(
-        1, len(kinds), figsize=(5.2 * len(kinds), 5), squeeze=False, layout="constrained"
+        height, width, figsize=(5.2 * width, 5 * height), squeeze=False, layout="constrained"
     )
-    for panel, kind in zip(axes[0], kinds, strict=True):
+    for panel, kind in zip(axes.flat, kinds, strict=False):
         here = [row for row in rows if row["transport"] == kind]
         for number, p in enumerate(sorted({row["ranks"] for row in here})):
             points = [row for row in here if row["ranks"] == p]

@@ -131,7 +131,12 @@ def chosen_files():
 
 def choice():
     """Yield the table of how good the choice is."""
-    names = {"profile": "with a profile", "none": "without", "model": "by a probe"}
+    names = {
+        "profile": "with a profile",
+        "race": "the fastest before",
+        "none": "without",
+        "model": "by a probe",
+    }
     ends = [f"{text}, {part} %" for text in names.values() for part in (10, 30)]
     yield f"| MPI | through | ranks | points | {' | '.join(ends)} |"
     yield "|---" * (len(ends) + 4) + "|"
@@ -151,18 +156,29 @@ def choice():
     yield ""
     yield "Shares in %. " + "; ".join(f"`{text}`" for text in commands.values()) + "."
     yield ""
-    points = [point for each in chosen_files() for point in each["points"]]
-    near = sum(point["none"]["over"] <= 1.3 for point in points)
+    documents = chosen_files()
+
+    def within(name, limit, *ranks):
+        near = [
+            point[name]["over"] <= limit
+            for each in documents
+            for point in each["points"]
+            if not ranks or each["ranks"] in ranks
+        ]
+        return f"{100 * sum(near) / len(near):.0f} %"
+
+    points = [point for each in documents for point in each["points"]]
     off = [point for point in points if point["profile"]["over"] > 1.1]
-    noise = sum((p["profile"]["over"] - 1.1) * p["best_us"] <= p["noise_us"] for p in off)
     cut = sum(p["profile"]["chosen"].split("/")[0] == p["best"].split("/")[0] for p in off)
-    total = len(points)
-    good = 100 * near / total, 100 * (total - len(off)) / total
+    apart = ", ".join(
+        f"on {n} ranks {within('profile', 1.1, n)} ({within('race', 1.1, n)})"
+        for n in dict.fromkeys(each["ranks"] for each in documents)
+    )
     yield (
-        f"Without a profile, {good[0]:.0f} % of all {total} points are within 30 % of the best. "
-        f"With a profile, {good[1]:.0f} % are within 10 %; of the {len(off)} others, {noise} would "
-        f"be but for the noise of the measurement, and {cut} are the same algorithm in other "
-        f"segments."
+        f"Of all {len(points)} points, with a profile {within('profile', 1.1)} are within 10 % of "
+        f"the best (the fastest a moment before: {within('race', 1.1)}), {apart}; without a "
+        f"profile {within('none', 1.3)} are within 30 %. Of the {len(off)} points that a profile "
+        f"misses, {cut} have the best algorithm in other segments."
     )
     yield ""
 
@@ -185,6 +201,64 @@ def best():
         listed = " | ".join(cells.get(place, "") for place in places)
         yield f"| {collective} | {size} | {listed} |"
     yield ""
+
+
+def network(mpi="MPICH", ranks=4):
+    """Yield what was the fastest on networks, and what is by the model, of each size up to another.
+
+    What is within 5 % of the fastest is as good; of that, the one that is named first stays as long
+    as it can.
+    """
+    every = [
+        (simulation.library(document), run)
+        for document in simulations()
+        for run in document["runs"]
+        if run["transport"] not in simulation.ORDER
+    ]
+    found = [run for name, run in every if name == mpi and run["ranks"] == ranks]
+    columns = list(dict.fromkeys(run["transport"] for run in found))
+    heads = [f"{name}: {what}" for name in columns for what in ("clock", "model")]
+    yield f"{mpi}, {ranks} hosts:"
+    yield ""
+    yield f"| collective | {' | '.join(heads)} |"
+    yield "|---" * (len(heads) + 1) + "|"
+    for collective in dict.fromkeys(run["collective"] for run in found):
+        cells = [
+            winners(run["rows"], what)
+            for column in columns
+            for run in found
+            if (run["transport"], run["collective"]) == (column, collective)
+            for what in ("measured", "predicted")
+        ]
+        yield f"| {collective} | {' | '.join(cells)} |"
+    over = []
+    for _, run in every:
+        for nbytes in dict.fromkeys(row["nbytes"] for row in run["rows"]):
+            rows = [row for row in run["rows"] if row["nbytes"] == nbytes]
+            named = min(rows, key=lambda row: row["predicted"])
+            over.append(named["measured"] / min(row["measured"] for row in rows))
+    names = " and ".join(dict.fromkeys(name for name, _ in every))
+    near, far = (100 * sum(each <= limit for each in over) / len(over) for limit in (1.1, 1.3))
+    yield ""
+    yield (
+        f"Of {len(over)} points on 2 and {ranks} hosts, under {names}, what the model names takes "
+        f"at most 10 % longer than the fastest at {near:.0f} %, and 30 % at {far:.0f} %."
+    )
+    yield ""
+
+
+def winners(rows, what):
+    """Say which algorithm takes the least time up to which size."""
+    spans = []
+    for nbytes in dict.fromkeys(row["nbytes"] for row in rows):
+        times = {row["algorithm"]: row[what] for row in rows if row["nbytes"] == nbytes}
+        near = [name for name in times if times[name] <= 1.05 * min(times.values())]
+        if spans and spans[-1][0] in near:
+            spans[-1] = spans[-1][0], nbytes
+        else:
+            spans.append((near[0], nbytes))
+    *others, last = spans
+    return ", ".join([f"`{name}` to {size_text(n)}" for name, n in others] + [f"`{last[0]}`"])
 
 
 def scale():
@@ -232,7 +306,7 @@ def for_readme():
     )
 
 
-WHOLE = {"scale": scale, "choice": choice, "best": best}
+WHOLE = {"scale": scale, "choice": choice, "best": best, "network": network}
 
 
 def filled(text):

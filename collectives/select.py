@@ -24,6 +24,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives import model, spec
@@ -79,6 +80,8 @@ class Decision:
         The alpha, beta and gamma of the prediction.
     measured : Timing or None
         What it took in the profile, at the nearest point.
+    family : str
+        How the ranks talk, as for `decide`.
     """
 
     algorithm: Algorithm
@@ -89,6 +92,7 @@ class Decision:
     predicted: float | None = None
     parameters: Parameters = model.DEFAULT
     measured: Timing | None = None
+    family: str = "shm"
 
     def __str__(self) -> str:
         row = self.algorithm
@@ -173,10 +177,10 @@ def decide(
         that must be kept.
     """
     contract = spec.collective(collective)
-    # The core keeps one decision for all sizes with equally many bits.
-    largest = (1 << nbytes.bit_length()) - 1
-    own = _profile_row(profile, contract, p, largest)
-    shipped = _shipped_row(contract, p, largest, family)
+    # The core keeps one decision for all sizes with equally many bits. Most are powers of two.
+    typical = 5 << nbytes.bit_length() >> 3
+    own = _profile_row(profile, contract, p, typical)
+    shipped = _shipped_row(contract, p, typical, family)
     suits = _suits(contract, p, ordered, vector)
     known = parameters or model.DEFAULT
     row = next((each for each in (own, shipped) if each and _able(contract, each, suits)), None)
@@ -186,7 +190,7 @@ def decide(
         if refusal:
             raise ArgumentError(refusal)
         same = [each for each in (own, shipped) if each and each.row.algorithm == algorithm.name]
-        segment = same[0].row.segment if same else SEGMENT
+        segment = same[0].row.segment if same else _usual(algorithm, p, family)
         reason = "asked for by the caller"
     elif p == 1:
         algorithm, segment = get(collective, names(collective)[0]), SEGMENT
@@ -195,7 +199,8 @@ def decide(
         algorithm, segment = get(collective, row.row.algorithm), row.row.segment
         reason = row.reason
     else:
-        algorithm, segment = _cheapest(contract, p, largest, suits, known), SEGMENT
+        algorithm = _cheapest(contract, p, typical, suits, known)
+        segment = _usual(algorithm, p, family)
         reason = "least time by the cost formulas"
         if parameters is not None:
             reason += f" with what was measured here ({known.origin})"
@@ -216,6 +221,7 @@ def decide(
         predicted,
         known,
         _timing(own, algorithm.name, segment, nbytes),
+        family,
     )
 
 
@@ -237,9 +243,10 @@ def alternatives(
     """
     chosen, p, nbytes = decision.algorithm, decision.p, decision.nbytes
     suits = _suits(chosen.collective, p, ordered, vector)
-    segment = _override(decision.segment or SEGMENT)
-    others = [
-        Decision(
+
+    def alternative(row: Algorithm) -> Decision:
+        segment = _override(decision.segment or _usual(row, p, decision.family))
+        return Decision(
             row,
             segment,
             p,
@@ -247,11 +254,24 @@ def alternatives(
             f"an alternative to {chosen.name}",
             model.seconds(row, p, nbytes, decision.parameters, segment),
             decision.parameters,
+            family=decision.family,
         )
+
+    others = [
+        alternative(row)
         for row in _included(chosen.collective, suits)
         if row.name != chosen.name and row.same_bits >= chosen.same_bits
     ]
     return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
+
+
+def _usual(algorithm: Algorithm, p: int, family: str) -> int:
+    """Return the bytes of a segment where none was measured; 0 where segments overlap with nothing.
+
+    A message that is neither passed on nor folded is cut by MPI itself, if at all.
+    """
+    rounds, _, folded = algorithm.totals(p) or (inf, 0, 0)
+    return 0 if family != "shm" and rounds <= 1 and not folded else SEGMENT
 
 
 def _override(segment: int) -> int:
@@ -287,7 +307,7 @@ def _profile_row(
 def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
     """Return what the table says, or None if it has nothing on this collective."""
     section = {each.transport: each for each in measured().sections}.get(family)
-    found = None if section is None else section.row(contract.name, p, nbytes, within=float("inf"))
+    found = None if section is None else section.row(contract.name, p, nbytes, within=inf)
     if section is None or found is None:
         return None
     return _Found(found[1], found[0], _fastest(found[1], found[0], section, None), "the table")

@@ -274,6 +274,36 @@ def test_where_the_profile_cannot_be_used_the_next_decides():
     assert own("alltoall", 4, 0, vector=True).algorithm.name == "direct"
 
 
+@pytest.mark.parametrize(("limit", "name"), [(81919, "butterfly"), (81920, "tree")])
+def test_sizes_with_equally_many_bits_are_decided_as_one_near_the_least(limit, name):
+    tables = {"allreduce": {"4": [(limit, "tree", 0), (None, "butterfly", 0)]}}
+    for nbytes in (65536, 100_000, 131071):
+        decision = decide(
+            "allreduce", None, p=4, nbytes=nbytes, profile=section("shm", tables, date="2026-11-21")
+        )
+        assert decision.algorithm.name == name
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "cut"),
+    [
+        ("alltoall", "direct", False),
+        ("broadcast", "flat", False),
+        ("broadcast", "chain", True),  # passed on
+        ("allreduce", "all_to_all", True),  # folded
+    ],
+)
+def test_segments_of_messages_overlap_with_something(monkeypatch, collective, name, cut):
+    monkeypatch.setattr(select, "measured", table_of({}))
+    for family, wanted in (("mpich", select.SEGMENT if cut else 0), ("shm", select.SEGMENT)):
+        options = {"p": 4, "nbytes": 1 << 20, "family": family}
+        assert decide(collective, name, **options).segment == wanted
+        every = [decide(collective, None, **options)]
+        every += select.alternatives(every[0], 99)
+        (found,) = (each for each in every if each.algorithm.name == name)
+        assert found.segment == wanted
+
+
 def test_the_caller_comes_before_the_profile():
     decision = decide("allreduce", "tree", p=4, nbytes=8, family="mpich", profile=OWN)
     assert decision.reason == "asked for by the caller"

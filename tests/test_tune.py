@@ -99,6 +99,39 @@ def test_rows_end_between_two_sizes() -> None:
     assert limits == [(4 << 20) - 1, (64 << 20) - 1, None]
 
 
+def test_a_size_between_two_moves_their_boundary() -> None:
+    def step(nbytes: int, algorithm: str) -> Step:
+        entry = Entry(algorithm, 0)
+        point = Point("gather", nbytes, 1.0)
+        return Step(point, entry, entry, Result(nbytes, {entry: US}, {entry: 0.0}))
+
+    steps = [step(8, "flat"), step(2048, "tree"), step(128, "flat")]
+    assert [row.limit for row in tuning.rows(steps, 16)["gather"]] == [511, 8191]
+    steps = [step(8, "flat"), step(2048, "tree"), step(128, "tree")]
+    (low, high) = tuning.rows(steps, 16)["gather"]
+    assert low == Row(31, "flat", 0, ((8, US),))
+    assert high == Row(8191, "tree", 0, ((128, US), (2048, US)))
+
+
+def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
+    assert tuning.candidates("allgather", 2) == ["direct"]
+    assert tuning.plain("allgather", Entry("ring", 4096), 2) == Entry("direct", 4096)
+    assert tuning.candidates("gather", 3) == ["flat"]
+    assert tuning.candidates("gather", 4) == ["flat", "tree"]
+    assert tuning.plain("gather", Entry("tree", 0), 4) == Entry("tree", 0)
+    assert {"kary", "kary:2", "kary:8"} <= set(tuning.candidates("broadcast", 33))
+
+
+def test_short_laps_do_not_count_beside_long_ones() -> None:
+    clock = tuning._Clock.__new__(tuning._Clock)
+    clock.laps = {
+        "lucky": [tuning._Lap(1 * US, 1e-3), tuning._Lap(2 * US, 4e-3), tuning._Lap(5 * US, 8e-3)],
+        "once": [tuning._Lap(3 * US, 1e-3)],
+    }
+    assert clock.best("lucky") == (2 * US, 3 * US)
+    assert clock.best("once") == (3 * US, float("inf"))
+
+
 def test_the_bar(capsys: pytest.CaptureFixture[str]) -> None:
     bar = Bar(terminal=True)
     bar.show(0.5, "half")

@@ -84,7 +84,8 @@ def _report(section: Section, steps: list[tuning.Step], number: int, factor: int
         took = step.result.seconds[step.default]
         at = defaults.setdefault(step.point.collective, {})
         at[str(step.point.nbytes)] = str(step.default).removesuffix("/0"), took
-    return {"profile": known.text(), "defaults": defaults, "left": number - len(steps)}
+    measured = sum(step.point.weight > 0 for step in steps)
+    return {"profile": known.text(), "defaults": defaults, "left": number - measured}
 
 
 def _keep(file: str, report: dict[str, Any]) -> None:

@@ -3,21 +3,26 @@
 Of one size, all algorithms have a first lap of a few calls, and a second if that was slow; those
 that are near to the fastest bring their segments; then, lap by lap with twice as many calls, the
 slower half is dropped, until three are left, and all laps are run or the time of this size is up.
-The smallest time of the slowest rank counts; how far the next smallest is above it is its noise.
-What is hardly slower than the fastest, by 3 % and the noise of the two, which counts as 3 % of each
-at most, is as good. If what is chosen without a profile is as good, it stays; else the simplest of
-these is taken: the one of the size before, or the one with the fewest rounds; for long arrays that
-whose busiest rank has least to do.
+The smallest time of the slowest rank counts, of the long laps: in a short one ranks that share a
+core may be lucky in their order. How far the next smallest is above it is its noise. What is hardly
+slower than the fastest, by 3 % and the noise of the two, which counts as 3 % of each at most, is as
+good. If what is chosen without a profile is as good, it stays; else the simplest of these is taken:
+the one of the size before, or the one with the fewest rounds; for long arrays that whose busiest
+rank has least to do. Where two sizes that follow each other have different choices, these two race
+at a size between them.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
-from typing import NamedTuple
+from itertools import groupby, pairwise
+from math import isqrt
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +36,7 @@ from collectives.profile import Row
 __all__ = ["Point", "Result", "Step", "course", "points", "race", "rows", "simplest"]
 
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
+ALIKE = 8  # ranks up to which several algorithms may have the same plans
 PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
 SIMPLER = 0.03  # keep the simpler choice unless it takes so much longer, beside the noise
 NOISIEST = 0.03  # of the time: noise that counts
@@ -38,11 +44,14 @@ LEAST = 0.05  # of a barrier's time: what is left of a call when that of the bar
 LONG = 128 << 10  # bytes from which on moving them takes longer than waiting for others
 NEAR = 1.5  # in the first lap: what takes longer than this times the fastest is dropped
 LAP = 4e-4  # seconds of the first lap; each has twice the time of the one before
-LAPS = 9
+CROWDED = 4e-3  # the same where ranks share cores, and take turns of about so long
+LONGEST = 0.1  # seconds of a lap, at most
+COUNTED = 4  # a lap counts unless another lasted more than so many times as long
 FINALISTS = 3
-MOST = 2000  # calls of a lap
+MOST = 20_000  # calls of a lap
 FEWEST = 5  # of them, where a call is brief: one alone lasts as long as ranks begin it apart
 BRIEF = 2e-3  # seconds
+BETWEEN = 0.3  # of a point's time, for one between it and the one before
 UNMEASURED = 8 << 20  # bytes: if so many were measured, the last row is for all beyond
 
 
@@ -55,7 +64,7 @@ class Point(NamedTuple):
     nbytes : int
         Of the whole array; 0 where nothing is moved.
     weight : float
-        Its part of the time that there is.
+        Its part of the time that there is; 0 of one that is put between two others.
     """
 
     collective: str
@@ -70,7 +79,7 @@ class Result(NamedTuple):
     ----------
     nbytes : int
     seconds : dict of Entry to float
-        Of one call.
+        Of one call, of those that were in the last lap.
     noise : dict of Entry to float
         Seconds between the fastest lap and the next.
     """
@@ -114,6 +123,8 @@ class Step(NamedTuple):
 def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
     """Yield what is the fastest at one point after the other, until the time is up. Collective.
 
+    Where two sizes that follow each other have different choices, these two race between them.
+
     Parameters
     ----------
     bench : Bench
@@ -122,20 +133,43 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
     limit : float
         Seconds for all of them; they have parts by their weights.
     """
-    comm = bench.comm
     end = time.monotonic() + limit
-    before: tuple[str, Entry | None] = ("", None)
-    for number, point in enumerate(todo):
+    ahead = (1 + BETWEEN) * sum(point.weight for point in todo)
+
+    def share(weight: float) -> float:
         left: float = bench.mpi.bcast(end - time.monotonic())
-        if left <= 0:
-            return
-        share = left * point.weight / sum(each.weight for each in todo[number:])
-        default = default_entry(comm.transport, comm.size, point)
-        result = race(bench, point, share, [default])
-        simpler = before[1] if before[0] == point.collective else None
-        chosen = simplest(point.collective, comm.size, result, simpler, default)
-        before = point.collective, chosen
-        yield Step(point, chosen, default, result)
+        return left * weight / ahead
+
+    for _, points in groupby(todo, key=attrgetter("collective")):
+        steps: list[Step] = []
+        for point in points:
+            part = share(point.weight)
+            if part <= 0:
+                return
+            before = steps[-1].chosen if steps else None
+            steps.append(_step(bench, point, part, before))
+            ahead -= point.weight
+            yield steps[-1]
+        for low, high in pairwise(steps):
+            if low.chosen != high.chosen:
+                part = share(BETWEEN * high.point.weight)
+                if part <= 0:
+                    return
+                nbytes = 4 * isqrt(low.point.nbytes // 4 * high.point.nbytes // 4)
+                middle = high.point._replace(nbytes=nbytes, weight=0.0)
+                if low.point.nbytes < nbytes < high.point.nbytes:
+                    yield _step(bench, middle, part, low.chosen, high.chosen)
+        ahead -= BETWEEN * sum(step.point.weight for step in steps)
+
+
+def _step(bench: Bench, point: Point, limit: float, *known: Entry | None) -> Step:
+    """Race at a point: everybody, or if two are `known`, these and what is chosen by default."""
+    p = bench.comm.size
+    default = default_entry(bench.comm.transport, p, point)
+    keep = [default, *filter(None, known)] if len(known) == 2 else [default]
+    result = race(bench, point, limit, keep, others=len(known) < 2)
+    chosen = simplest(point.collective, p, result, known[0], default)
+    return Step(point, chosen, default, result)
 
 
 def default_entry(family: str, p: int, point: Point) -> Entry:
@@ -151,7 +185,7 @@ def default_entry(family: str, p: int, point: Point) -> Entry:
     decision = select.decide(point.collective, None, p=p, nbytes=point.nbytes, family=family)
     # A segment that is as long as the array is none.
     segment = decision.segment if decision.segment < point.nbytes else 0
-    return Entry(decision.algorithm.name, segment)
+    return plain(point.collective, Entry(decision.algorithm.name, segment), p)
 
 
 def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
@@ -162,37 +196,70 @@ def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
     steps : sequence of Step
         Of one number of ranks.
     factor : int
-        Between sizes: the boundary of two of them is their geometric mean.
+        Between sizes. The boundary of two is their geometric mean, and beyond the last it is as
+        if another followed.
     """
     found: dict[str, list[Row]] = {}
-    for step in steps:
-        listed = found.setdefault(step.point.collective, [])
-        nbytes = step.point.nbytes
-        limit = int(nbytes * factor**0.5) - 1 if 0 < nbytes < UNMEASURED else None
-        times: tuple[tuple[int, float], ...] = ((nbytes, step.result.seconds[step.chosen]),)
-        name, segment = step.chosen.algorithm or "", step.chosen.segment or 0
-        if listed and (listed[-1].algorithm, listed[-1].segment) == (name, segment):
-            times = (*listed.pop().times, *times)
-        elif listed and listed[-1].limit is None:
-            last = listed.pop()
-            listed.append(last._replace(limit=int(last.times[-1][0] * factor**0.5) - 1))
-        listed.append(Row(limit, name, segment, times))
+    for name in dict.fromkeys(step.point.collective for step in steps):
+        own = [step for step in steps if step.point.collective == name]
+        own.sort(key=lambda step: step.point.nbytes)
+        sizes = [step.point.nbytes for step in own]
+        limits: list[int | None] = [isqrt(low * high) - 1 for low, high in pairwise(sizes)]
+        known = 0 < sizes[-1] < UNMEASURED
+        limits.append(int(sizes[-1] * factor**0.5) - 1 if known else None)
+        listed = found.setdefault(name, [])
+        for step, nbytes, limit in zip(own, sizes, limits, strict=True):
+            times: tuple[tuple[int, float], ...] = ((nbytes, step.result.seconds[step.chosen]),)
+            name_of, segment = step.chosen.algorithm or "", step.chosen.segment or 0
+            if listed and (listed[-1].algorithm, listed[-1].segment) == (name_of, segment):
+                times = (*listed.pop().times, *times)
+            listed.append(Row(limit, name_of, segment, times))
     return {name: tuple(listed) for name, listed in found.items()}
 
 
 def candidates(name: str, p: int) -> list[str]:
-    """Return the names of all algorithms that can run, with other values of their parameters."""
-    able, _ = arguments.chosen("all", name, p)
-    found = []
+    """Return the names of all algorithms that can run, with other values of their parameters.
+
+    Of those that are the same on so many ranks (`plain`), there is one.
+    """
+    return list(dict.fromkeys(_plain(name, p).values()))
+
+
+def plain(collective: str, entry: Entry, p: int) -> Entry:
+    """Return the same, by the name of the first algorithm with the same plans on `p` ranks. Local.
+
+    Two ranks have one way to exchange what they have, which is a butterfly as well as a ring.
+    """
+    name = entry.algorithm or ""
+    return entry._replace(algorithm=_plain(collective, p).get(name, name))
+
+
+@cache
+def _plain(collective: str, p: int) -> dict[str, str]:
+    able, _ = arguments.chosen("all", collective, p)
+    names = []
     for each in filter(None, able):
-        found.append(each)
-        if algorithms.get(name, each).parameters:
-            found += [f"{each}:{value}" for value in PARAMETERS if value < p - 1]
+        names.append(each)
+        if algorithms.get(collective, each).parameters:
+            names += [f"{each}:{value}" for value in PARAMETERS if value < p - 1]
+    if p > ALIKE:
+        return {name: name for name in names}
+    first: dict[Any, str] = {}
+    found = {}
+    for name in names:
+        algorithm = algorithms.get(collective, name)
+        plans = [schedule.compile(algorithm, p, rank) for rank in range(p)]
+        key = tuple((plan.cut, repr(plan.rounds)) for plan in plans)
+        found[name] = first.setdefault(key, name)
     return found
 
 
 def race(
-    bench: Bench, point: Point, limit: float, keep: Sequence[Entry] = (), laps: int = LAPS
+    bench: Bench,
+    point: Point,
+    limit: float,
+    keep: Sequence[Entry] = (),
+    others: bool = True,
 ) -> Result:
     """Measure a point within about `limit` seconds. Collective.
 
@@ -204,8 +271,8 @@ def race(
         Seconds; each candidate that can still be tried has one lap at least.
     keep : sequence of Entry, optional
         Those that are measured in every lap, whatever they take.
-    laps : int
-        At most.
+    others : bool
+        Whether all others that can run take part.
     """
     p = bench.comm.size
     operation = OPERATIONS[point.collective]
@@ -221,36 +288,42 @@ def race(
     contest = Contest(bench, settings, operation.elements(point.nbytes // 4, p))
     clock = _Clock(contest, limit)
     if operation.runs_ahead:
-        clock.lap(BARRIER, LAP)
-    for entry in dict.fromkeys([*keep, *whole]):
+        clock.lap(BARRIER)
+    for entry in dict.fromkeys([*keep, *(whole if others else ())]):
         if clock.is_up() and entry not in keep:
             break
         clock.enter(entry)
     for entry in list(clock.near(NEAR)):
-        for segment in SEGMENTS if operation.moves else ():
+        for segment in SEGMENTS if operation.moves and others else ():
             if 2 * segment <= point.nbytes and not clock.is_up():
                 clock.enter(Entry(entry.algorithm, segment))
-    live = list(clock.near(NEAR))
-    for number in range(1, laps):
-        if clock.is_up():
-            break
-        for label in [BARRIER] * operation.runs_ahead:
-            clock.lap(label, LAP * 2**number)
+    last = live = list(clock.near(NEAR))
+    while 2 * clock.length <= LONGEST and not clock.is_up():
+        clock.length *= 2
+        if operation.runs_ahead:
+            clock.lap(BARRIER)
         for entry in dict.fromkeys([*live, *keep]):
-            clock.lap(str(entry), LAP * 2**number)
-        live = sorted(live, key=lambda each: min(clock.times[str(each)]))
-        live = live[: max(FINALISTS, (len(live) + 1) // 2)]
-    return clock.result(point.nbytes)
+            clock.lap(str(entry))
+        last = live
+        live = sorted(live, key=clock.time)[: max(FINALISTS, (len(live) + 1) // 2)]
+    return clock.result(point.nbytes, dict.fromkeys([*last, *keep]))
+
+
+class _Lap(NamedTuple):
+    seconds: float  # of one call
+    lasted: float
 
 
 class _Clock:
     """The laps of one point."""
 
     def __init__(self, contest: Contest, limit: float) -> None:
+        comm = contest.comm
         self.contest, self.limit = contest, limit
+        self.length = CROWDED if comm.local_size > comm._cores else LAP
         self.start = time.monotonic()
         self.elapsed = 0.0  # seconds on rank 0 when it was last asked
-        self.times: dict[str, list[float]] = {}
+        self.laps: dict[str, list[_Lap]] = {}
 
     def is_up(self) -> bool:
         """Say whether the time is over, the same on all ranks."""
@@ -258,24 +331,23 @@ class _Clock:
 
     def enter(self, entry: Entry) -> None:
         """Let an entry take part, with its first lap. Collective."""
-        if str(entry) in self.times:
+        if str(entry) in self.laps:
             return
         self.contest.enter(entry)
         with segmented(entry.segment):  # its communicator decides now
             self.contest.block(str(entry), len(self.contest.calls[str(entry)]))
-        self.lap(str(entry), LAP)
+        self.lap(str(entry))
         if entry not in self.near(NEAR) and not self.is_up():
-            self.lap(str(entry), LAP)  # nothing should be left out because of one disturbance
+            self.lap(str(entry))  # nothing should be left out because of one disturbance
 
-    def lap(self, label: str, seconds: float) -> None:
-        """Time as many calls as take about so many seconds. Collective."""
-        before = self.times.get(label)
-        if before is None:
-            before = [self._agreed(label, 1)]
-        fewest = FEWEST if min(before) < BRIEF else 1
-        number = max(fewest, min(MOST, round(seconds / max(min(before), 1e-9))))
-        took = self._agreed(label, number) if number > 1 or label in self.times else before[0]
-        self.times.setdefault(label, []).append(took)
+    def lap(self, label: str) -> None:
+        """Time as many calls as take about as long as a lap. Collective."""
+        known = label in self.laps
+        guess = self.best(label)[0] if known else self._agreed(label, 1)
+        number = min(MOST, round(self.length / max(guess, 1e-9)))
+        number = max(number, FEWEST if guess < BRIEF else 1)
+        took = self._agreed(label, number) if known or number > 1 else guess
+        self.laps.setdefault(label, []).append(_Lap(took, number * took))
 
     def _agreed(self, label: str, number: int) -> float:
         """Return the seconds of a call on the slowest rank."""
@@ -285,29 +357,34 @@ class _Clock:
         slowest: float = max(seconds for seconds, _ in everybody)
         return slowest
 
+    def best(self, label: str) -> tuple[float, float]:
+        """Return the least seconds of a call, and how far the next are above them."""
+        laps = self.laps[label]
+        longest = max(lap.lasted for lap in laps)
+        counted = sorted(lap.seconds for lap in laps if COUNTED * lap.lasted >= longest)
+        return counted[0], (counted[1] if len(counted) > 1 else math.inf) - counted[0]
+
+    def time(self, entry: Entry) -> float:
+        """Return the least seconds of a call."""
+        return self.best(str(entry))[0]
+
     def near(self, factor: float) -> Iterator[Entry]:
         """Yield the entries that are within a factor of the fastest, the fastest first."""
-        seconds = self.result(0).seconds
+        seconds = self.result(0, self.contest.entries.values()).seconds
         limit = factor * min(seconds.values())
         yield from sorted(
             (each for each in seconds if seconds[each] <= limit), key=seconds.__getitem__
         )
 
-    def result(self, nbytes: int) -> Result:
-        """Return all times, without those of barriers."""
-        barriers = self.times.get(BARRIER, [0.0])
-        barrier, wavers = min(barriers), _noise(barriers)
+    def result(self, nbytes: int, entries: Iterable[Entry]) -> Result:
+        """Return the times of some entries, without those of barriers."""
+        barrier, wavers = self.best(BARRIER) if BARRIER in self.laps else (0.0, 0.0)
         seconds, noise = {}, {}
-        for label, entry in self.contest.entries.items():
-            took = min(self.times[label])
+        for entry in entries:
+            took, own = self.best(str(entry))
             seconds[entry] = max(took - barrier, LEAST * barrier, 1e-9)
-            noise[entry] = _noise(self.times[label]) + wavers
+            noise[entry] = own + wavers
         return Result(nbytes, seconds, noise)
-
-
-def _noise(laps: list[float]) -> float:
-    fastest, second = sorted([*laps, math.inf])[:2]
-    return second - fastest
 
 
 def simplest(
