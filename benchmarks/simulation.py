@@ -22,9 +22,7 @@ from collectives.words import size_text
 
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 SHOWN = 64 << 10  # bytes for which tables of rates are shown
-FASTEST = (
-    1e-12  # seconds per byte of a copy or fold, which a disturbed measurement may have below 0
-)
+FASTEST = 1e-12  # seconds per byte, where a disturbed measurement has none
 LEAST = 0.1  # of what passing a block takes, that publishing or reading it takes at least
 
 Facts = dict[str, Any]

@@ -234,8 +234,8 @@ def alternatives(
     Parameters
     ----------
     decision : Decision
-        The choice; the others have its segment, or the usual one, and promise equal bits on all
-        ranks if it does.
+        The choice; the others have its segment, or the usual one, if they have any, and promise
+        equal bits on all ranks if it does.
     most : int
         How many.
     ordered, vector : bool
@@ -245,7 +245,8 @@ def alternatives(
     suits = _suits(chosen.collective, p, ordered, vector)
 
     def alternative(row: Algorithm) -> Decision:
-        segment = _override(decision.segment or _usual(row, p, decision.family))
+        usual = _usual(row, p, decision.family)
+        segment = _override(usual and (decision.segment or usual))
         return Decision(
             row,
             segment,

@@ -137,7 +137,9 @@ class Network(Topology, ABC):
         """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
 
     def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
-        """Return the seconds that messages are on their way while their ports are free. Local."""
+        """Return the seconds from when the last byte has left each `source` to when it is in its
+        `target`. Local.
+        """
         return self._delay
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:

@@ -162,13 +162,17 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
         ahead -= BETWEEN * sum(step.point.weight for step in steps)
 
 
-def _step(bench: Bench, point: Point, limit: float, *known: Entry | None) -> Step:
-    """Race at a point: everybody, or if two are `known`, these and what is chosen by default."""
+def _step(
+    bench: Bench, point: Point, limit: float, before: Entry | None, rival: Entry | None = None
+) -> Step:
+    """Race at a point: all that can run; with a `rival` to what was chosen before, these two and
+    what is chosen without a profile.
+    """
     p = bench.comm.size
     default = default_entry(bench.comm.transport, p, point)
-    keep = [default, *filter(None, known)] if len(known) == 2 else [default]
-    result = race(bench, point, limit, keep, others=len(known) < 2)
-    chosen = simplest(point.collective, p, result, known[0], default)
+    keep = [default] if rival is None else [each for each in (default, before, rival) if each]
+    result = race(bench, point, limit, keep, others=rival is None)
+    chosen = simplest(point.collective, p, result, before, default)
     return Step(point, chosen, default, result)
 
 
