@@ -524,7 +524,20 @@ class Communicator(GroupedCalls, ObjectCalls):
             Printed, it tells the algorithm, the reason, rounds, bytes per rank, the time that the
             cost formulas predict, and the time that was measured, if the profile has one. What was
             settled by ``COLLECTIVES_TUNE=online`` is that of root 0 and commutative operations.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such collective or algorithm, or `nbytes` is no number of bytes.
         """
+        try:
+            nbytes = index(nbytes)
+        except TypeError:
+            raise ArgumentError(
+                f"nbytes is a {type(nbytes).__name__}, and must be a number of bytes: x.nbytes"
+            ) from None
+        if nbytes < 0:
+            raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
         if algorithm is None and self._settled:
             settled = self._settled.get((collective, nbytes.bit_length(), 0, False))
             if settled is not None:

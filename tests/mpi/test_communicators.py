@@ -132,6 +132,11 @@ def test_explain(world):
     assert decision.reason == "asked for by the caller"
     with pytest.raises(ArgumentError, match="has no algorithm 'x'"):
         comm.explain("allreduce", algorithm="x")
+    assert comm.explain("allreduce", np.int64(800)).nbytes == 800
+    with pytest.raises(ArgumentError, match="nbytes is a ndarray, and must be a number of bytes"):
+        comm.explain("allreduce", np.ones(2))
+    with pytest.raises(ArgumentError, match="nbytes is -1, and cannot be below 0"):
+        comm.explain("allreduce", -1)
 
 
 def test_a_users_algorithm(world):
