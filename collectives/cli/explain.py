@@ -63,6 +63,8 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
     ArgumentError
         If there is none.
     """
+    if text.endswith(".py"):
+        raise ArgumentError(f"{text} is a file: name an algorithm, and --load {text}")
     collective, slash, name = text.rpartition("/")
     if slash:
         return collective, get(collective, name).name, []
