@@ -506,7 +506,7 @@ class _Run:
         folded = self.folding <= limit
         come = self.delayed <= limit
         ended = self.end[sources], self.delayed[come], self.folding[folded]
-        self.now = max(times.max(initial=0.0) for times in ended)
+        self.now = max(float(times.max()) for times in ended if len(times))
         touched: list[Numbers] = []
         by: list[Numbers] = []
         if folded.any():
@@ -529,9 +529,12 @@ class _Run:
                 self.settle()
                 self.flowing[sources] = False
         if come.any():
-            found = self.delayed_of[:, come]
+            number, takers = self.delayed_of[:, come]
             self.delayed, self.delayed_of = self.delayed[~come], self.delayed_of[:, ~come]
-            self.arrive(found[0], found[1], touched, by)
+            # Of several that come to one rank at once, one is folded after the other.
+            together = not _collide(self.rank[takers], self.p)
+            for some in [slice(None)] if together else np.arange(len(number))[:, None]:
+                self.arrive(number[some], takers[some], touched, by)
         if len(sources):
             self.leave(sources, touched, by)
         if not touched:
@@ -558,13 +561,13 @@ class _Run:
         """Free the ports of messages whose last byte has left."""
         number, heads, target = self.message[sources], self.cursor[sources], self.target[sources]
         takers = heads - sources + target
-        instance = number * self.segments + self.segment[heads]
         self.end[sources] = np.inf
         self.out_busy[sources] = False
         self.in_busy[target] = False
-        delay = np.broadcast_to(self.topology.delay(sources, target), sources.shape)
-        away = delay > 0
-        if away.any():
+        delay = self.topology.delay(sources, target)
+        if np.any(delay):
+            delay = np.broadcast_to(delay, sources.shape)
+            away = delay > 0
             self.delayed = np.concatenate([self.delayed, self.now + delay[away]])
             found = np.stack([number[away], takers[away]])
             self.delayed_of = np.concatenate([self.delayed_of, found], axis=1)
@@ -573,6 +576,7 @@ class _Run:
             self.arrive(number, takers, touched, by)
         touched.append(heads)
         if self.record:
+            instance = number * self.segments + self.segment[heads]
             self.out_free[sources] = self.in_free[target] = self.now
             self.out_by[sources] = self.in_by[target] = instance
             by.append(instance)
@@ -583,10 +587,6 @@ class _Run:
         """Fold messages that are in, where they are to be folded."""
         target = self.rank[takers]
         fold = self.messages.fold[number]
-        if len(number) > 1 and _collide(target[fold], self.p):
-            for k in range(len(number)):
-                self.arrive(number[k : k + 1], takers[k : k + 1], touched, by)
-            return
         later = np.zeros(len(number), bool)
         if fold.any():
             nbytes = self.bytes_of(number, takers)
