@@ -21,15 +21,13 @@ import statistics
 import sys
 from pathlib import Path
 
-import numpy as np
 from clocks import environment
 from mpi4py import MPI
 
 import collectives as cc
 from collectives import binding, model, profile, select
 from collectives.cli import arguments, measure, report, tuning
-from collectives.cli.contest import BARRIER, Contest, Entry, Settings, segmented
-from collectives.cli.operations import OPERATIONS
+from collectives.cli.contest import BARRIER, Entry
 from collectives.spec import COLLECTIVES
 from collectives.words import size_text
 
@@ -117,16 +115,12 @@ def again(
     bench: measure.Bench, point: tuning.Point, guesses: dict[Entry, float]
 ) -> dict[Entry, list[float]]:
     """Return the seconds of a call in each of some turns, on the slowest rank. Collective."""
-    operation = OPERATIONS[point.collective]
-    settings = Settings(point.collective, (), np.dtype(np.float32), peer=False, verify=False)
-    contest = Contest(bench, settings, operation.elements(point.nbytes // 4, bench.comm.size))
+    contest = tuning.contest_at(bench, point)
     labels = [str(entry) for entry in guesses]
     iterations = {str(entry): round(TURN / seconds) for entry, seconds in guesses.items()}
     for entry in guesses:
-        contest.enter(entry)
-        with segmented(entry.segment):
-            contest.block(str(entry), len(contest.calls[str(entry)]))
-    if operation.runs_ahead:
+        tuning.started(contest, entry)
+    if BARRIER in contest.calls:
         # A call that ends with a barrier takes longer than the call.
         iterations[BARRIER] = round(TURN / contest.agreed(contest.block(BARRIER, 100)))
         iterations.update((label, min(iterations.values())) for label in labels)
@@ -138,8 +132,7 @@ def again(
             times[label].append(contest.agreed(contest.block(label, number)))
     barrier = statistics.median(times.get(BARRIER, [0.0]))
     return {
-        entry: [max(each - barrier, tuning.LEAST * barrier, 1e-9) for each in times[str(entry)]]
-        for entry in guesses
+        entry: [tuning.without(barrier, each) for each in times[str(entry)]] for entry in guesses
     }
 
 

@@ -17,9 +17,8 @@ of one rank, copies and folds, and pairs of ranks that pass a block back and for
 All ranks begin a call at one time on the clock, which they have agreed on before; it has taken as
 long as the last of them says. With more ranks than cores they cannot do so, and hosts have clocks
 of their own: there calls follow each other, with a barrier behind each where ranks could run ahead,
-whose time is taken off. What counts
-is the time below which a tenth of the tries lie. What other processes disturb, as the kernel says
-who had the cores, is tried again.
+whose time is taken off. What counts is the time below which a tenth of the tries lie. What other
+processes disturb, as the kernel says who had the cores, is tried again.
 """
 
 from __future__ import annotations
@@ -72,10 +71,11 @@ def passing(name: str, pairs: int) -> None:
         other, mine, theirs = r ^ 1, r, r ^ 1
         first = r & ~1
         for turn in range(k if other < p and r < 2 * pairs else 0):
+            sender = first if name == "bursts" else first + turn % 2
             if name == "swaps":
                 yield Exchange(send=(other, mine), recv=(other, theirs))
                 mine, theirs = theirs, mine
-            elif r == first if name == "bursts" else (r + turn) % 2 == 0:
+            elif r == sender:
                 yield Exchange(send=(other, first))
             else:
                 yield Exchange(recv=(other, first))

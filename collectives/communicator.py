@@ -59,7 +59,7 @@ PROVEN_SIZE = 128
 # core for each: Open MPI 1.8 us with 5 polls, 1.6 with 20 and with 4000, MPICH 1.1 with any. On 8
 # ranks and 2 cores: MPICH 48 us with 5 polls, 69 with 20, 306 with 400; Open MPI 38, 36, 35. On 4
 # network namespaces and 2 cores MPICH takes 76 us with 5 polls, 82 with 20, 2069 with 4000
-# (COLLECTIVES_SHM=0 mpiexec -n 8 python benchmarks/measure_patience.py; EPYC, 2026-11-21).
+# (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-21).
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 

@@ -262,8 +262,10 @@ class Hosts(Network):
         near = source // self.ranks == target // self.ranks
         return np.where(near, self._inside[1](nbytes), self._between[1](nbytes))
 
-    def delay(self, source: Ranks, target: Ranks) -> Numbers:
+    def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
         """Return the delay from `source` to `target`, which is 0 inside a host. Local."""
+        if not self._delay:
+            return 0.0
         return np.where(source // self.ranks == target // self.ranks, 0.0, self._delay)
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:

@@ -33,7 +33,20 @@ from collectives.cli.measure import Bench
 from collectives.cli.operations import OPERATIONS
 from collectives.profile import Row
 
-__all__ = ["Point", "Result", "Step", "course", "points", "race", "rows", "simplest"]
+__all__ = [
+    "Point",
+    "Result",
+    "Step",
+    "contest_at",
+    "course",
+    "plain",
+    "points",
+    "race",
+    "rows",
+    "simplest",
+    "started",
+    "without",
+]
 
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
 ALIKE = 8  # ranks up to which several algorithms may have the same plans
@@ -258,6 +271,37 @@ def _plain(collective: str, p: int) -> dict[str, str]:
     return found
 
 
+def contest_at(bench: Bench, point: Point) -> Contest:
+    """Return a contest of one point that nobody has entered yet. Collective.
+
+    Parameters
+    ----------
+    bench : Bench
+    point : Point
+    """
+    settings = Settings(point.collective, (), np.dtype(np.float32), peer=False, verify=False)
+    count = OPERATIONS[point.collective].elements(point.nbytes // 4, bench.comm.size)
+    return Contest(bench, settings, count)
+
+
+def started(contest: Contest, entry: Entry) -> None:
+    """Let an entry take part, and make its first calls. Collective.
+
+    Parameters
+    ----------
+    contest : Contest
+    entry : Entry
+    """
+    contest.enter(entry)
+    with segmented(entry.segment):  # its communicator decides now
+        contest.block(str(entry), len(contest.calls[str(entry)]))
+
+
+def without(barrier: float, seconds: float) -> float:
+    """Return what a call takes without the `barrier` that is in its `seconds`. Local."""
+    return max(seconds - barrier, LEAST * barrier, 1e-9)
+
+
 def race(
     bench: Bench,
     point: Point,
@@ -288,9 +332,7 @@ def race(
         ),
     )
     whole = [Entry(each, 0) for each in names]
-    settings = Settings(point.collective, (), np.dtype(np.float32), peer=False, verify=False)
-    contest = Contest(bench, settings, operation.elements(point.nbytes // 4, p))
-    clock = _Clock(contest, limit)
+    clock = _Clock(contest_at(bench, point), limit)
     if operation.runs_ahead:
         clock.lap(BARRIER)
     for entry in dict.fromkeys([*keep, *(whole if others else ())]):
@@ -337,9 +379,7 @@ class _Clock:
         """Let an entry take part, with its first lap. Collective."""
         if str(entry) in self.laps:
             return
-        self.contest.enter(entry)
-        with segmented(entry.segment):  # its communicator decides now
-            self.contest.block(str(entry), len(self.contest.calls[str(entry)]))
+        started(self.contest, entry)
         self.lap(str(entry))
         if entry not in self.near(NEAR) and not self.is_up():
             self.lap(str(entry))  # nothing should be left out because of one disturbance
@@ -386,7 +426,7 @@ class _Clock:
         seconds, noise = {}, {}
         for entry in entries:
             took, own = self.best(str(entry))
-            seconds[entry] = max(took - barrier, LEAST * barrier, 1e-9)
+            seconds[entry] = without(barrier, took)
             noise[entry] = own + wavers
         return Result(nbytes, seconds, noise)
 
