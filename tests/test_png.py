@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -85,10 +86,34 @@ def test_a_missing_renderer_is_named_with_its_extra(monkeypatch):
     assert 'pip install "collectives-mpi[png]"' in str(caught.value)
 
 
-def test_a_missing_font_is_an_error_and_no_picture_without_text(monkeypatch):
-    pytest.importorskip("resvg_py")
+@pytest.fixture
+def fonts(monkeypatch):
+    """Return a function that leaves the renderer two families, the second as its serif font."""
+    render = pytest.importorskip("resvg_py").svg_to_bytes
+    folder = Path(pytest.importorskip("matplotlib").get_data_path()) / "fonts" / "ttf"
+    files = [str(folder / each) for each in ("STIXGeneral.ttf", "DejaVuSerif.ttf")]
+
+    def draw(*, skip_system_fonts=False, serif_family="DejaVu Serif", **options):
+        return render(
+            skip_system_fonts=True,
+            font_files=None if skip_system_fonts else files,
+            serif_family=serif_family,
+            **options,
+        )
+
+    monkeypatch.setattr(raster, "renderer", lambda: draw)
+    return draw
+
+
+def test_a_font_that_is_there_is_written_with_and_not_its_substitute(fonts, monkeypatch):
+    monkeypatch.setattr(raster, "FONTS", ("No Such Font", "STIXGeneral"))
+    svg = space_time(RING)
+    assert png(svg) == fonts(svg_string=svg, zoom=2.0, sans_serif_family="STIXGeneral")
+    assert png(svg) != fonts(svg_string=svg, zoom=2.0, sans_serif_family="No Such Font")
+
+
+def test_a_missing_font_is_an_error_and_no_picture_without_text(fonts, monkeypatch):
     monkeypatch.setattr(raster, "FONTS", ("No Such Font", "Nor This"))
-    raster._font.cache_clear()
     with pytest.raises(ArgumentError, match="there is none of No Such Font, Nor This"):
         png(space_time(RING))
 

@@ -1,7 +1,8 @@
 """Pictures as dots: PNG, through the renderer resvg, which is an optional dependency.
 
-resvg is one small wheel without further requirements, but it brings no fonts, and text that it has
-no font for it leaves out without a word. So a letter is drawn first, in each of the usual fonts.
+resvg is one small wheel without further requirements, but it brings no fonts: text that it has no
+font for it writes in its serif font, or leaves out, without a word. So a letter is drawn first, in
+each of the usual fonts, with no other to take its place.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _font(render: Callable[..., bytes]) -> str:
     """Return the first of the usual fonts that this machine has."""
     blank = render(svg_string=LETTER.format(FONTS[0]), skip_system_fonts=True)
     for font in FONTS:
-        if render(svg_string=LETTER.format(font)) != blank:
+        if render(svg_string=LETTER.format(font), serif_family=font) != blank:
             return font
     raise ArgumentError(
         f"a PNG needs a font to write with, and there is none of {', '.join(FONTS)}; "
