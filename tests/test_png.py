@@ -87,34 +87,44 @@ def test_a_missing_renderer_is_named_with_its_extra(monkeypatch):
 
 
 @pytest.fixture
-def fonts(monkeypatch):
-    """Return a function that leaves the renderer two families, the second as its serif font."""
+def machine(monkeypatch):
+    """Return a function that says which fonts the machine has, of Matplotlib's."""
     render = pytest.importorskip("resvg_py").svg_to_bytes
     folder = Path(pytest.importorskip("matplotlib").get_data_path()) / "fonts" / "ttf"
-    files = [str(folder / each) for each in ("STIXGeneral.ttf", "DejaVuSerif.ttf")]
 
-    def draw(*, skip_system_fonts=False, serif_family="DejaVu Serif", **options):
-        return render(
-            skip_system_fonts=True,
-            font_files=None if skip_system_fonts else files,
-            serif_family=serif_family,
-            **options,
-        )
+    def has(*names):
+        def draw(*, skip_system_fonts=False, font_files=(), serif_family="DejaVu Serif", **options):
+            files = [] if skip_system_fonts else [str(folder / f"{each}.ttf") for each in names]
+            options |= {"font_files": [*files, *font_files], "serif_family": serif_family}
+            return render(skip_system_fonts=True, **options)
 
-    monkeypatch.setattr(raster, "renderer", lambda: draw)
-    return draw
+        monkeypatch.setattr(raster, "renderer", lambda: draw)
+        return draw
+
+    return has
 
 
-def test_a_font_that_is_there_is_written_with_and_not_its_substitute(fonts, monkeypatch):
+def test_a_font_that_is_there_is_written_with_and_not_its_substitute(machine, monkeypatch):
     monkeypatch.setattr(raster, "FONTS", ("No Such Font", "STIXGeneral"))
+    draw = machine("STIXGeneral", "DejaVuSerif")
     svg = space_time(RING)
-    assert png(svg) == fonts(svg_string=svg, zoom=2.0, sans_serif_family="STIXGeneral")
-    assert png(svg) != fonts(svg_string=svg, zoom=2.0, sans_serif_family="No Such Font")
+    assert png(svg) == draw(svg_string=svg, zoom=2.0, sans_serif_family="STIXGeneral")
+    assert png(svg) != draw(svg_string=svg, zoom=2.0, sans_serif_family="No Such Font")
 
 
-def test_a_missing_font_is_an_error_and_no_picture_without_text(fonts, monkeypatch):
-    monkeypatch.setattr(raster, "FONTS", ("No Such Font", "Nor This"))
-    with pytest.raises(ArgumentError, match="there is none of No Such Font, Nor This"):
+def test_without_fonts_matplotlib_has_one(machine):
+    svg = space_time(RING)
+    machine("DejaVuSans")
+    usual = png(svg)
+    for fonts in (), ("DejaVuSerif",):
+        machine(*fonts)
+        assert png(svg) == usual
+
+
+def test_a_missing_font_is_an_error_and_no_picture_without_text(machine, monkeypatch):
+    monkeypatch.setattr(raster, "find_spec", lambda name: None)
+    machine("DejaVuSerif")
+    with pytest.raises(ArgumentError, match=r"none of Helvetica, .*, FreeSans; .* and Matplotlib"):
         png(space_time(RING))
 
 

@@ -2,12 +2,15 @@
 
 resvg is one small wheel without further requirements, but it brings no fonts: text that it has no
 font for it writes in its serif font, or leaves out, without a word. So a letter is drawn first, in
-each of the usual fonts, with no other to take its place.
+each of the usual fonts, with no other to take its place. A machine without a screen has often none
+of them; there Matplotlib's serves, if it is installed.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectives.errors import ArgumentError
@@ -74,21 +77,31 @@ def png(svg: str, *, scale: float = 2.0) -> bytes:
     if not scale > 0:
         raise ArgumentError(f"scale is {scale!r}, and must be above 0")
     render = renderer()
-    font = _font(render)
+    font, files = _font(render)
     try:
-        return render(svg_string=svg, zoom=scale, sans_serif_family=font)
+        return render(svg_string=svg, zoom=scale, sans_serif_family=font, font_files=files)
     except ValueError as error:
         raise ArgumentError(f"this picture cannot be drawn as a PNG: {error}") from error
 
 
 @cache
-def _font(render: Callable[..., bytes]) -> str:
-    """Return the first of the usual fonts that this machine has."""
+def _font(render: Callable[..., bytes]) -> tuple[str, list[str]]:
+    """Return the first of the usual fonts that is there, and its file if it is Matplotlib's."""
     blank = render(svg_string=LETTER.format(FONTS[0]), skip_system_fonts=True)
-    for font in FONTS:
-        if render(svg_string=LETTER.format(font), serif_family=font) != blank:
-            return font
+    for files in [], _matplotlib():
+        for font in FONTS:
+            letter = LETTER.format(font)
+            if render(svg_string=letter, serif_family=font, font_files=files) != blank:
+                return font, files
     raise ArgumentError(
         f"a PNG needs a font to write with, and there is none of {', '.join(FONTS)}; "
-        "Debian and Ubuntu have one in the package fonts-dejavu-core"
+        "Debian and Ubuntu have one in the package fonts-dejavu-core, and Matplotlib brings one"
     )
+
+
+def _matplotlib() -> list[str]:
+    """Return the file of Matplotlib's own font, or nothing; it is not imported for that."""
+    package = find_spec("matplotlib")
+    if package is None or package.origin is None:
+        return []
+    return [str(Path(package.origin).with_name("mpl-data") / "fonts" / "ttf" / "DejaVuSans.ttf")]
