@@ -109,7 +109,7 @@ async function keys(page) {
   await settled();
   choose("size", "10", "input");
   await settled();
-  choose("topology", "hosts");
+  choose("topology", "fattree");
   await settled();
   choose("beside", "broadcast/chain");
   await settled();

@@ -26,7 +26,7 @@ from collectives.explorer.sources import Sources, coloured
 from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.simulate import simulate
 from collectives.spec import COLLECTIVES
-from collectives.topology import Flat, Hosts
+from collectives.topology import FatTree, Flat, Hosts, Torus
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 STATIC = Path(explorer.__file__).with_name("static")
@@ -539,27 +539,49 @@ def test_every_algorithm_plays_to_the_right_end(written, tmp_path):
         hold(collective, p, root, panel)
 
 
-MACHINE = {"alpha": 3.1e-6, "beta": 2.3e-10, "gamma": 0.7e-10}
+RATES = {"alpha": 3.1e-6, "beta": 2.3e-10, "gamma": 0.7e-10}
 INSIDE = {"insideAlpha": 0.4e-6, "insideBeta": 0.6e-10}
-
-
-def machine(p, ranks):
-    if not ranks:
-        return Flat(p, **MACHINE)
-    return Hosts(p // ranks, ranks, **MACHINE, inside=tuple(INSIDE.values()))
+NEAR = tuple(INSIDE.values())
+# What the page is told of a machine beside the rates, and the same machine for the simulation.
+MACHINES = [
+    ({}, Flat(4, **RATES)),
+    ({}, Flat(7, **RATES)),
+    ({}, Flat(16, **RATES)),
+    ({"delay": 2e-5}, Flat(5, **RATES, delay=2e-5)),
+    ({"topology": "hosts", "perHost": 2}, Hosts(3, 2, **RATES, inside=NEAR)),
+    (
+        {"topology": "hosts", "perHost": 4, "delay": 7e-6},
+        Hosts(3, 4, **RATES, inside=NEAR, delay=7e-6),
+    ),
+    (
+        {"topology": "fattree", "perHost": 2, "perSwitch": 3, "oversubscription": 4},
+        FatTree(6, 2, 3, 4, **RATES, inside=NEAR),
+    ),
+    (
+        {"topology": "fattree", "perHost": 1, "perSwitch": 2, "oversubscription": 1, "delay": 1e-6},
+        FatTree(7, 1, 2, 1, **RATES, inside=NEAR, delay=1e-6),
+    ),
+    ({"topology": "torus"}, Torus((2, 2, 3), **RATES)),
+    (
+        {"topology": "torus", "hop": 5e-7, "delay": 3e-6},
+        Torus((4, 4), **RATES, hop=5e-7, delay=3e-6),
+    ),
+    ({"topology": "torus"}, Torus((7,), **RATES)),
+]
 
 
 @needs_chromium
 def test_the_clock_is_that_of_the_simulation(written, tmp_path):
     jobs, plan = [], []
     for collective, name in EVERY:
-        for p, ranks in ((4, 0), (7, 0), (16, 0), (6, 2), (12, 4)):
+        for told, topology in MACHINES:
+            p = topology.p
             root = roots(collective, p)[-1]
             nbytes = 8 if p == 7 else 100_003
             sent = 0 if collective == "barrier" else nbytes
-            plan.append((collective, name, p, root, sent, machine(p, ranks)))
+            plan.append((collective, name, p, root, sent, topology))
             settings = {"algorithm": f"{collective}/{name}", "p": p, "root": root, "nbytes": nbytes}
-            jobs.append({"settings": {**settings, **MACHINE, **INSIDE, "perHost": ranks}})
+            jobs.append({"settings": {**settings, **RATES, **INSIDE, **told}})
     found = browse(written, tmp_path / "page", jobs)["results"]
     assert len(found) == len(plan)
     for (collective, name, p, root, nbytes, topology), result in zip(plan, found, strict=True):
@@ -613,8 +635,8 @@ def test_keys_and_controls(written, tmp_path):
     assert keys["speed"] == "2"
     assert keys["titles"] == ["broadcast: flat", "broadcast: chain"]
     assert keys["chosen"] == (
-        "#algorithm=broadcast/flat&beside=broadcast/chain&p=5&root=2&nbytes=1024&perHost=4"
-        "&cells=ranks&theme=light"
+        "#algorithm=broadcast/flat&beside=broadcast/chain&p=5&root=2&nbytes=1024"
+        "&topology=fattree&cells=ranks&theme=light"
     )
     assert keys["half"] == pytest.approx(0.5)
     assert keys["table"] == 6
@@ -626,7 +648,7 @@ def test_keys_and_controls(written, tmp_path):
 def test_a_link_leads_to_its_view(written, tmp_path):
     link = (
         "#algorithm=reduce/tree&beside=reduce/flat&p=7&root=5&nbytes=4096&perHost=2&alpha=0.00001"
-        "&step=2"
+        "&delay=0.00002&topology=hosts&step=2"
     )
     found = browse(written, tmp_path / "page", hash=link)
     opened = found["opened"]
@@ -642,7 +664,10 @@ def test_a_link_leads_to_its_view(written, tmp_path):
 
 @needs_chromium
 def test_nonsense_in_a_link_is_left_out(written, tmp_path):
-    link = "#algorithm=no/such&p=99&root=x&beta=-1&step=-3&time=abc&theme=<b>&nbytes=1e300"
+    link = (
+        "#algorithm=no/such&p=99&root=x&beta=-1&step=-3&time=abc&theme=<b>&nbytes=1e300&topology=x"
+        "&hop=-1&perHost=2.5"
+    )
     opened = browse(written, tmp_path / "page", hash=link)["opened"]
     assert opened["hash"] == "#algorithm=allreduce/ring&p=4"
     assert opened["time"] == 0
@@ -661,7 +686,7 @@ def test_where_motion_is_unwelcome_it_goes_in_steps(written, tmp_path):
 @needs_chromium
 @pytest.mark.parametrize("algorithm", ["allreduce/ring", "alltoall/bruck"])
 def test_a_phone_shows_it_all(written, tmp_path, algorithm):
-    jobs = [{"settings": {"algorithm": algorithm, "p": 8, "perHost": 4}}]
+    jobs = [{"settings": {"algorithm": algorithm, "p": 8, "topology": "fattree"}}]
     found = browse(written, tmp_path / "page", jobs, narrow=True)
     assert found["width"] == 360
     assert found["scroll"] <= 360

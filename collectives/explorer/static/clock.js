@@ -6,32 +6,94 @@
    is done when all that it sends has left, all that it receives is in, and what is to be folded is
    folded. Each rank has one port out, one port in, and folds one message at a time. A message starts
    when its sender has sent what stands before it in the round, its receiver is in the round that
-   receives it, and both ports are free, which they are again when its last byte is in. It takes its
-   latency first, then its bytes flow; links that it crosses are shared evenly by what flows. Where
-   several want one port at one instant, the receiver's round decides, then the sender, then the
-   receiver. Python's `collectives.simulate` says the same, and the tests hold them together. */
+   receives it, and both ports are free, which they are again when its last byte has left. It takes its
+   latency first, then its bytes flow; links that it crosses are shared evenly by what flows. With a
+   delay it is in so much later. Where several want one port at one instant, the receiver's round
+   decides, then the sender, then the receiver. Python's `collectives.simulate` says the same, and the
+   tests hold them together. */
 
 const SAME = 1 + 1e-9; // instants closer together than this are the same
 
-/* The ways that messages go. All ranks alike, or ranks on hosts whose links they share. */
-function flat(model) {
-  const way = { latency: model.alpha, beta: model.beta, links: [] };
-  return { gamma: model.gamma, capacities: [], route: () => way };
-}
+/* The machines: seconds to fold a byte, what each shared link carries in a second, and the way of a
+   message: its latency, seconds a byte, shared links by number, and delay. */
+const MACHINES = {
+  /* All ranks alike. */
+  flat({ alpha, beta, gamma, delay }) {
+    const way = { latency: alpha, beta, links: [], delay };
+    return { gamma, capacities: [], route: () => way };
+  },
 
-function hosts(model, p) {
-  const count = Math.ceil(p / model.perHost);
-  const inside = { latency: model.insideAlpha, beta: model.insideBeta, links: [] };
-  return {
-    gamma: model.gamma,
-    capacities: Array(2 * count).fill(1 / model.beta),
-    route(source, target) {
-      const from = Math.floor(source / model.perHost);
-      const to = Math.floor(target / model.perHost);
-      if (from === to) return inside;
-      return { latency: model.alpha, beta: model.beta, links: [2 * from, 2 * to + 1] };
-    },
-  };
+  /* Ranks on hosts, whose links out and in they share. */
+  hosts({ perHost, alpha, beta, gamma, delay, insideAlpha, insideBeta }, p) {
+    const inside = { latency: insideAlpha, beta: insideBeta, links: [], delay: 0 };
+    return {
+      gamma,
+      capacities: Array(2 * Math.ceil(p / perHost)).fill(1 / beta),
+      route(source, target) {
+        const from = Math.floor(source / perHost);
+        const to = Math.floor(target / perHost);
+        if (from === to) return inside;
+        return { latency: alpha, beta, links: [2 * from, 2 * to + 1], delay };
+      },
+    };
+  },
+
+  /* Hosts below switches, whose links up and down carry less than all their hosts send. */
+  fattree(model, p) {
+    const { perHost, perSwitch, oversubscription, beta } = model;
+    const below = MACHINES.hosts(model, p);
+    const first = below.capacities.length;
+    const switches = Math.ceil(p / (perHost * perSwitch));
+    const up = perSwitch / (oversubscription * beta);
+    return {
+      gamma: model.gamma,
+      capacities: [...below.capacities, ...Array(2 * switches).fill(up)],
+      route(source, target) {
+        const way = below.route(source, target);
+        const [from, to] = [source, target].map((r) => Math.floor(r / (perHost * perSwitch)));
+        if (from === to) return way;
+        return { ...way, links: [...way.links, first + 2 * from, first + 2 * to + 1] };
+      },
+    };
+  },
+
+  /* A grid whose rows are rings, in each dimension. A message goes along one after the other, the
+     shorter way round, over a link of its own direction at each step. */
+  torus({ alpha, beta, gamma, delay, hop }, p) {
+    const shape = square(p);
+    return {
+      gamma,
+      capacities: Array(2 * shape.length * p).fill(1 / beta),
+      route(source, target) {
+        const links = [];
+        let here = source;
+        let stride = p;
+        shape.forEach((length, axis) => {
+          stride /= length;
+          const at = (rank) => Math.floor(rank / stride) % length;
+          const up = (at(target) - at(here) + length) % length;
+          const way = up <= length - up ? 1 : -1;
+          while (at(here) !== at(target)) {
+            links.push((2 * axis + (way > 0 ? 0 : 1)) * p + here);
+            here += (((at(here) + way + length) % length) - at(here)) * stride;
+          }
+        });
+        return { latency: alpha + links.length * hop, beta, links, delay };
+      },
+    };
+  },
+};
+
+/* The three lengths of a torus of p ranks that are nearest to each other. */
+function square(p) {
+  let best = [1, 1, p];
+  for (let a = 1; a * a * a <= p; a += 1) {
+    for (let b = a; p % a === 0 && a * b * b <= p; b += 1) {
+      const c = p / a / b;
+      if (Number.isInteger(c) && c < Math.max(...best)) best = [a, b, c];
+    }
+  }
+  return best;
 }
 
 /* How fast the bytes of each message flow: as fast as their pair of ranks can, with links shared so
@@ -60,7 +122,7 @@ function share(flows, capacities) {
   }
 }
 
-/* Give each message of a run its times `start`, `arrive` and `done`.
+/* Give each message of a run its times `start`, `leave`, `arrive` and `done`.
 
    rounds: for each rank, how many rounds it has. messages: objects with source, sentIn, target,
    takenIn, fold, bytes, in the order in which each source sends. Returns the time of the end, for
@@ -81,6 +143,7 @@ function timed(rounds, messages, topology) {
   }
   let now = 0;
   let flying = []; // messages that have started: in latency, or flowing
+  let delayed = []; // those whose last byte has left
   let folding = [];
 
   function enter(number) {
@@ -120,12 +183,18 @@ function timed(rounds, messages, topology) {
     folding.push({ message, ends: now + message.bytes * topology.gamma });
   }
 
+  function left(message, way) {
+    message.leave = now;
+    ranks[message.source].out = null;
+    ranks[message.target].into = null;
+    if (way.delay) delayed.push({ message, ends: now + way.delay });
+    else arrived(message);
+    close(message.source);
+  }
+
   function arrived(message) {
     message.arrive = now;
     happens("arrive", message);
-    ranks[message.source].out = null;
-    ranks[message.target].into = null;
-    close(message.source);
     if (message.fold) {
       ranks[message.target].queue.push(message);
       fold(message.target);
@@ -149,7 +218,10 @@ function timed(rounds, messages, topology) {
         each.ends = now + each.message.bytes * each.way.beta;
         flying.push(each);
       }
-      for (const each of landing) arrived(each.message);
+      const [coming, away] = ended(delayed);
+      delayed = away;
+      for (const { message } of coming) arrived(message);
+      for (const { message, way } of landing) left(message, way);
       const [folded, waiting] = ended(folding);
       folding = waiting;
       for (const { message } of folded) {
@@ -157,7 +229,7 @@ function timed(rounds, messages, topology) {
         done(message);
         fold(message.target);
       }
-      if (!over.length && !folded.length) return;
+      if (!over.length && !coming.length && !folded.length) return;
     }
   }
 
@@ -197,7 +269,7 @@ function timed(rounds, messages, topology) {
   for (;;) {
     start();
     flow();
-    const ends = [...flying, ...folding].map((each) => each.ends);
+    const ends = [...flying, ...delayed, ...folding].map((each) => each.ends);
     if (!ends.length) break;
     pass(Math.min(...ends));
     settle();

@@ -8,25 +8,32 @@ const byId = (id) => document.getElementById(id);
 const SLIDERS = {
   p: { setting: "p", of: Number, to: Number, text: String },
   size: { setting: "nbytes", of: (x) => 2 ** x, to: (n) => Math.log2(n), text: bytesText },
-  perhost: { setting: "perHost", of: Number, to: (n) => n || 4, text: String },
+  perhost: { setting: "perHost", of: Number, to: Number, text: String },
+  perswitch: { setting: "perSwitch", of: Number, to: Number, text: String },
+  oversubscription: { setting: "oversubscription", of: Number, to: Number, text: String },
   alpha: { setting: "alpha", text: timeText },
   beta: { setting: "beta", text: speedText },
   gamma: { setting: "gamma", text: speedText },
   insidealpha: { setting: "insideAlpha", text: timeText },
   insidebeta: { setting: "insideBeta", text: speedText },
+  delay: { setting: "delay", none: -9, text: timeText },
+  hop: { setting: "hop", none: -9, text: timeText },
 };
 for (const each of Object.values(SLIDERS)) {
   if (!each.of) {
-    each.of = (x) => Number((10 ** x).toPrecision(3));
-    each.to = Math.log10;
+    each.of = (x) => (x === each.none ? 0 : Number((10 ** x).toPrecision(3)));
+    each.to = (value) => (value ? Math.log10(value) : each.none);
   }
 }
 
 // What a link says, and its limits.
 const NUMBERS = {
-  p: [1, 16], root: [0, 15], nbytes: [1, 2 ** 40], perHost: [0, 16],
-  alpha: [1e-12, 1], beta: [1e-15, 1], gamma: [1e-15, 1], insideAlpha: [1e-12, 1], insideBeta: [1e-15, 1],
+  p: [1, 16], root: [0, 15], nbytes: [1, 2 ** 40], perHost: [1, 16], perSwitch: [1, 16],
+  oversubscription: [1, 16], alpha: [1e-12, 1], beta: [1e-15, 1], gamma: [1e-15, 1],
+  insideAlpha: [1e-12, 1], insideBeta: [1e-15, 1], delay: [0, 1], hop: [0, 1],
 };
+const WHOLE = ["p", "root", "perHost", "perSwitch", "oversubscription"];
+const TOPOLOGIES = Object.keys(MACHINES);
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
 const THEMES = ["system", "light", "dark"];
 
@@ -35,8 +42,9 @@ class Page {
     this.catalogue = catalogue;
     this.settings = {
       algorithm: catalogue.opening.algorithm, beside: "", p: catalogue.opening.p, root: 0,
-      nbytes: 2 ** 20, perHost: 0, alpha: 2e-6, beta: 1e-10, gamma: 1e-10,
-      insideAlpha: 5e-7, insideBeta: 5e-11, cells: "numbers", theme: "system",
+      nbytes: 2 ** 20, topology: "flat", perHost: 4, perSwitch: 2, oversubscription: 2,
+      alpha: 2e-6, beta: 1e-10, gamma: 1e-10, insideAlpha: 5e-7, insideBeta: 5e-11, delay: 0, hop: 0,
+      cells: "numbers", theme: "system",
       numbers: catalogue.numbers,
     };
     this.defaults = { ...this.settings };
@@ -124,8 +132,10 @@ class Page {
     byId("root").value = settings.root;
     byId("meaning").textContent = `${contract.name}: ${contract.meaning}`;
     byId("cells").value = settings.cells;
-    byId("topology").value = settings.perHost ? "hosts" : "flat";
-    document.querySelectorAll(".hosts").forEach((each) => { each.hidden = !settings.perHost; });
+    byId("topology").value = settings.topology;
+    document.querySelectorAll("[data-of]").forEach((each) => {
+      each.hidden = !each.dataset.of.split(" ").includes(settings.topology);
+    });
     for (const [id, slider] of Object.entries(SLIDERS)) {
       const value = settings[slider.setting];
       const text = slider.text(value);
@@ -133,12 +143,8 @@ class Page {
       byId(id).setAttribute("aria-valuetext", text);
       document.querySelector(`output[for=${id}]`).textContent = text;
     }
-    const { nbytes, alpha, beta, gamma, perHost } = settings;
-    const size = contract.idempotent ? "no data" : bytesText(nbytes);
     byId("size").disabled = contract.idempotent;
-    byId("machine-words").textContent = `${size}; ${timeText(alpha)} a message, sends `
-      + `${speedText(beta)}, folds ${speedText(gamma)}`
-      + (perHost ? `; ${countText(perHost, "rank")} on a host` : "");
+    byId("machine-words").textContent = machineText(settings, contract.idempotent);
     const root = document.documentElement;
     if (settings.theme === "system") delete root.dataset.theme;
     else root.dataset.theme = settings.theme;
@@ -253,7 +259,7 @@ class Page {
   note() {
     const words = new URLSearchParams();
     const { settings, defaults } = this;
-    for (const name of ["algorithm", "beside", ...Object.keys(NUMBERS), "cells", "theme"]) {
+    for (const name of ["algorithm", "beside", ...Object.keys(NUMBERS), "topology", "cells", "theme"]) {
       const always = name === "algorithm" || name === "p";
       if (always || settings[name] !== defaults[name]) words.set(name, settings[name]);
     }
@@ -279,10 +285,10 @@ class Page {
     }
     for (const [name, [least, most]] of Object.entries(NUMBERS)) {
       const value = Number(words.get(name));
-      const whole = least >= 1 || name === "root" || name === "perHost";
       const good = words.get(name) && value >= least && value <= most;
-      if (good && (!whole || Number.isInteger(value))) settings[name] = value;
+      if (good && (!WHOLE.includes(name) || Number.isInteger(value))) settings[name] = value;
     }
+    if (TOPOLOGIES.includes(words.get("topology"))) settings.topology = words.get("topology");
     if (words.get("cells") === "ranks") settings.cells = "ranks";
     if (THEMES.includes(words.get("theme"))) settings.theme = words.get("theme");
     this.settings = settings;
@@ -322,12 +328,10 @@ class Page {
       const contract = this.catalogue.collectives.find((each) => each.name === event.target.value);
       this.change({ algorithm: `${contract.name}/${contract.algorithms[0].name}`, beside: "" });
     });
-    for (const name of ["algorithm", "beside", "cells"]) {
+    for (const name of ["algorithm", "beside", "topology", "cells"]) {
       on(name, "change", (event) => this.change({ [name]: event.target.value }));
     }
     on("root", "change", (event) => this.change({ root: Number(event.target.value) }));
-    on("topology", "change", (event) =>
-      this.change({ perHost: event.target.value === "hosts" ? Number(byId("perhost").value) : 0 }));
     for (const [id, slider] of Object.entries(SLIDERS)) {
       on(id, "input", (event) => this.change({ [slider.setting]: slider.of(Number(event.target.value)) }));
     }

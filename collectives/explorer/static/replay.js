@@ -61,9 +61,8 @@ class Run {
       source, sentIn, target, takenIn, fold: Boolean(fold), step, blocks,
       bytes: blocks.reduce((sum, b) => sum + sizeOf(b, plan.pieces, nbytes), 0),
     }));
-    const topology = settings.perHost ? hosts(settings, p) : flat(settings);
-    const { end, spans, log } = timed(
-      plan.rounds.map((row) => row.length), this.messages, topology);
+    const machine = MACHINES[settings.topology](settings, p);
+    const { end, spans, log } = timed(plan.rounds.map((row) => row.length), this.messages, machine);
     this.end = end;
     this.spans = spans;
     this.replay(log, settings.numbers);

@@ -258,8 +258,8 @@ class Lanes {
     }, svg);
     for (const m of run.messages) {
       const colour = colourOf(run, m.blocks[0]);
-      bar(m.source, 0, m.start, m.arrive, `bar ${colour}`);
-      bar(m.target, 1, m.start, m.arrive, `bar ${colour} in`);
+      bar(m.source, 0, m.start, m.leave, `bar ${colour}`);
+      bar(m.target, 1, m.start, m.leave, `bar ${colour} in`);
       if (m.fold) bar(m.target, 1, m.arrive, m.done, "bar folding");
     }
     for (const time of run.steps.slice(1)) {

@@ -66,6 +66,25 @@ function countText(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/* The machine in a line. */
+function machineText(settings, empty) {
+  const { topology, perHost, perSwitch, oversubscription, delay, hop } = settings;
+  const parts = [
+    empty ? "no data" : bytesText(settings.nbytes),
+    `${timeText(settings.alpha)} a message${delay ? ` and ${timeText(delay)} on its way` : ""}, sends `
+      + `${speedText(settings.beta)}, folds ${speedText(settings.gamma)}`,
+  ];
+  if (topology === "torus") {
+    const shape = square(settings.p).filter((length) => length > 1);
+    parts.push(`a torus of ${shape.join(" × ") || 1}${hop ? `, ${timeText(hop)} a hop` : ""}`);
+  } else if (topology !== "flat") parts.push(`${countText(perHost, "rank")} on a host`);
+  if (topology === "fattree") {
+    const less = oversubscription > 1 ? `1/${oversubscription} of` : "all";
+    parts.push(`${countText(perSwitch, "host")} below a switch, which passes on ${less} what they send`);
+  }
+  return parts.join("; ");
+}
+
 /* Blocks as `collectives explain` writes them: of an alltoall, from whom and for whom. */
 function blockText(run, block) {
   if (run.contract.layout !== "pairs") return String(block);
