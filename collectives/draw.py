@@ -126,10 +126,11 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     """
     labels = [f"rank {r}" for r in range(proof.p)]
     margin = _column(["", *labels] if proof.nblocks == 1 else ["", "block", *labels])
+    due = [[proof.due(r, b) for r in range(proof.p)] for b in range(proof.nblocks)]
     rows: list[str] = []
     lines: list[str] = []
     for time in range(proof.depth + 1):
-        group = _group(proof, time)
+        group = _group(proof, time, due)
         if rows and len(rows[0]) + len(BAR) + len(group[0]) <= width:
             rows = [row + BAR + cells for row, cells in zip(rows, group, strict=True)]
         else:
@@ -138,33 +139,35 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in lines + rows)
 
 
-def _group(proof: Proof, time: int) -> list[str]:
-    """Draw the holdings of all ranks after one step, as lines of equal length."""
+def _group(proof: Proof, time: int, due: list[list[int]]) -> list[str]:
+    """Draw the holdings of all ranks after one step, as lines of equal length.
+
+    `due` has, for each block and rank, whose contributions belong there.
+    """
+    states = proof.held(time)
     blocks = [
-        _column([block_text(proof, b), *cells]) for b, cells in enumerate(_cells(proof, time))
+        _column(
+            [
+                block_text(proof, b),
+                *(_cell(state[b], mask, proof.p) for state, mask in zip(states, row, strict=True)),
+            ]
+        )
+        for b, row in enumerate(due)
     ]
     lines = [" ".join(row) for row in zip(*blocks, strict=True)]
     title = f"step {time}" if time else "start"
     return _column([title, *lines[len(blocks) == 1 :]])
 
 
-def _cells(proof: Proof, time: int) -> list[list[str]]:
-    """Return, for each block, the cells of all ranks after one step."""
-    states = proof.held(time)
-    return [
-        [_cell(proof, b, r, state[b]) for r, state in enumerate(states)]
-        for b in range(proof.nblocks)
-    ]
-
-
-def _cell(proof: Proof, block: int, rank: int, mask: int) -> str:
-    """Write a set of contributors to a block on a rank."""
+def _cell(mask: int, due: int, p: int) -> str:
+    """Write a set of contributors to a block, of those that belong there."""
     if not mask:
         return "."
-    if mask == proof.due(rank, block):
+    if mask == due:
         return "*"
-    listed = [str(r) for r in range(proof.p) if mask >> r & 1]
-    return "".join(listed) if proof.p <= DIGITS else f"{len(listed)}/{proof.p}"
+    if p > DIGITS:
+        return f"{mask.bit_count()}/{p}"
+    return "".join(str(r) for r in range(p) if mask >> r & 1)
 
 
 def _column(texts: Sequence[str]) -> list[str]:

@@ -14,12 +14,15 @@ from math import ceil, log2
 from typing import Any
 from zlib import crc32
 
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, ProofError
 from collectives.spec import COLLECTIVES, Collective, collective
 
 __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
 Generator = Callable[..., Iterator[Any]]
+
+# More rounds than this for each rank or block, and a generator is taken to be one without an end.
+ROUNDS = 1000
 
 _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
     "power_of_two": (lambda p: p & (p - 1) == 0, "a power of two as the number of ranks"),
@@ -145,7 +148,23 @@ class Algorithm:
         return self.blocks(p) // self.collective.parts(p) * self.collective.per_array(p)
 
     def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
-        """Return the rounds of rank `r` of `p`, for a `root` where there is one. Local."""
+        """Yield the rounds of rank `r` of `p`, for a `root` where there is one. Local.
+
+        Raises
+        ------
+        ProofError
+            If there are so many that the generator does not seem to end.
+        """
+        most = ROUNDS * max(p, self.blocks(p))
+        for number, each in enumerate(self.run(r, p, root)):
+            if number == most:
+                raise ProofError(
+                    f"{self.title(p, root)}: rank {r} has more than {most} rounds; does it end?"
+                )
+            yield each
+
+    def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
+        """Return the generator of rank `r` of `p` and a `root`, whether or not it ends. Local."""
         place = (r, p, root) if self.collective.rooted else (r, p)
         return self.generate(*place, **self.parameters)
 

@@ -32,7 +32,7 @@ from collectives.registry import Algorithm
 from collectives.schedule import Exchange, listed
 from collectives.words import count
 
-__all__ = ["Traffic", "traffic"]
+__all__ = ["Traffic", "exceeds", "traffic"]
 
 # More groups than this are not worth it: each is a run of the generator, and ranks by themselves
 # are runs without arrays.
@@ -208,6 +208,22 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
         np.concatenate([part.sends for part in parts]),
         np.concatenate([part.receives for part in parts]),
     )
+
+
+def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
+    """Say whether `algorithm` sends more than so many `messages` on `p` ranks, with that `root`, as
+    four of these do. Local.
+    """
+    # In a tree, few send much: it is too long if even the one of these who sends least is.
+    for r in {0, 1 % p, p // 2, p - 1}:
+        sent = 0
+        for each in algorithm.rounds(r, p, root):
+            sent += len(listed(each.send))
+            if sent * p > messages:
+                break
+        else:
+            return False
+    return True
 
 
 def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -20,7 +20,9 @@ from collectives.schedule import (
     Step,
     compile,
 )
+from collectives.simulate import simulate
 from collectives.spec import COLLECTIVES
+from collectives.topology import Flat
 
 
 def row(collective, generate, blocks=1, **promises):
@@ -420,6 +422,25 @@ def test_refusals_name_what_is_wrong(made_of, p, text):
     with pytest.raises(ProofError) as caught:
         check(algorithm, p=p, root=root)
     assert str(caught.value) == text
+
+
+def never_ends(r, p):
+    while True:
+        yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0))
+
+
+@pytest.mark.parametrize(("blocks", "most"), [(1, 3000), (7, 7000)])
+def test_a_generator_without_an_end_is_refused(blocks, most):
+    algorithm = row("allreduce", never_ends, blocks)
+    text = f"allreduce 'bad' on 3 ranks: rank 0 has more than {most} rounds; does it end?"
+    for run in (
+        lambda: check(algorithm, p=3),
+        lambda: compile(algorithm, 3, 0),
+        lambda: simulate("allreduce", algorithm, 8, Flat(3)),
+    ):
+        with pytest.raises(ProofError) as caught:
+            run()
+        assert str(caught.value) == text
 
 
 def test_a_long_deadlock_names_eight_ranks():

@@ -152,6 +152,7 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["explain", "nosuch"], "there is no algorithm 'nosuch'"),
         (["explain", "my/own.py"], "my/own.py is a file: name an algorithm, and --load my/own.py"),
         (["explain", "reduce/ring"], "reduce has no algorithm 'ring'"),
+        (["explain", "ring", "-n", "999"], "on 999 ranks sends more than 20000 messages, too many"),
         (["explain", "nosuch/ring"], "there is no collective 'nosuch'"),
         (["explain", "ring", "--root", "1"], "allreduce has no root"),
         (["explain", "--load", "nosuch.py", "ring"], "there is no such file"),

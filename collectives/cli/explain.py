@@ -12,8 +12,12 @@ from collectives.check import check
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
+from collectives.traffic import exceeds
 
 __all__ = ["add_parser", "resolve"]
+
+# Each of them is a few lines of text, and half a millisecond in the proof.
+MESSAGES = 20_000
 
 
 def add_parser(commands: Any) -> None:
@@ -84,6 +88,12 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
     if root and not COLLECTIVES[collective].rooted:
         raise ArgumentError(f"--root is {root}, but {collective} has no root")
+    row = get(collective, name)
+    if exceeds(row, n, root, MESSAGES):
+        raise ArgumentError(
+            f"{row.title(n, root)} sends more than {MESSAGES} messages, too many to prove and to "
+            f"read; collectives simulate goes to thousands of ranks"
+        )
     written = _pictures(options, collective, name)
     print(draw.drawing(collective, name, n, root))
     if options.bytes is not None:

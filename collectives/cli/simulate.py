@@ -247,18 +247,9 @@ def _measure(
 
 def _too_long(row: Algorithm, p: int, options: argparse.Namespace) -> str | None:
     """Say that an algorithm sends too many messages to be simulated, or None."""
-    from collectives.schedule import listed
+    from collectives.traffic import exceeds
 
-    # In a tree, few send much: it is too long if even the one of these who sends least is.
-    least = inf
-    for r in {0, 1 % p, p // 2, p - 1}:
-        sent = 0
-        for each in row.rounds(r, p, options.root):
-            sent += len(listed(each.send))
-            if sent * p > options.limit:
-                break
-        least = min(least, sent)
-    if least * p <= options.limit:
+    if not exceeds(row, p, options.root, options.limit):
         return None
     return (
         f"{row.title(p, options.root)}, more than {options.limit} messages (--limit N simulates it "

@@ -170,7 +170,7 @@ def _messages(
     receives: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
     sends: list[tuple[int, int, int, list[int]]] = []
     for r in range(p):
-        generator = algorithm.rounds(r, p, root)
+        generator = algorithm.run(r, p, root)
         rounds.append([])
         for number, exchange in enumerate(generator):
             rounds[r].append(sources.spot(generator))
