@@ -53,13 +53,13 @@ __all__ = ["Communicator", "world"]
 # check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
 
-# Polls before a wait gives way to other processes. With a core for each rank, not to do so at once
-# saves what giving way costs; with fewer, it costs a time slice, and nobody knows of other
-# processes, or of ranks on "hosts" that are containers of one machine. 8 bytes on 2 ranks with a
-# core for each: Open MPI 1.8 us with 5 polls, 1.6 with 20 and with 4000, MPICH 1.1 with any. On 8
-# ranks and 2 cores: MPICH 48 us with 5 polls, 69 with 20, 306 with 400; Open MPI 38, 36, 35. On 4
-# network namespaces and 2 cores MPICH takes 76 us with 5 polls, 82 with 20, 2069 with 4000
-# (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-21).
+# Polls before a wait gives way to other processes. With fewer cores than ranks, not to do so at
+# once costs a time slice, and nobody knows of other processes, or of ranks on "hosts" that are
+# containers of one machine. With a core for each rank the number does not matter: an allreduce of 8
+# bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7 under Open MPI with any. On 8
+# ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389 with 400; Open MPI 45, 35, 33. On 4
+# network namespaces and 2 cores MPICH takes 60 us with 5 polls, 71 with 20, 1711 with 4000
+# (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-22).
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 
