@@ -7,7 +7,7 @@ and the command line all read this table and nothing else.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, log2
@@ -153,10 +153,15 @@ class Algorithm:
         Raises
         ------
         ProofError
-            If there are so many that the generator does not seem to end.
+            If it is no generator, or there are so many that it does not seem to end.
         """
         most = ROUNDS * max(p, self.blocks(p))
-        for number, each in enumerate(self.run(r, p, root)):
+        found = self.run(r, p, root)
+        if not isinstance(found, Iterable):
+            raise ProofError(
+                f"{self.title(p, root)}: rank {r} returns {found!r}, and must yield its rounds"
+            )
+        for number, each in enumerate(found):
             if number == most:
                 raise ProofError(
                     f"{self.title(p, root)}: rank {r} has more than {most} rounds; does it end?"

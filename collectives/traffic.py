@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from collectives.errors import ProofError
 from collectives.registry import Algorithm
-from collectives.schedule import Exchange, listed
+from collectives.schedule import Exchange, compile, listed
 from collectives.words import count
 
 __all__ = ["Traffic", "exceeds", "traffic"]
@@ -173,7 +173,8 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
     Raises
     ------
     ProofError
-        If what one rank sends is not what the other receives.
+        If a rank sends to one that does not exist or to itself, or what one sends is not what the
+        other receives.
     """
     parts = []
     lone = _Lists(cut, apart)
@@ -186,6 +187,9 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
             lone.add(rounds)
     if alone:
         parts.append(_lone(alone, lone))
+    if not all(_apart(part, p) for part in parts):
+        for r in range(p):
+            compile(algorithm, p, r, root)  # says what is wrong
     first, stride, profile, count_of = np.empty((4, p), np.int64)
     messages = phases = 0
     for part in parts:
@@ -212,18 +216,24 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
 
 def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
     """Say whether `algorithm` sends more than so many `messages` on `p` ranks, with that `root`, as
-    four of these do. Local.
+    four of these do; what is wrong does not. Local.
     """
-    # In a tree, few send much: it is too long if even the one of these who sends least is.
-    for r in {0, 1 % p, p // 2, p - 1}:
+    if algorithm.refusal(p):
+        return False
+
+    def more(r: int) -> bool:
         sent = 0
         for each in algorithm.rounds(r, p, root):
             sent += len(listed(each.send))
             if sent * p > messages:
-                break
-        else:
-            return False
-    return True
+                return True
+        return False
+
+    try:
+        # In a tree, few send much: it is too long if even the one of these who sends least is.
+        return all(more(r) for r in {0, 1 % p, p // 2, p - 1})
+    except Exception:  # who runs it will say what is wrong
+        return False
 
 
 def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -264,7 +274,12 @@ def _groups(
             yield ranks, rounds
             continue
         for k, r in enumerate(ranks.tolist()):
-            yield ranks[k : k + 1], [_parsed_one(each) for each in algorithm.rounds(r, p, root)]
+            try:
+                rounds = [_parsed_one(each) for each in algorithm.rounds(r, p, root)]
+            except (TypeError, ValueError):
+                compile(algorithm, p, r, root)  # says what is wrong
+                raise
+            yield ranks[k : k + 1], rounds
 
 
 def _agrees(
@@ -465,6 +480,14 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
     due, fold = np.empty(len(out), np.int32), np.empty(len(out), bool)
     due[out], fold[out] = rounds[into], folds[into]
     return due, fold
+
+
+def _apart(part: _Part, p: int) -> bool:
+    """Say whether all messages are from one rank to another one."""
+    return all(
+        not peers.size or (peers.min() >= 0 and peers.max() < p and not (peers == own).any())
+        for peers, own in ((part.target, part.sender), (part.source, part.receiver))
+    )
 
 
 def _mirrored(part: _Part, p: int) -> bool:

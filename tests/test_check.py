@@ -23,6 +23,7 @@ from collectives.schedule import (
 from collectives.simulate import simulate
 from collectives.spec import COLLECTIVES
 from collectives.topology import Flat
+from collectives.traffic import exceeds
 
 
 def row(collective, generate, blocks=1, **promises):
@@ -431,8 +432,48 @@ def never_ends(r, p):
 
 @pytest.mark.parametrize(("blocks", "most"), [(1, 3000), (7, 7000)])
 def test_a_generator_without_an_end_is_refused(blocks, most):
-    algorithm = row("allreduce", never_ends, blocks)
     text = f"allreduce 'bad' on 3 ranks: rank 0 has more than {most} rounds; does it end?"
+    refused_by_all(row("allreduce", never_ends, blocks), text)
+
+
+def sends_to_the_last_of_all(r, p):
+    yield Exchange(send=(r + 1, 0), recv=(r - 1, 0), fold=True)
+
+
+def keeps_to_itself(r, p):
+    yield Exchange(send=(r, 0), recv=(r, 0), fold=True)
+
+
+def yields_a_pair(r, p):
+    yield (r + 1) % p, 0
+
+
+def names_no_block(r, p):
+    yield Exchange(send="next", recv=((r - 1) % p, 0))
+
+
+def yields_nothing(r, p):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("generate", "text"),
+    [
+        (sends_to_the_last_of_all, "rank 0, round 1: receives from rank -1, and ranks are 0..2"),
+        (keeps_to_itself, "rank 0, round 1: sends to itself"),
+        (yields_a_pair, "rank 0, round 1: yields (1, 0), which is not an Exchange"),
+        (names_no_block, "rank 0, round 1: sends 'next', which is not a pair (peer, block)"),
+        (yields_nothing, "rank 0 returns None, and must yield its rounds"),
+    ],
+)
+def test_what_is_no_round_is_refused(generate, text):
+    algorithm = row("allreduce", generate)
+    refused_by_all(algorithm, f"allreduce 'bad' on 3 ranks: {text}")
+    assert not exceeds(algorithm, 3, 0, 5)  # who runs it will say what is wrong
+
+
+def refused_by_all(algorithm, text):
+    """Hold that the proof, a plan and the simulation say the same of what is wrong."""
     for run in (
         lambda: check(algorithm, p=3),
         lambda: compile(algorithm, 3, 0),
