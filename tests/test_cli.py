@@ -141,16 +141,20 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         "        elif r == q != root:\n"
         "            yield algorithms.Exchange(recv=(root, 0))\n"
     )
-    done = command("explain", "--load", str(path), "mine", "-n", "3")
+    for words in (["--load", str(path), "mine"], [str(path)]):
+        done = command("explain", *words, "-n", "3")
+        assert done.returncode == 0, done.stderr
+        assert "One after the other." in done.stdout
+    done = command("simulate", f"{path},tree", "-p", "8", "-b", "1K")
     assert done.returncode == 0, done.stderr
-    assert "One after the other." in done.stdout
+    assert "tree wins" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["explain", "nosuch"], "there is no algorithm 'nosuch'"),
-        (["explain", "my/own.py"], "my/own.py is a file: name an algorithm, and --load my/own.py"),
+        (["explain", "my/own.py"], "my/own.py: there is no such file"),
         (["explain", "reduce/ring"], "reduce has no algorithm 'ring'"),
         (["explain", "ring", "-n", "999"], "on 999 ranks sends more than 20000 messages, too many"),
         (["explain", "nosuch/ring"], "there is no collective 'nosuch'"),

@@ -7,13 +7,22 @@ import re
 import runpy
 from pathlib import Path
 
-from collectives.algorithms import get, names
+from collectives.algorithms import Algorithm, get, names
 from collectives.cli.operations import OPERATIONS
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.schedule import compile
 from collectives.spec import COLLECTIVES
 
-__all__ = ["add_load", "chosen", "counts", "load", "nbytes", "operations", "positive"]
+__all__ = [
+    "add_load",
+    "chosen",
+    "counts",
+    "load",
+    "nbytes",
+    "operations",
+    "positive",
+    "resolve",
+]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -66,6 +75,56 @@ def load(paths: list[str], option: str = "--load ") -> None:
             raise
         except Exception as error:
             raise ArgumentError(f"{option}{path}: {type(error).__name__}: {error}") from error
+
+
+def resolve(text: str) -> tuple[str, str, list[str]]:
+    """Find an algorithm by its name, or load the file that registers it. Local.
+
+    Returns
+    -------
+    collective, name : str
+        Of several that a file registers, the last.
+    others : list of str
+        Other collectives with an algorithm of this name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+    """
+    if text.endswith(".py"):
+        row = _registered_by(text)
+        return row.collective.name, row.name, []
+    collective, slash, name = text.rpartition("/")
+    if slash:
+        return collective, get(collective, name).name, []
+    found = [each for each in COLLECTIVES if name.partition(":")[0] in names(each)]
+    if not found:
+        known = ", ".join(dict.fromkeys(name for each in COLLECTIVES for name in names(each)))
+        raise ArgumentError(f"there is no algorithm {text!r}; there are: {known}")
+    return found[0], get(found[0], name).name, found[1:]
+
+
+def _registered_by(path: str) -> Algorithm:
+    """Load a file; return the last algorithm in it: phases come before what is composed of them."""
+    before = _registered()
+    load([path], option="")
+    new = [row for title, row in _registered().items() if before.get(title) is not row]
+    if not new:
+        raise ArgumentError(
+            f"{path}: it registers no algorithm; see collectives.algorithms.algorithm"
+        )
+
+    def line_of(row: Algorithm) -> int:
+        code = getattr(row.generate, "__code__", None)
+        return code.co_firstlineno if code is not None else 0
+
+    return max(new, key=line_of)
+
+
+def _registered() -> dict[str, Algorithm]:
+    """Return all algorithms by their titles."""
+    return {f"{each}/{name}": get(each, name) for each in COLLECTIVES for name in names(each)}
 
 
 def operations(text: str) -> list[str]:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from collectives import draw, profile, select
-from collectives.algorithms import get, names
+from collectives.algorithms import get
 from collectives.check import check
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
 from collectives.traffic import exceeds
 
-__all__ = ["add_parser", "resolve"]
+__all__ = ["add_parser"]
 
 # Each of them is a few lines of text, and half a millisecond in the proof.
 MESSAGES = 20_000
@@ -27,7 +27,11 @@ def add_parser(commands: Any) -> None:
         help="draw an algorithm at work",
         description="Prove an algorithm on n ranks, and draw its messages and who holds what.",
     )
-    parser.add_argument("algorithm", help="a name such as ring, kary:8 or broadcast/tree")
+    parser.add_argument(
+        "algorithm",
+        metavar="ALGORITHM|FILE.py",
+        help="a name such as ring, kary:8 or broadcast/tree, or a file that registers an algorithm",
+    )
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
     )
@@ -53,36 +57,10 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(main=main)
 
 
-def resolve(text: str) -> tuple[str, str, list[str]]:
-    """Find an algorithm by name. Local.
-
-    Returns
-    -------
-    collective, name : str
-    others : list of str
-        Other collectives with an algorithm of this name.
-
-    Raises
-    ------
-    ArgumentError
-        If there is none.
-    """
-    if text.endswith(".py"):
-        raise ArgumentError(f"{text} is a file: name an algorithm, and --load {text}")
-    collective, slash, name = text.rpartition("/")
-    if slash:
-        return collective, get(collective, name).name, []
-    found = [each for each in COLLECTIVES if name.partition(":")[0] in names(each)]
-    if not found:
-        known = ", ".join(dict.fromkeys(name for each in COLLECTIVES for name in names(each)))
-        raise ArgumentError(f"there is no algorithm {text!r}; there are: {known}")
-    return found[0], get(found[0], name).name, found[1:]
-
-
 def main(options: argparse.Namespace) -> int:
     """Print the drawing."""
     arguments.load(options.load)
-    collective, name, others = resolve(options.algorithm)
+    collective, name, others = arguments.resolve(options.algorithm)
     n, root = options.ranks, options.root
     if not 0 <= root < n:
         raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")

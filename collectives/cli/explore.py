@@ -9,11 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from collectives.algorithms import Algorithm, get, names
 from collectives.cli import arguments
-from collectives.cli.explain import resolve
-from collectives.errors import ArgumentError
-from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser"]
 
@@ -30,9 +26,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "what",
         nargs="?",
+        default="allreduce/ring",
         metavar="ALGORITHM|FILE.py",
         help="what the page begins with: a name such as ring or broadcast/tree, or a file that "
-        "registers an algorithm (default: allreduce/ring)",
+        "registers an algorithm (default: %(default)s)",
     )
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
@@ -49,7 +46,8 @@ def main(options: argparse.Namespace) -> int:
     from collectives.explorer import page
 
     arguments.load(options.load)
-    opening = begin(options.what)
+    collective, name, _ = arguments.resolve(options.what)
+    opening = f"{collective}/{name}"
     if options.out is not None:
         index = page.write(options.out, opening, options.ranks)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
@@ -74,38 +72,3 @@ def has_screen() -> bool:
     if sys.platform in ("darwin", "win32"):
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
-
-
-def begin(what: str | None) -> str:
-    """Return the algorithm to begin with, as ``allreduce/ring``; load it if it is a file. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such algorithm or file, or the file registers none.
-    """
-    if what is None:
-        return "allreduce/ring"
-    if not what.endswith(".py"):
-        collective, name, _ = resolve(what)
-        return f"{collective}/{name}"
-    before = registered()
-    arguments.load([what], option="")
-    new = [title for title, row in registered().items() if before.get(title) is not row]
-    if not new:
-        raise ArgumentError(
-            f"{what}: it registers no algorithm; see collectives.algorithms.algorithm"
-        )
-    # Phases come before what is composed of them.
-    return max(new, key=lambda title: line_of(registered()[title]))
-
-
-def registered() -> dict[str, Algorithm]:
-    """Return all algorithms by their titles. Local."""
-    return {f"{each}/{name}": get(each, name) for each in COLLECTIVES for name in names(each)}
-
-
-def line_of(row: Algorithm) -> int:
-    """Return where the text of an algorithm begins. Local."""
-    code = getattr(row.generate, "__code__", None)
-    return code.co_firstlineno if code is not None else 0

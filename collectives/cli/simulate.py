@@ -13,7 +13,6 @@ from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
 from collectives.cli import arguments
-from collectives.cli.explain import resolve
 from collectives.cli.progress import Line
 from collectives.errors import ArgumentError
 from collectives.spec import COLLECTIVES
@@ -39,7 +38,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "algorithms",
-        help="names such as ring,butterfly or broadcast/tree, or a collective for all of its own",
+        help="names such as ring,butterfly or broadcast/tree, files that register algorithms, or a "
+        "collective for all of its own",
     )
     parser.add_argument(
         "-p",
@@ -199,7 +199,7 @@ def _rows(text: str) -> list[Algorithm]:
         name = word
         if found and "/" not in word and word.partition(":")[0] in names(found[0].collective.name):
             name = f"{found[0].collective.name}/{word}"
-        collective, name, _ = resolve(name)
+        collective, name, _ = arguments.resolve(name)
         found.append(get(collective, name))
     other = [row for row in found if row.collective is not found[0].collective]
     if other:
