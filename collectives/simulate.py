@@ -25,7 +25,7 @@ round of the receiver, then the lowest sender.
 Simulated time goes from one instant at which something ends to the next. All that ends at an
 instant, on whatever rank, is one step of array arithmetic; ranks of a regular algorithm march in
 step, so that thousands of them take few steps. Memory: 9 bytes for each message (17 where blocks
-differ in length), and 33 more where messages are recorded.
+differ in length), more than twice that while they are found, and 33 more where they are recorded.
 """
 
 from __future__ import annotations

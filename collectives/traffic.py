@@ -20,7 +20,7 @@ The messages from one rank to another are received in the order in which they we
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,8 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
 # whether what comes is folded. Peers and blocks are numbers, or arrays with one for each rank.
 _Side = list[tuple[Any, Sequence[Any]]]
 _Round = tuple[_Side, _Side, bool]
+# The same by bytes: the pieces that go to each, and how many come from each.
+_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], bool]
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,24 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
     parts = []
     lone = _Lists(cut, apart)
     alone: list[tuple[int, int, int, int]] = []
-    for ranks, rounds in _groups(algorithm, p, root):
-        if len(ranks) > 1:
-            parts.append(_group(ranks, rounds, _Lists(cut, apart)))
-        else:
-            alone.append((int(ranks[0]), len(lone.target), len(lone.source), len(lone.sends)))
-            lone.add(rounds)
+    waiting = [np.arange(p)]
+    found = 0
+    while waiting:
+        ranks = waiting.pop()
+        lists = None
+        if len(ranks) > 1 and found + len(waiting) < GROUPS:
+            try:
+                lists = _together(algorithm, p, root, ranks, _Lists(cut, apart))
+            except _Split as split:
+                waiting += [ranks[~split.mask], ranks[split.mask]]
+                continue
+        found += 1
+        if lists is not None:
+            parts.append(_group(ranks, lists))
+            continue
+        for r in ranks.tolist():
+            alone.append((r, len(lone.target), len(lone.source), len(lone.sends)))
+            _by_itself(algorithm, p, root, r, lone)
     if alone:
         parts.append(_lone(alone, lone))
     if not all(_apart(part, p) for part in parts):
@@ -250,59 +264,55 @@ def _lengths(matrices: list[NDArray[np.float64]], messages: int) -> NDArray[np.f
     return _flat(matrices)
 
 
-def _groups(
-    algorithm: Algorithm, p: int, root: int
-) -> Iterator[tuple[NDArray[np.int64], list[_Round]]]:
-    """Yield groups of ranks with their rounds; every rank is in one of them."""
-    waiting = [np.arange(p)]
-    found = 0
-    while waiting:
-        ranks = waiting.pop()
-        together = len(ranks) > 1 and found + len(waiting) < GROUPS
-        if together:
-            try:
-                every: Any = ranks.view(_Ranks)
-                rounds = [_parsed(each) for each in algorithm.rounds(every, p, root)]
-                together = _agrees(algorithm, p, root, ranks, rounds)
-            except _Split as split:
-                waiting += [ranks[~split.mask], ranks[split.mask]]
-                continue
-            except Exception:  # what arrays cannot do: the ranks by themselves say if it is wrong
-                together = False
-        found += 1
-        if together:
-            yield ranks, rounds
-            continue
-        for k, r in enumerate(ranks.tolist()):
-            try:
-                rounds = [_parsed_one(each) for each in algorithm.rounds(r, p, root)]
-            except (TypeError, ValueError):
-                compile(algorithm, p, r, root)  # says what is wrong
-                raise
-            yield ranks[k : k + 1], rounds
+def _together(
+    algorithm: Algorithm, p: int, root: int, ranks: NDArray[np.int64], lists: _Lists
+) -> _Lists | None:
+    """Write down the rounds of a group, or return None if arrays cannot do what its generator does.
+
+    What is computed for all is compared with what the generator says to a few of them.
+
+    Raises
+    ------
+    _Split
+        If not all ranks of the group take the same way.
+    """
+    every: Any = ranks.view(_Ranks)
+    few = sorted({0, len(ranks) // 2, len(ranks) - 1})
+    alone = (algorithm.rounds(int(ranks[k]), p, root) for k in few)
+    try:
+        for k, (first, *others) in enumerate(
+            zip(algorithm.rounds(every, p, root), *alone, strict=True)
+        ):
+            both = lists.weighed(_parsed(first))
+            for n, other in zip(few, others, strict=True):
+                if not _agree(both, n, lists.weighed(_parsed_one(other))):
+                    return None
+            lists.add(k, both)
+    except _Split:
+        raise
+    except Exception:  # the ranks by themselves say if it is wrong
+        return None
+    return lists
 
 
-def _agrees(
-    algorithm: Algorithm, p: int, root: int, ranks: NDArray[np.int64], rounds: list[_Round]
-) -> bool:
-    """Compare what was computed for all with what the generator says to a few of them."""
+def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
+    """Say whether the `n`-th rank of a group does in a round what it does by itself."""
 
-    def of(value: Any, k: int) -> int:
-        return int(value[k]) if isinstance(value, np.ndarray) and value.ndim else int(value)
+    def of(value: Any) -> Any:
+        return value[n] if isinstance(value, np.ndarray) and value.ndim else value
 
-    def side(messages: _Side, k: int) -> _Side:
-        return [(of(peer, k), [of(b, k) for b in blocks]) for peer, blocks in messages]
+    sends = [(of(peer), [of(b) for b in pieces]) for peer, pieces in both[0]]
+    return (sends, [(of(peer), m) for peer, m in both[1]], both[2]) == one
 
-    for k in {0, len(ranks) // 2, len(ranks) - 1}:
-        mine = (_parsed_one(each) for each in algorithm.rounds(int(ranks[k]), p, root))
-        for (sends, receives, fold), one in zip(rounds, mine, strict=True):
-            if (side(one[0], 0), side(one[1], 0), one[2]) != (
-                side(sends, k),
-                side(receives, k),
-                fold,
-            ):
-                return False
-    return True
+
+def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -> None:
+    """Write down the rounds of one rank."""
+    try:
+        for k, each in enumerate(algorithm.rounds(r, p, root)):
+            lists.add(k, lists.weighed(_parsed_one(each)))
+    except (TypeError, ValueError):
+        compile(algorithm, p, r, root)  # says what is wrong
+        raise
 
 
 def _parsed_one(exchange: Exchange) -> _Round:
@@ -323,13 +333,17 @@ def _parsed_one(exchange: Exchange) -> _Round:
 def _parsed(exchange: Exchange) -> _Round:
     """Bring what a generator wrote for a group into the form of rounds."""
 
+    def narrow(peer: Any) -> Any:
+        # Half the memory: there may be very many of them.
+        return peer.astype(np.int32) if isinstance(peer, np.ndarray) else peer
+
     def side(messages: Any) -> _Side:
         if not isinstance(messages, list | tuple) or (
             messages and not isinstance(messages[0], list | tuple)
         ):
             messages = [messages]
         return [
-            (peer, blocks if isinstance(blocks, list | tuple | range) else [blocks])
+            (narrow(peer), blocks if isinstance(blocks, list | tuple | range) else [blocks])
             for peer, blocks in messages
         ]
 
@@ -377,28 +391,35 @@ class _Lists:
         self.sends: list[int] = []
         self.receives: list[int] = []
 
-    def add(self, rounds: list[_Round]) -> None:
-        """Append the rounds of a group or a rank."""
+    def weighed(self, each: _Round) -> _Weighed:
+        """Return what of a round matters here: to whom how many bytes, and from whom."""
+        out, into, fold = each
         cut = self.cut
-        for k, (out, into, fold) in enumerate(rounds):
-            before = len(self.target)
-            for peer, blocks in out:
-                pieces = [cut.size(b) for b in blocks] if self.apart else [cut.total(blocks)]
-                self.nbytes += pieces
-                self.target += [peer] * len(pieces)
-            self.sends.append(len(self.target) - before)
-            self.rows += [k] * self.sends[-1]
-            before = len(self.source)
-            for peer, blocks in into:
-                self.source += [peer] * (len(blocks) if self.apart else 1)
-            self.receives.append(len(self.source) - before)
-            self.due += [k] * self.receives[-1]
-            self.fold += [fold] * self.receives[-1]
+        sends = [
+            (peer, [cut.size(b) for b in blocks] if self.apart else [cut.total(blocks)])
+            for peer, blocks in out
+        ]
+        return sends, [(peer, len(blocks) if self.apart else 1) for peer, blocks in into], fold
+
+    def add(self, k: int, each: _Weighed) -> None:
+        """Append the round `k` of a group or a rank."""
+        sends, receives, fold = each
+        before = len(self.target)
+        for peer, pieces in sends:
+            self.nbytes += pieces
+            self.target += [peer] * len(pieces)
+        self.sends.append(len(self.target) - before)
+        self.rows += [k] * self.sends[-1]
+        before = len(self.source)
+        for peer, number in receives:
+            self.source += [peer] * number
+        self.receives.append(len(self.source) - before)
+        self.due += [k] * self.receives[-1]
+        self.fold += [fold] * self.receives[-1]
 
 
-def _group(ranks: NDArray[np.int64], rounds: list[_Round], lists: _Lists) -> _Part:
+def _group(ranks: NDArray[np.int64], lists: _Lists) -> _Part:
     """Write the rounds of a group as arrays."""
-    lists.add(rounds)
     m = len(ranks)
     first = lists.nbytes[0] if lists.nbytes else 0
     if all(type(each) is int for each in lists.nbytes) and set(lists.nbytes) <= {first}:
@@ -410,7 +431,7 @@ def _group(ranks: NDArray[np.int64], rounds: list[_Round], lists: _Lists) -> _Pa
         np.arange(m),
         m,
         np.zeros(m, np.int64),
-        np.full(m, len(rounds)),
+        np.full(m, len(lists.sends)),
         ranks,
         _matrix(lists.target, m, np.int32),
         nbytes,
@@ -449,9 +470,11 @@ def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
 
 
 def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
+    """Return rows as a matrix; they are given up one by one, so that not all are there twice."""
     made: NDArray[Any] = np.empty((len(rows), m), dtype)
     for k, row in enumerate(rows):
         made[k] = row
+        rows[k] = None
     return made
 
 
