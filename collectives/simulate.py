@@ -441,14 +441,20 @@ class _Run:
         self.message[out] = number
         self.cursor[out] = heads
         self.target[out] = target
-        self.depart(heads, number, source, target)
+        self.depart(heads, number, source, target, out)
 
-    def depart(self, heads: Numbers, number: Numbers, source: Numbers, target: Numbers) -> None:
-        """Write down how long messages take that start now."""
+    def depart(
+        self,
+        heads: Numbers,
+        number: Numbers,
+        source: Numbers,
+        target: Numbers,
+        out: Numbers | slice,
+    ) -> None:
+        """Write down how long messages take that start now; `out` picks their sources."""
         nbytes = self.bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)
-        out = _places(source, self.p) if self.window == 1 else source
         self.sent_bytes[out] += nbytes
         if self.record:
             instance = number * self.segments + self.segment[heads]

@@ -573,9 +573,8 @@ MACHINES = [
 @needs_chromium
 def test_the_clock_is_that_of_the_simulation(written, tmp_path):
     jobs, plan = [], []
-    for number, (collective, name) in enumerate(EVERY):
-        # Each algorithm on some machines, and each machine under many algorithms.
-        for told, topology in (MACHINES[(number + k) % len(MACHINES)] for k in (0, 2, 5, 9)):
+    for collective, name in EVERY:
+        for told, topology in MACHINES:
             p = topology.p
             root = roots(collective, p)[-1]
             nbytes = 8 if p == 7 else 100_003
