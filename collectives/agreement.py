@@ -22,6 +22,7 @@ from collectives.words import ranks
 __all__ = ["Agreement", "refusing"]
 
 RECORD = 512  # bytes that each rank tells the others
+STOPPED = 1.0  # seconds between two looks, after which this process did not run meanwhile
 
 
 class Agreement:
@@ -88,7 +89,7 @@ class Agreement:
         records = bytearray(RECORD * size)
         with Turn():
             request = self.mpi.Iallgather(record, records)
-        limit = time.monotonic() + timeout
+        began = looked = time.monotonic()
         polls = 0
         while True:
             with Turn():
@@ -98,9 +99,12 @@ class Agreement:
             polls += 1
             if polls > 100:
                 time.sleep(0)
+            last, looked = looked, time.monotonic()
+            if looked - last > STOPPED:
+                began += looked - last
             if polls % 1024 == 0:
                 self._check_host(request, record, records)
-            if polls % 1024 == 0 and time.monotonic() > limit:
+            if polls % 1024 == 0 and looked - began > timeout:
                 self.lost.append((request, record, records))
                 rank = self.engine.rank
                 self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"

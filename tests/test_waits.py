@@ -64,6 +64,40 @@ def test_a_warning_that_is_an_error_ends_the_wait():
     assert "StallWarning: allreduce 'ring' on 2 ranks: rank 0 has waited" in result.err
 
 
+STOPPED = """
+import os, signal, subprocess, sys, time
+import collectives as cc
+comm = cc.world()
+pids = comm.gather_object(os.getpid(), root=0)
+comm.barrier()
+if comm.rank == 0:
+    program = f"import os, time\\nfor number, nap in ((19, 3), (18, 0)):\\n"
+    program += f"    [os.kill(pid, number) for pid in {pids}]; time.sleep(nap)"
+    with subprocess.Popen([sys.executable, "-c", program]):
+        CALL
+else:
+    time.sleep(3.5)
+    CALL
+print("all came")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "validate"),
+    [
+        ("comm.barrier(timeout=2)", 0),
+        ("comm.ibarrier().wait(timeout=2)", 0),
+        ("comm.barrier(timeout=2)", 1),
+    ],
+    ids=["blocking", "request", "validated"],
+)
+def test_a_job_that_is_stopped_has_not_waited(call, validate):
+    """As from a shell by Ctrl-Z and `fg`, or by a scheduler that suspends jobs."""
+    env = {"COLLECTIVES_VALIDATE": str(validate)}
+    result = program(STOPPED.replace("CALL", call), env=env)
+    assert (result.status, result.out) == (0, "all came\n" * 2), result
+
+
 @pytest.mark.parametrize(
     "call",
     [

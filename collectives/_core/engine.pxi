@@ -696,6 +696,7 @@ cdef class Engine:
         """Wait for an operation, most of the time without the GIL; look around at times."""
         cdef Status status = RUNNING
         cdef double start = 0
+        cdef double looked
         cdef double began = now() if op.habit >= 0 else 0
         cdef int i
         if op.plan.slots == 0 and op.nbytes < SMALL and op.user == NULL and in_flight == NULL:
@@ -709,6 +710,7 @@ cdef class Engine:
             start = now()
             with nogil:
                 status = wait(op, False, self.polls(op), start + SLICE, False)
+                start += overslept(start)
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
@@ -720,7 +722,9 @@ cdef class Engine:
                     self.abandon(op, plan, keep, how(error), error)
                     raise error
                 with nogil:
-                    status = wait(op, False, self.polls(op), now() + SLICE, op.plan.slots == 0)
+                    looked = now()
+                    status = wait(op, False, self.polls(op), looked + SLICE, op.plan.slots == 0)
+                    start += overslept(looked)
         if status == FAILED:
             raise self.failure(op, plan, keep)
         if op.habit >= 0 and op.segment != NULL:

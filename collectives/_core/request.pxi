@@ -204,8 +204,9 @@ cdef class Request:
         Parameters
         ----------
         timeout : float, optional
-            Seconds from now after which it raises `StallError`; by default the communicator's. Use
-            `test` to look whether the operation is complete and go on if not.
+            Seconds from now after which it raises `StallError`; by default the communicator's. Time
+            for which this process was stopped does not count. Use `test` to look whether the
+            operation is complete and go on if not.
 
         Returns
         -------
@@ -221,10 +222,11 @@ cdef class Request:
         MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
-        cdef double start, limit
+        cdef double start, looked
         cdef double deadline = deadline_of(timeout)
         cdef int patience = 0
         cdef int looks = 0
+        cdef bint drowsy
         check_caller()
         start = now() if self.op != NULL else 0
         if self.op != NULL:
@@ -232,14 +234,16 @@ cdef class Request:
         self.watch(1)
         try:
             while self.op != NULL and self.op.status == RUNNING:
-                limit = now() + 0.05
+                looked = now()
+                drowsy = looks > 0 and self.op.plan.slots == 0
                 self.waiters += 1
                 with nogil:
-                    wait(self.op, True, patience, limit, looks > 0 and self.op.plan.slots == 0)
+                    wait(self.op, True, patience, looked + SLICE, drowsy)
+                    start += overslept(looked)
                 self.waiters -= 1
                 if self.op.status == RUNNING:
                     PyErr_CheckSignals()
-                    self.look_around(limit - start, deadline)
+                    self.look_around(now() - start, deadline)
                     looks += 1
         finally:
             self.watch(-1)

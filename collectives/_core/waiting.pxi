@@ -15,6 +15,14 @@ cdef str title(Plan plan):
     return plan.source.algorithm.title(plan.source.p, plan.source.root)
 
 
+cdef double overslept(double looked) noexcept nogil:
+    """Return the seconds for which a slice that began at `looked` was too long: this process was
+    stopped (from its shell, by a debugger, with its whole job), or had no core. That is no waiting.
+    """
+    cdef double excess = now() - looked - SLICE
+    return excess if excess > SLICE else 0
+
+
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):
     """Return the error of an operation for which what it waits for will not come, or not in time;
     None if there is hope. Warn once if it is long. Between hosts, only the clock tells.

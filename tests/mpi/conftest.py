@@ -27,6 +27,7 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives import binding
+from collectives.errors import PeerAbortedError, StallError
 
 # Ranks believe to be on so many hosts: neighbours share no memory.
 HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))
@@ -219,3 +220,25 @@ def fresh() -> Any:
 
 
 _broken: list[cc.Communicator] = []
+
+
+@pytest.fixture
+def stalls() -> Any:
+    """Return a context for a call that waits for a rank in vain, as long as its deadline says.
+
+    Who comes when another rank has waited as long already hears of that at once. ``caught`` says
+    which it was.
+    """
+
+    @contextlib.contextmanager
+    def stalls(match: str, deadline: float) -> Any:
+        began = time.monotonic()
+        with pytest.raises((StallError, PeerAbortedError)) as caught:
+            yield caught
+        if caught.type is StallError:
+            assert caught.match(match)
+        else:
+            assert caught.match("gave up: StallError")
+            assert time.monotonic() - began < deadline
+
+    return stalls

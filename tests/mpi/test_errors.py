@@ -119,7 +119,7 @@ def test_errors_pickle(world):
 
 
 @pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
-def test_stall(world, fresh, algorithm):
+def test_stall(world, fresh, stalls, algorithm):
     """The last rank does not come. Whoever waits says for whom, and the communicator is broken."""
     comm = fresh(validate=False, timeout=0.3)
     p = comm.size
@@ -127,67 +127,72 @@ def test_stall(world, fresh, algorithm):
         pytest.skip("nobody to wait for, or it cannot run on this number of ranks")
     told = ""
     if comm.rank < p - 1:
-        with pytest.raises(StallError) as caught:
+        start = f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} waited 0.3 s: round "
+        with stalls(start, 0.3) as caught:
             comm.allreduce(np.ones(p), algorithm=algorithm)
         told = str(caught.value)
-        start = f"allreduce '{algorithm}' on {p} ranks: rank {comm.rank} waited 0.3 s: round "
-        assert told.startswith(start)
-        text = f"the communicator is broken: rank {comm.rank} stalled in allreduce '{algorithm}'"
-        for call in (comm.barrier, comm.dup, lambda: comm.allreduce(np.ones(3))):
-            with pytest.raises(CommunicatorError, match=text):
-                call()
-    everything = " ".join(world.mpi.allgather(told))
-    assert f"for rank {p - 1} to " in everything
+        if caught.type is StallError:
+            text = (
+                f"the communicator is broken: rank {comm.rank} stalled in allreduce '{algorithm}'"
+            )
+            for call in (comm.barrier, comm.dup, lambda: comm.allreduce(np.ones(3))):
+                with pytest.raises(CommunicatorError, match=text):
+                    call()
+    everything = world.mpi.allgather(told)
+    if any("gave up" in each for each in everything):  # whom that rank would have waited for
+        assert any(each.startswith("allreduce") for each in everything)
+    else:
+        assert f"for rank {p - 1} to " in " ".join(everything)
 
 
-def test_stall_of_a_request(world, fresh):
+def test_stall_of_a_request(world, fresh, stalls):
     comm = fresh(validate=False, timeout=0.3)
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
-        request = comm.iallreduce(np.ones(3), algorithm="butterfly")
-        with pytest.raises(StallError, match=r"allreduce 'butterfly' .* waited 0\.3 s"):
+        with stalls(r"allreduce 'butterfly' .* waited 0\.3 s", 0.3) as caught:
+            request = comm.iallreduce(np.ones(3), algorithm="butterfly")
             request.wait()
-        for again in (request.wait, request.test):
-            with pytest.raises(StallError, match="waited"):
-                again()
-        with pytest.raises(CommunicatorError, match="is broken: rank"):
-            comm.barrier()
+        if caught.type is StallError:
+            for again in (request.wait, request.test):
+                with pytest.raises(StallError, match="waited"):
+                    again()
+            with pytest.raises(CommunicatorError, match="is broken: rank"):
+                comm.barrier()
     world.mpi.Barrier()
 
 
-def test_stall_of_a_barrier(world, fresh):
+def test_stall_of_a_barrier(world, fresh, stalls):
     comm = fresh(validate=False, timeout=0.3)
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank > 0:
-        with pytest.raises(StallError, match=r"barrier '\w+' .* for rank \d+ to "):
+        with stalls(r"barrier '\w+' .* for rank \d+ to ", 0.3):
             comm.barrier()
     world.mpi.Barrier()
 
 
-def test_stall_under_validation(world, fresh):
+def test_stall_under_validation(world, fresh, stalls):
     """A rank that does not come is noticed before anything starts."""
     comm = fresh(validate=True, timeout=0.3)
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
-        with pytest.raises(
-            StallError, match=rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s"
-        ):
+        with stalls(rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s", 0.3) as caught:
             comm.allreduce(np.ones(3))
-        with pytest.raises(CommunicatorError, match="broken"):
-            comm.barrier()
+        if caught.type is StallError:
+            with pytest.raises(CommunicatorError, match="broken"):
+                comm.barrier()
     world.mpi.Barrier()
 
 
-def test_a_later_timeout_counts_under_validation(world, fresh):
+def test_a_later_timeout_counts_under_validation(world, fresh, stalls):
     comm = fresh(validate=True, timeout=1000.0)
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     comm.timeout = 0.3
     if comm.rank < comm.size - 1:
-        with pytest.raises(StallError, match=r"0\.3 s"):
+        with stalls(r"0\.3 s", 0.3):
             comm.barrier()
     world.mpi.Barrier()
 

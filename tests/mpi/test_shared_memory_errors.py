@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank agree
 
 X = np.ones(8)
 SUM8 = r"allreduce\(count=8, dtype=float64, op=SUM, algorithm=\w+\)"
-COMES_LATE = 0.8  # seconds
 
 # What one rank calls where the others call allreduce(X), and how they hear of it.
 ODD = {
@@ -112,17 +111,25 @@ def test_a_disagreement_that_shows_late(world, fresh):
         assert "root=1" in each
 
 
-def test_a_rank_comes_late(world, fresh, environ):
+def test_a_rank_comes_late(world, fresh, environ, monkeypatch):
     """The others warn once, and say what each rank does; then the call ends as it should."""
     with environ(COLLECTIVES_STALL_WARNING="0.3"):
         comm = fresh(validate=False, timeout=60.0)
     comm.barrier()
     comm.allreduce(X)
     late = comm.size - 1
-    with warnings.catch_warnings(record=True) as caught:
+    caught = []
+
+    def warned(*words, **named):
+        caught.append(warnings.WarningMessage(*words, **named))
+        world.mpi.send(None, late)
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
-        if comm.rank == late:
-            time.sleep(COMES_LATE)
+        monkeypatch.setattr(warnings, "showwarning", warned)
+        if comm.rank == late:  # it comes when all have warned
+            for rank in range(late):
+                world.mpi.recv(source=rank)
         y = comm.allreduce(X, algorithm="all_to_all")
     assert (y == comm.size).all()
     told = [str(each.message) for each in caught if each.category is StallWarning]

@@ -6,6 +6,7 @@ the same thing, so that it does not matter, or take turns in an order that is th
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -256,19 +257,27 @@ def test_first_come_first_served(plain):
 
 
 class Signal:
-    """Send this process a signal after a while; restore its handler afterwards."""
+    """Send this process a signal when its main thread has been inside a call for a while."""
 
-    def __init__(self, number, handler, seconds=0.2):
+    def __init__(self, number, handler):
         self.number, self.handler = number, handler
-        self.timer = threading.Timer(seconds, os.kill, (os.getpid(), number))
+        self.thread = threading.Thread(target=self.send)
+
+    def send(self):
+        frames, main = sys._current_frames, threading.main_thread().ident
+        limit = time.monotonic() + DEADLINE
+        while frames()[main].f_code.co_name != "_call" and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(os.getpid(), self.number)
 
     def __enter__(self):
         self.before = signal.signal(self.number, self.handler)
-        self.timer.start()
+        self.thread.start()
         return self
 
     def __exit__(self, *error):
-        self.timer.join()
+        self.thread.join()
         signal.signal(self.number, self.before)
 
 
@@ -283,13 +292,14 @@ def test_a_signal_handler_cannot_reenter(plain):
             with pytest.raises(CommunicatorError, match="inside a call on this communicator"):
                 call()
         seen.append(number)
+        plain.mpi.Barrier()
 
     if comm.rank == 0:
         with Signal(signal.SIGUSR1, handler):
             y = comm.allreduce(np.ones(10))
         assert seen == [signal.SIGUSR1]
     else:
-        time.sleep(0.6)
+        plain.mpi.Barrier()
         y = comm.allreduce(np.ones(10))
     assert (y == comm.size).all()
 
@@ -299,12 +309,17 @@ def test_a_signal_handler_may_use_another_communicator(plain):
     if comm.size == 1:
         pytest.skip("one rank waits for nobody")
     seen = []
+
+    def handler(number, frame):
+        seen.append(other.allreduce(np.ones(1))[0])
+        plain.mpi.Barrier()
+
     if comm.rank == 0:
-        with Signal(signal.SIGUSR1, lambda *_: seen.append(other.allreduce(np.ones(1))[0])):
+        with Signal(signal.SIGUSR1, handler):
             comm.barrier()
         assert seen == [1]
     else:
-        time.sleep(0.6)
+        plain.mpi.Barrier()
         comm.barrier()
     other.free()
 
@@ -324,7 +339,7 @@ def test_interrupted_while_queued(plain):
         behind = threading.Timer(0.1, lambda: results.append(comm.allreduce(np.full(10, 2.0))))
         behind.daemon = True
         began = time.monotonic()
-        with Signal(signal.SIGINT, signal.default_int_handler, 0.3):
+        with Signal(signal.SIGINT, signal.default_int_handler):
             behind.start()
             with pytest.raises(KeyboardInterrupt):
                 comm.barrier()

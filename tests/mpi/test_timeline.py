@@ -18,7 +18,7 @@ from collectives.errors import ArgumentError
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
 NAP = 0.05  # seconds
-CLOCKS = 1e3  # us: hosts are set by messages; ranks of one host read one clock
+CLOCKS = 1e4  # us: hosts are set by messages; ranks of one host read one clock
 
 
 class Loaded:
@@ -202,9 +202,10 @@ def test_a_wait_is_for_the_rank_that_slept(world, tmp_path):
         return
     for other in range(p - 1):
         waits = loaded.waits(other)
-        # Others are slow, too, where ranks share cores; but not for as long as a nap, each time.
-        assert waits[late] > 3 * NAP, waits
-        assert sum(waits.values()) - waits[late] < waits[late], waits
+        # Who shares its core may be as late itself, but hardly each time.
+        assert waits[late] > NAP, waits
+        # A wait is for one rank: at most as long as the calls took, altogether.
+        assert sum(waits.values()) <= sum(call["dur"] for call in loaded.of(other)) / 1e6, waits
 
 
 def test_calls_that_do_not_block(world, tmp_path):

@@ -216,7 +216,7 @@ def test_scales(world):
 @pytest.mark.parametrize("collective", ["allreduce", "scan"])
 def test_a_function_that_raises(world, fresh, collective):
     """Whoever folds gets its error; the others hear of it, or wait for what does not come."""
-    comm = fresh(validate=False, timeout=0.3)
+    comm = fresh(validate=False, timeout=1.0)
 
     def fails(incoming, accumulator):
         raise KeyError("no such fold")
@@ -224,6 +224,7 @@ def test_a_function_that_raises(world, fresh, collective):
     algorithm = "tree" if collective == "allreduce" else "chain"
     call = getattr(comm, collective)
     told = "nothing"
+    world.mpi.Barrier()
     try:
         call(np.ones(3), op=cc.reduction(fails), algorithm=algorithm)
     except KeyError as error:
@@ -239,11 +240,12 @@ def test_a_function_that_raises(world, fresh, collective):
 
 
 def test_a_function_that_raises_in_a_request(world, fresh):
-    comm = fresh(validate=False, timeout=0.3)
+    comm = fresh(validate=False, timeout=10.0)
     if comm.size == 1:
         pytest.skip("one rank folds nothing")
 
     def fails(incoming, accumulator):
+        world.mpi.Barrier()  # nobody gives up before all are here
         raise ZeroDivisionError
 
     request = comm.iallreduce(np.ones(3), op=cc.reduction(fails), algorithm="all_to_all")
@@ -257,12 +259,13 @@ def test_a_function_that_raises_in_a_request(world, fresh):
 
 def test_an_operand_that_is_written(world, fresh):
     """`incoming` may be the caller's own array: writing it is refused."""
-    comm = fresh(validate=False, timeout=0.3)
+    comm = fresh(validate=False, timeout=10.0)
     if comm.size == 1:
         pytest.skip("one rank folds nothing")
     x = np.ones(3)
 
     def swapped(incoming, accumulator):
+        world.mpi.Barrier()  # nobody gives up before all are here
         incoming += accumulator
 
     with pytest.raises(ValueError, match="read-only"):
@@ -272,11 +275,12 @@ def test_an_operand_that_is_written(world, fresh):
 
 
 def test_interrupts_come_through(world, fresh):
-    comm = fresh(validate=False, timeout=0.3)
+    comm = fresh(validate=False, timeout=10.0)
     if comm.size == 1:
         pytest.skip("one rank folds nothing")
 
     def interrupted(incoming, accumulator):
+        world.mpi.Barrier()  # nobody gives up before all are here
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,13 @@ from promises import Promises
 
 import collectives as cc
 from collectives import errors
-from collectives.errors import ArgumentError, BufferError, MismatchError, PeerAbortedError
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    MismatchError,
+    PeerAbortedError,
+    StallError,
+)
 
 
 class TestAllgatherv(Promises):
@@ -230,7 +236,7 @@ def test_receive_counts_that_are_not_what_is_sent(world):
 
 
 def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fresh):
-    comm = fresh(validate=False, timeout=0.3)
+    comm = fresh(validate=False, timeout=2.0)
     p = comm.size
     if p == 1:
         pytest.skip("one rank sends itself nothing")
@@ -243,7 +249,9 @@ def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fres
         with pytest.raises(MismatchError, match=text):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
     else:
-        with contextlib.suppress(PeerAbortedError):  # that rank may be faster than the others
+        # That rank may be faster than the others: they hear of it, and who is of another host waits
+        # for what they had not sent yet.
+        with contextlib.suppress(PeerAbortedError, StallError):
             comm.alltoallv(np.ones(2 * p), [2] * p, receive_counts=received)
     world.mpi.Barrier()
 
