@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from collectives import binding
-from collectives._core import Engine, Turn, advance_all
+from collectives._core import Engine, Turn, advance_all, stopped
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -22,7 +22,6 @@ from collectives.words import ranks
 __all__ = ["Agreement", "refusing"]
 
 RECORD = 512  # bytes that each rank tells the others
-STOPPED = 1.0  # seconds between two looks, after which this process did not run meanwhile
 
 
 class Agreement:
@@ -99,9 +98,8 @@ class Agreement:
             polls += 1
             if polls > 100:
                 time.sleep(0)
-            last, looked = looked, time.monotonic()
-            if looked - last > STOPPED:
-                began += looked - last
+            began += stopped(looked)
+            looked = time.monotonic()
             if polls % 1024 == 0:
                 self._check_host(request, record, records)
             if polls % 1024 == 0 and looked - began > timeout:

@@ -710,7 +710,8 @@ cdef class Engine:
             start = now()
             with nogil:
                 status = wait(op, False, self.polls(op), start + SLICE, False)
-                start += overslept(start)
+                if status == RUNNING:
+                    start += stopped(start)
             while status == RUNNING:
                 try:
                     PyErr_CheckSignals()
@@ -724,7 +725,7 @@ cdef class Engine:
                 with nogil:
                     looked = now()
                     status = wait(op, False, self.polls(op), looked + SLICE, op.plan.slots == 0)
-                    start += overslept(looked)
+                    start += stopped(looked)
         if status == FAILED:
             raise self.failure(op, plan, keep)
         if op.habit >= 0 and op.segment != NULL:

@@ -239,7 +239,7 @@ cdef class Request:
                 self.waiters += 1
                 with nogil:
                     wait(self.op, True, patience, looked + SLICE, drowsy)
-                    start += overslept(looked)
+                    start += stopped(looked)
                 self.waiters -= 1
                 if self.op.status == RUNNING:
                     PyErr_CheckSignals()

@@ -6,6 +6,7 @@ from collectives.errors import CollectivesError, PeerLostError, StallWarning
 from collectives.origin import levels
 
 cdef double NEARLY = 1.0  # seconds
+cdef double STOPPED = 1.0  # seconds between two looks; a core may be shared with many
 
 cdef str how(error):
     return "stalled in" if isinstance(error, StallError) else "failed in"
@@ -15,12 +16,18 @@ cdef str title(Plan plan):
     return plan.source.algorithm.title(plan.source.p, plan.source.root)
 
 
-cdef double overslept(double looked) noexcept nogil:
-    """Return the seconds for which a slice that began at `looked` was too long: this process was
-    stopped (from its shell, by a debugger, with its whole job), or had no core. That is no waiting.
+cpdef double stopped(double looked) noexcept nogil:
+    """Return for how many seconds since `looked` this process did not run, but was stopped: from its
+    shell, by a debugger, with its whole job. That is no waiting.
+    Local.
+
+    Parameters
+    ----------
+    looked : float
+        When it last looked whether what it waits for has come, by ``time.monotonic``.
     """
-    cdef double excess = now() - looked - SLICE
-    return excess if excess > SLICE else 0
+    cdef double since = now() - looked
+    return since if since > STOPPED else 0
 
 
 cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, double timeout):

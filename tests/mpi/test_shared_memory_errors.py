@@ -1,7 +1,6 @@
 """Ranks of a host that call different things, or do not come: everybody hears who did what."""
 
 import re
-import time
 import warnings
 
 import numpy as np
