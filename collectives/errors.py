@@ -96,7 +96,8 @@ class StallError(CollectivesError, TimeoutError):
     """A collective waited longer than its deadline; the text says who waits for whom.
 
     The deadline is that of the call (``timeout=``), else that of the communicator, which
-    ``COLLECTIVES_TIMEOUT`` sets. The communicator is broken afterwards: data may be under way.
+    ``COLLECTIVES_TIMEOUT`` sets. Time for which the process was stopped does not count. The
+    communicator is broken afterwards: data may be under way.
     """
 
 

@@ -45,7 +45,7 @@ SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 SIDE_BY_SIDE = ("-n", "2")
-LAUNCHED_SIDE_BY_SIDE = ("-n", "3")
+LAUNCHED_SIDE_BY_SIDE = ("-n", "4")
 PAGES_AT_ONCE = 2
 FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
