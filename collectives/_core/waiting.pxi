@@ -17,8 +17,8 @@ cdef str title(Plan plan):
 
 
 cpdef double stopped(double looked) noexcept nogil:
-    """Return for how many seconds since `looked` this process did not run, but was stopped: from its
-    shell, by a debugger, with its whole job. That is no waiting.
+    """Return for how many seconds since `looked` this process did not run, but was stopped: from
+    its shell, by a debugger, with its whole job. That is no waiting.
     Local.
 
     Parameters
