@@ -75,9 +75,9 @@ class UnsupportedTypeError(CollectivesError, TypeError):
 
 
 class ProofError(CollectivesError, ValueError):
-    """The replay of an algorithm on all ranks broke one of its promises.
+    """The replay of an algorithm on all ranks broke one of its promises, or its generator raises.
 
-    The text names the rank, the round and the block. Nothing was sent.
+    The text names the rank, the round, and the block or the line. Nothing was sent.
     """
 
 

@@ -6,11 +6,14 @@ and the command line all read this table and nothing else.
 
 from __future__ import annotations
 
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, log2
+from operator import index
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -153,19 +156,32 @@ class Algorithm:
         Raises
         ------
         ProofError
-            If it is no generator, or there are so many that it does not seem to end.
+            If it is no generator, if it raises an error, or if there are so many that it does not
+            seem to end.
         """
         most = ROUNDS * max(p, self.blocks(p))
-        found = self.run(r, p, root)
-        if not isinstance(found, Iterable):
-            raise ProofError(
-                f"{self.title(p, root)}: rank {r} returns {found!r}, and must yield its rounds"
-            )
-        for number, each in enumerate(found):
-            if number == most:
-                raise ProofError(
-                    f"{self.title(p, root)}: rank {r} has more than {most} rounds; does it end?"
-                )
+
+        def wrong(text: str) -> ProofError:
+            return ProofError(f"{self.title(p, root)}: rank {r}{text}")
+
+        rounds: Any = None
+        for number in range(1, most + 2):
+            try:
+                if rounds is None:
+                    found = self.run(r, p, root)
+                    if not isinstance(found, Iterable):
+                        raise wrong(f" returns {found!r}, and must yield its rounds")
+                    rounds = iter(found)
+                each = next(rounds)
+            except StopIteration:
+                return
+            except ProofError:
+                raise
+            except Exception as error:
+                told = f"{type(error).__name__}: {error}{_place(error, self.generate)}"
+                raise wrong(f", round {number}: raises {told}") from error
+            if number > most:
+                raise wrong(f" has more than {most} rounds; does it end?")
             yield each
 
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
@@ -189,6 +205,17 @@ class Algorithm:
             if not holds(p):
                 return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
         return None
+
+
+def _place(error: Exception, function: Any) -> str:
+    """Return in brackets the line of a user's function that raised an error, if it did."""
+    code = getattr(function, "__code__", None)
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if code is not None and frame.f_code.co_filename == code.co_filename
+    ]
+    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if code and lines else ""
 
 
 # Whoever caches what the table says; told when it changes.
@@ -268,14 +295,23 @@ def algorithm(
     unknown = [text for text in requires if text not in _REQUIREMENTS]
     if unknown:
         raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
-    cut = blocks if callable(blocks) else lambda p: blocks
 
     def register(generate: Generator) -> Generator:
+        def number_of_blocks(p: int) -> int:
+            try:
+                number = index(blocks(p) if callable(blocks) else blocks)
+            except Exception as error:
+                told = f"raises {type(error).__name__}: {error}{_place(error, blocks)}"
+                raise ProofError(f"{row.title(p)}: the number of blocks {told}") from error
+            if number < 1:
+                raise ProofError(f"{row.title(p)} has {number} blocks, and needs one at least")
+            return contract.parts(p) * number
+
         row = Algorithm(
             collective=contract,
             name=name or generate.__name__,
             generate=generate,
-            blocks=lambda p: contract.parts(p) * cut(p),
+            blocks=number_of_blocks,
             cost=cost,
             source=source,
             requires=requires,

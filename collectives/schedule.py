@@ -216,8 +216,6 @@ class _Builder:
         parts = contract.parts(p)
         self.cut = self.nblocks // parts
         self.number = 0
-        if self.cut < 1:
-            raise self.fail(f"has {self.nblocks} blocks, and needs one at least")
         self.wanted = contract.outputs(r, p, root)
         # For each block, its space and its number there, which for a parcel is beyond all blocks.
         self.where: list[tuple[int, int] | None] = [None] * self.nblocks

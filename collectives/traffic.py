@@ -39,8 +39,8 @@ __all__ = ["Traffic", "exceeds", "traffic"]
 GROUPS = 64
 
 
-class _Split(Exception):
-    """A branch that not all ranks of a group take; `mask` says who does."""
+class _Split(BaseException):
+    """A branch that not all ranks of a group take; `mask` says who does. No error."""
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self.mask = mask
@@ -280,16 +280,15 @@ def _together(
     few = sorted({0, len(ranks) // 2, len(ranks) - 1})
     alone = (algorithm.rounds(int(ranks[k]), p, root) for k in few)
     try:
-        for k, (first, *others) in enumerate(
-            zip(algorithm.rounds(every, p, root), *alone, strict=True)
-        ):
-            both = lists.weighed(_parsed(first))
-            for n, other in zip(few, others, strict=True):
-                if not _agree(both, n, lists.weighed(_parsed_one(other))):
-                    return None
-            lists.add(k, both)
-    except _Split:
-        raise
+        with np.errstate(all="raise"):  # as numbers of Python do, which generators compute with
+            for k, (first, *others) in enumerate(
+                zip(algorithm.rounds(every, p, root), *alone, strict=True)
+            ):
+                both = lists.weighed(_parsed(first))
+                for n, other in zip(few, others, strict=True):
+                    if not _agree(both, n, lists.weighed(_parsed_one(other))):
+                        return None
+                lists.add(k, both)
     except Exception:  # the ranks by themselves say if it is wrong
         return None
     return lists

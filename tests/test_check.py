@@ -456,6 +456,15 @@ def yields_nothing(r, p):
     return None
 
 
+def divides_in_its_second_round(r, p):
+    yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0), fold=True)
+    yield Exchange(send=((r + 1) % p, r // 0), recv=((r - 1) % p, 0))
+
+
+def takes_too_little(r):
+    yield Exchange(send=(r, 0))
+
+
 @pytest.mark.parametrize(
     ("generate", "text"),
     [
@@ -464,6 +473,16 @@ def yields_nothing(r, p):
         (yields_a_pair, "rank 0, round 1: yields (1, 0), which is not an Exchange"),
         (names_no_block, "rank 0, round 1: sends 'next', which is not a pair (peer, block)"),
         (yields_nothing, "rank 0 returns None, and must yield its rounds"),
+        (
+            divides_in_its_second_round,
+            "rank 0, round 2: raises ZeroDivisionError: integer division or modulo by zero "
+            f"(test_check.py, line {divides_in_its_second_round.__code__.co_firstlineno + 2})",
+        ),
+        (
+            takes_too_little,
+            "rank 0, round 1: raises TypeError: takes_too_little() takes 1 positional argument but "
+            "2 were given",
+        ),
     ],
 )
 def test_what_is_no_round_is_refused(generate, text):
@@ -755,3 +774,33 @@ def test_registration_refuses_names_and_parameters_that_cannot_be_written(option
         algorithms.algorithm("broadcast", **options)(nobody_speaks)
     assert str(caught.value) == ("an algorithm has one parameter at most, and no colon in its name")
     assert options["name"] not in algorithms.names("broadcast")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text"),
+    [
+        (0, "allreduce 'cut' on 3 ranks has 0 blocks, and needs one at least"),
+        (
+            lambda p: 1 // (p - 3),
+            "allreduce 'cut' on 3 ranks: the number of blocks raises ZeroDivisionError: "
+            "integer division or modulo by zero (test_check.py, line ",
+        ),
+        (
+            2.5,
+            "allreduce 'cut' on 3 ranks: the number of blocks raises TypeError: "
+            "'float' object cannot be interpreted as an integer",
+        ),
+    ],
+)
+def test_what_is_no_number_of_blocks_is_refused(blocks, text):
+    algorithms.algorithm("allreduce", name="cut", blocks=blocks)(keeps_to_itself)
+    try:
+        for run in (
+            lambda: check("allreduce", "cut", p=3),
+            lambda: simulate("allreduce", "cut", 8, Flat(3)),
+        ):
+            with pytest.raises(ProofError) as caught:
+                run()
+            assert str(caught.value).startswith(text)
+    finally:
+        algorithms.unregister("allreduce", "cut")

@@ -188,10 +188,6 @@ def data(row: Algorithm) -> dict[str, Any]:
             found[str(p)] = cases(row, p, sources)
         except CollectivesError as error:
             found[str(p)] = {"error": str(error)}
-        except Exception as error:
-            if row.included:
-                raise
-            found[str(p)] = {"error": f"{row.title(p)}: {type(error).__name__}: {error}"}
     return {"cases": found, "spots": sources.spots, "functions": sources.data()}
 
 
