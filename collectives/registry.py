@@ -301,8 +301,8 @@ def algorithm(
             try:
                 number = index(blocks(p) if callable(blocks) else blocks)
             except Exception as error:
-                told = f"raises {type(error).__name__}: {error}{_place(error, blocks)}"
-                raise ProofError(f"{row.title(p)}: the number of blocks {told}") from error
+                told = f"{type(error).__name__}: {error}{_place(error, blocks)}"
+                raise ProofError(f"{row.title(p)}: the number of blocks: {told}") from error
             if number < 1:
                 raise ProofError(f"{row.title(p)} has {number} blocks, and needs one at least")
             return contract.parts(p) * number

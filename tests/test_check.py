@@ -782,12 +782,12 @@ def test_registration_refuses_names_and_parameters_that_cannot_be_written(option
         (0, "allreduce 'cut' on 3 ranks has 0 blocks, and needs one at least"),
         (
             lambda p: 1 // (p - 3),
-            "allreduce 'cut' on 3 ranks: the number of blocks raises ZeroDivisionError: "
+            "allreduce 'cut' on 3 ranks: the number of blocks: ZeroDivisionError: "
             "integer division or modulo by zero (test_check.py, line ",
         ),
         (
             2.5,
-            "allreduce 'cut' on 3 ranks: the number of blocks raises TypeError: "
+            "allreduce 'cut' on 3 ranks: the number of blocks: TypeError: "
             "'float' object cannot be interpreted as an integer",
         ),
     ],
