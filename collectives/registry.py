@@ -164,25 +164,20 @@ class Algorithm:
         def wrong(text: str) -> ProofError:
             return ProofError(f"{self.title(p, root)}: rank {r}{text}")
 
-        rounds: Any = None
-        for number in range(1, most + 2):
-            try:
-                if rounds is None:
-                    found = self.run(r, p, root)
-                    if not isinstance(found, Iterable):
-                        raise wrong(f" returns {found!r}, and must yield its rounds")
-                    rounds = iter(found)
-                each = next(rounds)
-            except StopIteration:
-                return
-            except ProofError:
-                raise
-            except Exception as error:
-                told = f"{type(error).__name__}: {error}{_place(error, self.generate)}"
-                raise wrong(f", round {number}: raises {told}") from error
-            if number > most:
-                raise wrong(f" has more than {most} rounds; does it end?")
-            yield each
+        number = 0
+        try:
+            found = self.run(r, p, root)
+            if not isinstance(found, Iterable):
+                raise wrong(f" returns {found!r}, and must yield its rounds")
+            for number, each in enumerate(found, start=1):
+                if number > most:
+                    raise wrong(f" has more than {most} rounds; does it end?")
+                yield each
+        except ProofError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}{_place(error, self.generate)}"
+            raise wrong(f", round {number + 1}: raises {told}") from error
 
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
         """Return the generator of rank `r` of `p` and a `root`, whether or not it ends. Local."""
@@ -209,13 +204,10 @@ class Algorithm:
 
 def _place(error: Exception, function: Any) -> str:
     """Return in brackets the line of a user's function that raised an error, if it did."""
-    code = getattr(function, "__code__", None)
-    lines = [
-        line
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if code is not None and frame.f_code.co_filename == code.co_filename
-    ]
-    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if code and lines else ""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in steps if frame.f_code.co_filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 # Whoever caches what the table says; told when it changes.

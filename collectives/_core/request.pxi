@@ -238,8 +238,8 @@ cdef class Request:
                 drowsy = looks > 0 and self.op.plan.slots == 0
                 self.waiters += 1
                 with nogil:
-                    wait(self.op, True, patience, looked + SLICE, drowsy)
-                    start += stopped(looked)
+                    if wait(self.op, True, patience, looked + SLICE, drowsy) == RUNNING:
+                        start += stopped(looked)
                 self.waiters -= 1
                 if self.op.status == RUNNING:
                     PyErr_CheckSignals()

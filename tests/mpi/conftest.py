@@ -224,14 +224,14 @@ _broken: list[cc.Communicator] = []
 
 @pytest.fixture
 def stalls() -> Any:
-    """Return a context for a call that waits for a rank in vain, as long as its deadline says.
+    """Return a context for a call that waits for a rank in vain, as long as its communicator does.
 
-    Who comes when another rank has waited as long already hears of that at once. ``caught`` says
-    which it was.
+    Who comes when another rank has waited as long already hears of that at once. What the context
+    gives says which it was.
     """
 
     @contextlib.contextmanager
-    def stalls(match: str, deadline: float) -> Any:
+    def stalls(comm: cc.Communicator, match: str) -> Any:
         began = time.monotonic()
         with pytest.raises((StallError, PeerAbortedError)) as caught:
             yield caught
@@ -239,6 +239,6 @@ def stalls() -> Any:
             assert caught.match(match)
         else:
             assert caught.match("gave up: StallError")
-            assert time.monotonic() - began < deadline
+            assert time.monotonic() - began < comm.timeout / 2
 
     return stalls

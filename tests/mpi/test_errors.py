@@ -128,7 +128,7 @@ def test_stall(world, fresh, stalls, algorithm):
     told = ""
     if comm.rank < p - 1:
         start = f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} waited 0.3 s: round "
-        with stalls(start, 0.3) as caught:
+        with stalls(comm, start) as caught:
             comm.allreduce(np.ones(p), algorithm=algorithm)
         told = str(caught.value)
         if caught.type is StallError:
@@ -150,7 +150,7 @@ def test_stall_of_a_request(world, fresh, stalls):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
-        with stalls(r"allreduce 'butterfly' .* waited 0\.3 s", 0.3) as caught:
+        with stalls(comm, r"allreduce 'butterfly' .* waited 0\.3 s") as caught:
             request = comm.iallreduce(np.ones(3), algorithm="butterfly")
             request.wait()
         if caught.type is StallError:
@@ -167,7 +167,7 @@ def test_stall_of_a_barrier(world, fresh, stalls):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank > 0:
-        with stalls(r"barrier '\w+' .* for rank \d+ to ", 0.3):
+        with stalls(comm, r"barrier '\w+' .* for rank \d+ to "):
             comm.barrier()
     world.mpi.Barrier()
 
@@ -178,7 +178,7 @@ def test_stall_under_validation(world, fresh, stalls):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
-        with stalls(rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s", 0.3) as caught:
+        with stalls(comm, rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s") as caught:
             comm.allreduce(np.ones(3))
         if caught.type is StallError:
             with pytest.raises(CommunicatorError, match="broken"):
@@ -192,7 +192,7 @@ def test_a_later_timeout_counts_under_validation(world, fresh, stalls):
         pytest.skip("nobody to wait for")
     comm.timeout = 0.3
     if comm.rank < comm.size - 1:
-        with stalls(r"0\.3 s", 0.3):
+        with stalls(comm, r"0\.3 s"):
             comm.barrier()
     world.mpi.Barrier()
 
