@@ -2,8 +2,8 @@
 
 import pytest
 
-from collectives.cli.operations import OPERATIONS
-from collectives.select import size_text
+from collectives.choice.select import size_text
+from collectives.measuring.operations import OPERATIONS
 
 FACTOR = 64
 SIZES = [8 * FACTOR**k for k in range(4)]  # up to 2 MiB

@@ -2,7 +2,8 @@
 
 import pytest
 
-from collectives import algorithms, check, program, schedule
+from collectives import algorithms, check
+from collectives.plans import program, schedule
 
 # Rounds that grow with p, with log2 p, and one of p messages; more blocks than ranks.
 ALGORITHMS = [

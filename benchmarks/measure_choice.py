@@ -25,11 +25,13 @@ from clocks import environment
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import binding, model, profile, select
-from collectives.cli import arguments, measure, report, tuning
-from collectives.cli.contest import BARRIER, Entry
-from collectives.spec import COLLECTIVES
-from collectives.words import size_text
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import model, profile, select
+from collectives.cli import arguments, report
+from collectives.measuring import measure, tuning
+from collectives.measuring.contest import BARRIER, Entry
+from collectives.process import binding
+from collectives.text.words import size_text
 
 TURNS = 11  # in which the fastest and what was chosen are timed again
 TURN = 0.02  # seconds of each

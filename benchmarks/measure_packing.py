@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import collectives as cc
-from collectives import grouped, objects
+from collectives.calls import grouped, objects
 
 ARRAYS = 32
 SECONDS = 0.5  # that calls of one kind are repeated

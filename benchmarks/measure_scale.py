@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 
-from collectives import profile
+from collectives.choice import profile
 
 CASES = (
     ("allreduce", "ring", "Flat(1024)"),

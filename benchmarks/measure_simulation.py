@@ -39,11 +39,14 @@ from clocks import Chain, Clock, Tries, environment, own_core, partner_core, res
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import _core, algorithms, binding, select
+from collectives import _core, algorithms
 from collectives.algorithms import Exchange
-from collectives.cli import arguments, report, state
-from collectives.cli.operations import OPERATIONS, Arrays
-from collectives.spec import COLLECTIVES
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import select
+from collectives.cli import arguments, report
+from collectives.measuring import state
+from collectives.measuring.operations import OPERATIONS, Arrays
+from collectives.process import binding
 
 SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
 PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block

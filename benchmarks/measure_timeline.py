@@ -19,7 +19,8 @@ import time
 import numpy as np
 
 import collectives as cc
-from collectives import _core, timeline
+from collectives import _core
+from collectives.records import timeline
 
 SIZES = [8, 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20]
 PAIRS = 40  # of blocks

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from collectives.shared_host import MessageHost, SharedMemory
 from collectives.simulate import simulate
+from collectives.simulation.host import MessageHost, SharedMemory
+from collectives.text.words import size_text
 from collectives.topology import Flat, Topology
-from collectives.words import size_text
 
 ORDER = {"shm": 0, "MPI": 1}  # of the columns; others follow
 SHOWN = 64 << 10  # bytes for which tables of rates are shown

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import simulation
 
-from collectives.cli import state, summary
-from collectives.select import measured
-from collectives.words import size_text
+from collectives.choice.select import measured
+from collectives.cli import summary
+from collectives.measuring import state
+from collectives.text.words import size_text
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -17,7 +17,8 @@ except ImportError as error:
     ) from error
 from collectives import algorithms, errors, reductions
 from collectives._version import __version__
-from collectives.communicator import Communicator, world
+from collectives.calls.grouped import GroupedRequest
+from collectives.communicator import Communicator
 from collectives.default import (
     allgather,
     allgather_object,
@@ -68,9 +69,9 @@ from collectives.default import (
     send,
     sendrecv,
     size,
+    world,
 )
 from collectives.errors import CollectivesError
-from collectives.grouped import GroupedRequest
 from collectives.reductions import (
     AVG,
     BAND,

@@ -4,7 +4,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from collectives.origin import Origin
+from collectives.text.origin import Origin
 
 COLLECTIVES: tuple[str, ...]
 DTYPES: tuple[str, ...]

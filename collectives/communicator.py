@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import platform
 import sys
-import threading
-import time
 import warnings
-import weakref
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import count
 from math import prod
 from operator import index
 from types import TracebackType
@@ -20,38 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives import (
-    _core,
-    abort,
-    binding,
-    child,
-    model,
-    program,
-    registry,
-    schedule,
-    segment,
-    select,
-)
-from collectives.agreement import Agreement
-from collectives.errors import ArgumentError, CollectivesError, CommunicatorError
-from collectives.grouped import GroupedCalls
-from collectives.objects import ObjectCalls
-from collectives.origin import Origin
+from collectives import _core
+from collectives.algorithms import registry
+from collectives.calls.folding import FoldingCalls
+from collectives.calls.grouped import GroupedCalls
+from collectives.calls.objects import ObjectCalls
+from collectives.calls.planned import PlannedCalls
+from collectives.choice import profile
+from collectives.choice.chooser import Chooser, Lane
+from collectives.choice.probe import probe
+from collectives.choice.select import Decision
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.process import binding, environment, segment
+from collectives.process.agreement import Agreement
+from collectives.process.place import locate
+from collectives.text.origin import Origin
 
-if TYPE_CHECKING:
-    from collectives.profile import Section
-    from collectives.timeline import Timeline
-    from collectives.trace import Trace
+if TYPE_CHECKING:  # few programs need them
+    from collectives.records.timeline import Timeline
+    from collectives.records.trace import Trace
 
-# A collective, the bits of a number of bytes, the root, and whether ranks' order must be kept.
-Class = tuple[str, int, int, bool]
-
-__all__ = ["Communicator", "world"]
-
-# A user's algorithm is proven on its first use on up to this many ranks. On 128 the included ones
-# take up to 4.3 s (round_robin), growing with the cube of p (python -m timeit on
-# check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
-PROVEN_SIZE = 128
+__all__ = ["Communicator"]
 
 # Polls before a wait gives way to other processes. With fewer cores than ranks, not to do so at
 # once costs a time slice, and nobody knows of other processes, or of ranks on "hosts" that are
@@ -70,10 +51,8 @@ SPINS_OVERSUBSCRIBED = 2
 # How payloads are written: as it turns out best, to the cache, or past it.
 STORES = ("auto", "cached", "streamed")
 
-_numbers = count()  # of the communicators of this process
 
-
-class Communicator(GroupedCalls, ObjectCalls):
+class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters
@@ -144,88 +123,61 @@ class Communicator(GroupedCalls, ObjectCalls):
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
             raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
         if timeout is None:
-            timeout = _environment_seconds("COLLECTIVES_TIMEOUT", 1800.0)
+            timeout = environment.seconds("COLLECTIVES_TIMEOUT", 1800.0)
         timeout = _core.seconds(timeout)
         self._mpi = mpi.Dup()
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
-        self._family = binding.family(MPI)
-        self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
-        self._settled: dict[Class, select.Decision] = {}
-        self._locate()
-        cores = max(1, self._cores)
-        patience = PATIENCE_OVERSUBSCRIBED if self.local_size > cores else PATIENCE
-        choose = _weakly(self._choose)
+        offer = profile.offer(self._mpi.Get_rank())
+        self._place, offers = locate(self._mpi, offer)
+        known, self._tune = profile.agreed(self._mpi, offers)
+        place = self._place
+        self.node, self.nodes = place.node, place.nodes
+        self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
+        self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
+        self._chooser = Chooser(self, self.rank, place.local, self._tune)
+        patience = PATIENCE_OVERSUBSCRIBED if place.is_crowded else PATIENCE
+        choose = self._chooser.weakly()
         self._engine = _core.Engine(MPI, self._mpi, choose, timeout, patience)
-        self._engine.messages_by = self._family
+        self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share()
         self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
-        self.rank, self.size = self._engine.rank, self._engine.size
         self._control: Any = None
         self._origin = Origin()
         registry.watch(self)
-        if _environment_flag("COLLECTIVES_VALIDATE"):
+        if environment.flag("COLLECTIVES_VALIDATE"):
             self._control = self._mpi.Dup()
             self._engine.agree = Agreement(self._control, self._engine)
-        self._measured: Section | None = None
-        self._parameters: model.Parameters | None = None
-        if self._profile is not None:
+        if known is not None:
             library = binding.library_name(MPI)
-            self._measured = self._profile.section(self._family, library, self.nodes)
-        if self._measured is not None:
-            self._parameters = self._measured.model(self.size)
+            self._chooser.use(known.section(self.transport, library, self.nodes))
         if "probe" in self._tune and self.size > 1:
-            self._parameters = model.probe(self)
+            self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
             self._start_timeline()
-
-    def _locate(self) -> None:
-        """Find out which ranks share this host, and on how many cores. Collective."""
-        from collectives import profile  # the import of the library need not wait for it
-
-        host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
-        mask = sum(1 << core for core in os.sched_getaffinity(0))
-        rank = self._mpi.Get_rank()
-        place = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-        everybody = self._mpi.allgather((host, mask, profile.offer(rank), place))
-        hosts = list(dict.fromkeys(each for each, *_ in everybody))
-        local = [r for r, (each, *_) in enumerate(everybody) if each == host]
-        self._places = [each for *_, each in everybody]
-        self.node, self.nodes = hosts.index(host), len(hosts)
-        self.local_rank, self.local_size = local.index(rank), len(local)
-        shared = 0
-        for r in local:
-            shared |= everybody[r][1]
-        self._cores = shared.bit_count()
-        self._local = local
-        offers = [offer for _, _, offer, _ in everybody]
-        self._profile, self._tune = profile.agreed(self._mpi, offers)
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
         """Return what tells the communicator from others on timelines, the same on all ranks.
 
         A name, the size, the ranks in ``COMM_WORLD``, and those that share this one's memory.
         """
-        ranks = tuple(rank for rank, _ in self._places)
-        return "{}.{}".format(*self._places[0]), len(ranks), ranks, tuple(self._local)
+        ranks = tuple(rank for rank, _ in self._place.ranks)
+        return "{}.{}".format(*self._place.ranks[0]), len(ranks), ranks, tuple(self._place.local)
 
     def _share(self) -> None:
         """Make the memory that the ranks of a host share. Collective."""
-        self._segment = segment.bootstrap(self._mpi, self._local)
-        # Of each host whose ranks share memory: its ranks, bytes of a lane, lines of a lane. All
-        # ranks cut alike what they send between hosts.
-        mine = None
+        self._segment = segment.bootstrap(self._mpi, self._place.local)
+        mine: Lane | None = None
         if self._segment is not None:
-            mine = tuple(self._local), self._segment.lane_bytes, self._segment.lines
+            mine = tuple(self._place.local), self._segment.lane_bytes, self._segment.lines
         everybody = self._mpi.allgather(mine) if self.nodes > 1 else [mine]
-        self._lanes = [each for each in dict.fromkeys(everybody) if each is not None]
-        self._engine.warning = _environment_seconds("COLLECTIVES_STALL_WARNING", 60.0)
+        self._chooser.lanes = [each for each in dict.fromkeys(everybody) if each is not None]
+        self._engine.warning = environment.seconds("COLLECTIVES_STALL_WARNING", 60.0)
         if self._segment is None:
             return
-        crowded = self.local_size > max(1, self._cores)
-        spins = SPINS_OVERSUBSCRIBED if crowded else SPINS
-        spins = segment.environment_number("COLLECTIVES_SHM_SPINS", spins, "looks")
+        spins = SPINS_OVERSUBSCRIBED if self._place.is_crowded else SPINS
+        spins = environment.number("COLLECTIVES_SHM_SPINS", spins, "looks")
         self._engine.share(self._segment, spins)
         stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
         if stores not in STORES:
@@ -234,7 +186,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             )
         self._engine.stores = STORES.index(stores)
         if self.nodes == 1:
-            self._family = "shm"
+            self._chooser.family = "shm"
 
     @property
     def mpi(self) -> Any:
@@ -244,7 +196,7 @@ class Communicator(GroupedCalls, ObjectCalls):
     @property
     def transport(self) -> str:
         """How the ranks talk: ``"shm"``, or the family of the MPI where hosts are between them."""
-        return self._family
+        return self._chooser.family
 
     @property
     def timeout(self) -> float:
@@ -410,14 +362,15 @@ class Communicator(GroupedCalls, ObjectCalls):
         self.barrier()  # see dup()
         with self._engine:
             self._alive()
-            if not self._lanes:
+            if not self._chooser.lanes:
                 return np.empty(shape, dtype)
             first = self._segment is not None and self._segment.windows == 0
             array = segment.window(self._mpi, self._segment, nbytes)
             if array is None:
                 return np.empty(shape, dtype)
             if first:  # programs lend nothing yet
-                self._plans.clear()
+                self._chooser.lends = True
+                self._chooser.forget_plans()
                 self.forget()
         return array.view(dtype).reshape(dims)
 
@@ -462,7 +415,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         True
         >>> os.remove(path)
         """
-        from collectives.timeline import Timeline
+        from collectives.records.timeline import Timeline
 
         return Timeline(self, path)
 
@@ -485,7 +438,7 @@ class Communicator(GroupedCalls, ObjectCalls):
         >>> call.collective, call.algorithm, call.nbytes, call.reason
         ('allreduce', 'ring', 8000, 'asked for by the caller')
         """
-        from collectives.trace import Trace
+        from collectives.records.trace import Trace
 
         return Trace(self._engine)
 
@@ -497,7 +450,7 @@ class Communicator(GroupedCalls, ObjectCalls):
             path = os.environ.get("HOROVOD_TIMELINE", "")
             path = "" if path == "DYNAMIC" else path
         if path:
-            from collectives import timeline
+            from collectives.records import timeline
 
             timeline.from_environment(self, path)
 
@@ -505,7 +458,7 @@ class Communicator(GroupedCalls, ObjectCalls):
 
     def explain(
         self, collective: str, nbytes: int = 0, *, algorithm: str | None = None
-    ) -> select.Decision:
+    ) -> Decision:
         """Say which algorithm a call would run, and why.
         Local.
 
@@ -538,118 +491,13 @@ class Communicator(GroupedCalls, ObjectCalls):
             ) from None
         if nbytes < 0:
             raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
-        if algorithm is None and self._settled:
-            settled = self._settled.get((collective, nbytes.bit_length(), 0, False))
-            if settled is not None:
-                named = self._decide(collective, settled.algorithm.name, nbytes)
-                return replace(
-                    named,
-                    segment=settled.segment,
-                    reason=settled.reason,
-                    measured=settled.measured,
-                )
-        return self._decide(collective, algorithm, nbytes)
+        return self._chooser.explain(collective, algorithm, nbytes)
 
     def forget(self) -> None:
         """Decide again, on the next call of each class: after a change of the registry or of
         ``COLLECTIVES_SEGMENT``. Local.
         """
         self._engine.forget_choices()
-
-    def _choose(
-        self,
-        collective: str,
-        name: str | None,
-        nbytes: int,
-        root: int,
-        ordered: bool,
-        vector: bool,
-    ) -> _core.Choice:
-        """Return the plan for a class of calls; the core asks once for each. Local."""
-        decision = self._decide(collective, name, nbytes, ordered, vector)
-        place = (collective, nbytes.bit_length(), root, ordered)
-        tries = name is None and "online" in self._tune and self.size > 1
-        # In an alltoallv no rank knows the whole, so that calls of all sizes are one class.
-        if not tries or (vector and collective == "alltoall"):
-            return self._planned(decision, root, vector)
-        settled = self._settled.get(place)
-        if settled is not None and registry.has(settled.algorithm):
-            return self._planned(settled, root, vector)
-        choice = self._planned(decision, root, vector)
-        from collectives import online  # few programs need it
-
-        others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
-        if others:
-            choice.trials = online.Trials(self, place, [decision, *others], vector)
-            choice.due = online.FIRST
-        return choice
-
-    def _decide(
-        self,
-        collective: str,
-        name: str | None,
-        nbytes: int,
-        ordered: bool = False,
-        vector: bool = False,
-    ) -> select.Decision:
-        """Return what a class of calls runs, by what all ranks know. Local."""
-        return select.decide(
-            collective,
-            name,
-            p=self.size,
-            nbytes=nbytes,
-            family=self._family,
-            ordered=ordered,
-            vector=vector,
-            profile=self._measured,
-            parameters=self._parameters,
-        )
-
-    def _planned(self, decision: select.Decision, root: int, vector: bool) -> _core.Choice:
-        """Return the plan of a decision. Local."""
-        algorithm = decision.algorithm
-        collective = algorithm.collective.name
-        # In an alltoallv no rank knows how long the messages of the others are.
-        shares = not (vector and collective == "alltoall")
-        key = collective, algorithm.name, root, shares
-        plan = self._plans.get(key)
-        if plan is None or plan.source.algorithm is not algorithm:
-            if not algorithm.included and self.size <= PROVEN_SIZE:
-                from collectives import check  # few programs need it, and it takes its time
-
-                check.check(algorithm, p=self.size, root=root, record=False)
-            source = schedule.compile(algorithm, self.size, self.rank, root)
-            plan = self._plans[key] = self._packed(source, shares)
-        return _core.Choice(plan, decision.segment, decision.reason)
-
-    def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
-        """Return a plan as programs that the core runs; those of alltoallv share nothing. Local."""
-        local: list[int] = []
-        rooms = []
-        for ranks, lane_bytes, most in self._lanes if shares else ():
-            lines = program.most_publications(source, ranks)
-            if 0 < lines <= most:
-                rooms.append(lane_bytes // lines & ~63)
-                if source.rank in ranks:
-                    local = self._local
-        lend = self._segment is not None and self._segment.windows > 0
-        whole, split = (
-            program.pack(source, whole=w, local=local, lend=lend) for w in (True, False)
-        )
-        return _core.Plan(source, whole, split, min(rooms, default=0))
-
-
-def _weakly(method: Callable[..., _core.Choice]) -> Callable[..., _core.Choice]:
-    """Return the method without a hold on its object: requests keep an engine, which calls it."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> _core.Choice:
-        method = reference()
-        if method is None:
-            raise CommunicatorError("the communicator does not exist any more")
-        return method(*arguments)
-
-    return call
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
@@ -663,91 +511,3 @@ def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
         lines.append("(python -X dev shows the whole tracebacks of the starts)")
     lines += ["the communicator was made at (most recent call last):", str(comm._origin)]
     return "\n".join(lines)
-
-
-def _environment_seconds(name: str, default: float) -> float:
-    text = os.environ.get(name)
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of seconds")
-    return seconds
-
-
-def _environment_flag(name: str) -> bool:
-    return os.environ.get(name, "0") not in ("", "0")
-
-
-def _boot_id() -> str:
-    """Tell hosts apart that have the same name, as containers may."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-_world: Communicator | None = None
-_world_lock = threading.RLock()
-
-
-def world() -> Communicator:
-    """Return the communicator of all ranks, the default one.
-    Collective on the first call.
-
-    Raises
-    ------
-    BindingError
-        If there is no usable MPI; the text says what to install.
-    CommunicatorError
-        In a forked child, and in a thread that MPI's thread level shuts out.
-    """
-    global _world
-    if _world is None or _world._mpi is None:
-        _core.guard()
-        with _world_lock:
-            if _world is None or _world._mpi is None:
-                _world = Communicator()
-    return _world
-
-
-def _forget_world() -> None:
-    global _world
-    _world = None
-
-
-child.forget(_forget_world)
-
-
-GRACE = 1.0  # seconds that operations in flight get to complete at exit
-
-
-def _at_exit() -> None:
-    """End a program that leaves operations in flight: with an error, not a hang."""
-    if _core.is_forked():
-        return
-    limit = time.monotonic() + GRACE
-    left = ["?"]
-    while left and time.monotonic() < limit:
-        try:
-            left = _core.pending()
-        except CollectivesError as error:
-            left = [str(error)]
-            break
-    _core.take_leave_all()
-    if not left:
-        abort.run_before_end()
-        return
-    MPI = binding.load()
-    abort.end_job(
-        MPI,
-        f"collectives: rank {MPI.COMM_WORLD.Get_rank()} exits with operations in flight: "
-        f"{'; '.join(left)}. Wait for every request before the program ends",
-    )
-
-
-atexit.register(_at_exit)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
+from collectives import _core
 from collectives._core import PlannedCall, Request
-from collectives.communicator import world
-from collectives.grouped import GroupedRequest
-from collectives.vectors import Counts
+from collectives.calls.grouped import GroupedRequest
+from collectives.calls.vectors import Counts
+from collectives.communicator import Communicator
+from collectives.errors import CollectivesError
+from collectives.process import abort, binding, child
 
 __all__ = [
     "allgather",
@@ -60,7 +66,70 @@ __all__ = [
     "send",
     "sendrecv",
     "size",
+    "world",
 ]
+
+
+_world: Communicator | None = None
+_world_lock = threading.RLock()
+
+
+def world() -> Communicator:
+    """Return the communicator of all ranks, the default one.
+    Collective on the first call.
+
+    Raises
+    ------
+    BindingError
+        If there is no usable MPI; the text says what to install.
+    CommunicatorError
+        In a forked child, and in a thread that MPI's thread level shuts out.
+    """
+    global _world
+    if _world is None or _world._mpi is None:
+        _core.guard()
+        with _world_lock:
+            if _world is None or _world._mpi is None:
+                _world = Communicator()
+    return _world
+
+
+def _forget_world() -> None:
+    global _world
+    _world = None
+
+
+child.forget(_forget_world)
+
+
+GRACE = 1.0  # seconds that operations in flight get to complete at exit
+
+
+def _at_exit() -> None:
+    """End a program that leaves operations in flight: with an error, not a hang."""
+    if _core.is_forked():
+        return
+    limit = time.monotonic() + GRACE
+    left = ["?"]
+    while left and time.monotonic() < limit:
+        try:
+            left = _core.pending()
+        except CollectivesError as error:
+            left = [str(error)]
+            break
+    _core.take_leave_all()
+    if not left:
+        abort.run_before_end()
+        return
+    MPI = binding.load()
+    abort.end_job(
+        MPI,
+        f"collectives: rank {MPI.COMM_WORLD.Get_rank()} exits with operations in flight: "
+        f"{'; '.join(left)}. Wait for every request before the program ends",
+    )
+
+
+atexit.register(_at_exit)
 
 
 def allreduce(x: Any, out: Any = None, **options: Any) -> Any:

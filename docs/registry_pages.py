@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from collectives import algorithms, check, draw, select, spec
-from collectives.algorithms import Algorithm
+from collectives import algorithms, check, draw
+from collectives.algorithms import Algorithm, spec
+from collectives.choice import select
 
 FOLDER = "algorithms"
 RANKS = (2, 3, 4, 5, 8, 16, 64)  # in the tables of costs

@@ -16,7 +16,7 @@ from math import inf
 
 from networks import Network, per_byte, rate
 
-from collectives.registry import Algorithm
+from collectives.algorithms.registry import Algorithm
 
 SAME = 1e-11  # instants that are closer than this, relative to the time, are one
 

@@ -23,7 +23,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from collectives.program import (
+from collectives.algorithms.registry import Algorithm
+from collectives.plans.program import (
     APART,
     IN_PLACE,
     MESSAGE_FIELDS,
@@ -33,8 +34,7 @@ from collectives.program import (
     Program,
     pack,
 )
-from collectives.registry import Algorithm
-from collectives.schedule import Plan, compile
+from collectives.plans.schedule import Plan, compile
 
 IN, OUT, WORK, TMP, SLOT = range(5)
 NOWHERE = -1

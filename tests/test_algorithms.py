@@ -6,10 +6,10 @@ from fractions import Fraction
 import pytest
 
 from collectives import algorithms
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.errors import ProofError
-from collectives.schedule import compile
-from collectives.spec import COLLECTIVES
+from collectives.plans.schedule import compile
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 EXHAUSTIVE = range(1, 34)

@@ -6,9 +6,10 @@ import pytest
 
 from collectives import algorithms
 from collectives.algorithms import Algorithm, Exchange
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
-from collectives.schedule import (
+from collectives.plans.schedule import (
     IN,
     MERGED_MESSAGES,
     OUT,
@@ -21,9 +22,8 @@ from collectives.schedule import (
     compile,
 )
 from collectives.simulate import simulate
-from collectives.spec import COLLECTIVES
+from collectives.simulation.traffic import exceeds
 from collectives.topology import Flat
-from collectives.traffic import exceeds
 
 
 def row(collective, generate, blocks=1, **promises):
@@ -598,7 +598,7 @@ def change_step(rounds, **fields):
 )
 def test_plans_are_proven_not_generators(monkeypatch, collective, name, change, text):
     """What `compile` might do wrong is refused as well."""
-    monkeypatch.setattr("collectives.check.compile", spoilt(change))
+    monkeypatch.setattr("collectives.plans.proof.compile", spoilt(change))
     with pytest.raises(ProofError) as caught:
         check(collective, name, p=3)
     assert str(caught.value).endswith(text)

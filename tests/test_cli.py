@@ -20,22 +20,14 @@ import numpy as np
 import pytest
 
 from collectives import algorithms, errors, reductions
-from collectives.cli import (
-    arguments,
-    consistency,
-    launcher,
-    main,
-    measure,
-    patterns,
-    plot,
-    report,
-    run,
-    state,
-    summary,
-)
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.cli import arguments, main, markdown, run, tables
 from collectives.cli.bench import COMMON
-from collectives.cli.operations import OPERATIONS
-from collectives.spec import COLLECTIVES
+from collectives.launch import launcher
+from collectives.measuring import candidates, consistency, patterns, plot, report, state
+from collectives.measuring.bench import PEERS
+from collectives.measuring.contest import COPY, Entry
+from collectives.measuring.operations import OPERATIONS
 
 DEADLINE = 50  # seconds
 
@@ -300,7 +292,7 @@ def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float
 
 def measured(algorithm: str, us: float) -> Row:
     return {
-        "entry": None if algorithm in (*measure.PEERS, measure.COPY) else measure.Entry(),
+        "entry": None if algorithm in (*PEERS, COPY) else Entry(),
         "algorithm": algorithm,
         "chosen": "ring" if algorithm == "auto" else algorithm,
         "seconds": [us * 1e-6, us * 1e-6],
@@ -312,7 +304,7 @@ def measured(algorithm: str, us: float) -> Row:
 
 
 def derived(nbytes: int) -> list[Row]:
-    contestants = (("MPI", 100.0), ("gloo", 400.0), ("auto", 50.0), (measure.COPY, 40.0))
+    contestants = (("MPI", 100.0), ("gloo", 400.0), ("auto", 50.0), (COPY, 40.0))
     rows = [measured(*each) for each in contestants]
     dtype = np.dtype("float32")
     return report.rows(rows, OPERATIONS["allreduce"], 2, nbytes, nbytes // 4, dtype, 100e-9)
@@ -334,12 +326,12 @@ def test_times_are_held_against_all_peers_and_the_limit() -> None:
 
 
 def test_the_table_has_a_column_for_each_peer() -> None:
-    table = report.columns(measure.PEERS, True)
-    widths = {len(text) for text in report.title(table)}
-    texts = report.lines(derived(4 << 20), table)
+    table = tables.columns(PEERS, True)
+    widths = {len(text) for text in tables.title(table)}
+    texts = tables.lines(derived(4 << 20), table)
     assert {len(text.removesuffix(" *")) for text in texts} == widths
     assert texts[2].split()[-5:] == ["0.50", "0.12", "40.00", "80", "*"]
-    without = report.lines(derived(64)[2:], report.columns(["MPI"], False))
+    without = tables.lines(derived(64)[2:], tables.columns(["MPI"], False))
     assert without[0].split()[-1] == "0.50"
 
 
@@ -356,7 +348,7 @@ def test_the_peers_have_a_table_of_their_own() -> None:
         "usable_cores": 2,
     }
     here = {"cpu": "some CPU", "commit": "abc", "collectives": "1.0"}
-    lines = summary.peer_lines(run, here)
+    lines = markdown.peer_lines(run, here)
     assert "commit abc. gloo: some torch." in lines[0]
     assert any(line.startswith("allreduce, float32: near; a flag") for line in lines)
     assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
@@ -418,7 +410,7 @@ def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
     left = {each["left"] for each in tighter}
     assert "allreduce of 8 B" in left
     assert "allgather of 8 B" not in left, "9 us are not more than 8 by more than the noise, 1.5"
-    text = "\n".join(consistency.lines(judged))
+    text = "\n".join(tables.consistency_lines(judged))
     assert "# ours: 2 of " in text
     assert "factor 2.00" in text
 
@@ -434,7 +426,7 @@ def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
         row("gather", 16, 10.0, "MPI"),
         row("gather", 16, 9.0),
     ]
-    lines = summary.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
+    lines = markdown.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
     assert "| bytes | allreduce | gather |" in lines
     assert "| 8 | 0.50, 0.40 butterfly | **1.40** |" in lines
     assert "| 16 |  | 0.90 |" in lines
@@ -560,7 +552,7 @@ def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) 
     measured = json.loads(path.read_text())["runs"][0]
     for name, operation in OPERATIONS.items():
         rows = [each for each in measured["rows"] if each["collective"] == name]
-        able, _ = arguments.chosen("all", name, measured["ranks"])
+        able, _ = candidates.chosen("all", name, measured["ranks"])
         assert {each["algorithm"] for each in rows} == {"MPI", "auto", *filter(None, able)}
         assert {each["wrong"] for each in rows} == {0 if operation.moves else None}
         assert {each["asked"] for each in rows} == ({8, 1000} if operation.moves else {0})
@@ -570,7 +562,7 @@ def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) 
 def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "lazy.py"
     path.write_text(
-        "from collectives.cli.operations import Arrays\n"
+        "from collectives.measuring.operations import Arrays\n"
         "Arrays.theirs = lambda self, mpi, MPI: lambda: None\n"
     )
     words = "bench allgather,reduce,alltoall -n 2 -b 800 -e 800 --iters 1 --repeat 1"

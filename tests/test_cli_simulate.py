@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from collectives.algorithms import unregister
-from collectives.cli import machine, main
+from collectives.cli import main
 from collectives.errors import ArgumentError
 from collectives.simulate import simulate
+from collectives.simulation import machine
 from collectives.topology import FatTree, Flat, Hosts, Topology, Torus
 
 Capture = pytest.CaptureFixture[str]

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from collectives import algorithms
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.draw import drawing, grid, rounds
-from collectives.spec import COLLECTIVES
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]

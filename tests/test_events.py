@@ -11,7 +11,7 @@ from networks import Network, Way
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
-from collectives.spec import COLLECTIVES
+from collectives.algorithms.spec import COLLECTIVES
 
 
 def made(rounds, *, blocks=1):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from collectives import algorithms, explorer
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.cli import main
 from collectives.errors import ArgumentError
@@ -25,7 +26,6 @@ from collectives.explorer.cases import cases, turned
 from collectives.explorer.sources import Sources, coloured
 from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.simulate import simulate
-from collectives.spec import COLLECTIVES
 from collectives.topology import FatTree, Flat, Hosts, Torus
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from collectives import _core, errors, frameworks
+from collectives import _core, errors
+from collectives.arrays import frameworks
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy", "ml_dtypes")
 

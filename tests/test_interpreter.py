@@ -9,9 +9,9 @@ from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, 
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
-from collectives.program import APART, IN_PLACE, STEP_FIELDS, pack
-from collectives.schedule import Round, compile
-from collectives.spec import COLLECTIVES
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.plans.program import APART, IN_PLACE, STEP_FIELDS, pack
+from collectives.plans.schedule import Round, compile
 
 EVERY = [
     (c, variant)

@@ -13,9 +13,9 @@ from interpreter import expected, make_inputs, run
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.errors import ProofError
-from collectives.spec import COLLECTIVES
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [2, 3, 4, 5, 8]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives import online
+from collectives.choice import online
 
 
 def course(others):

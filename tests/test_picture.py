@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from collectives import algorithms
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.cli import main
 from collectives.picture import cells, holdings, picture, sheet, space_time
-from collectives.spec import COLLECTIVES
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 4, 7]

@@ -5,13 +5,12 @@ import warnings
 
 import pytest
 
-from collectives import profile, select
-from collectives.cli.tune import merged, write
+from collectives.algorithms.registry import get
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import profile, select
+from collectives.choice.model import Parameters
+from collectives.choice.profile import Profile, Row, Section, merged, parse, write
 from collectives.errors import ArgumentError, ProfileWarning
-from collectives.model import Parameters
-from collectives.profile import Profile, Row, Section, parse
-from collectives.registry import get
-from collectives.spec import COLLECTIVES
 
 ROWS = (Row(1023, "tree", 0, ((8, 1.5e-6), (512, 2e-6))), Row(None, "ring", 4096, ((4096, 0.25),)))
 NUMBERS = Parameters(1e-6, 2e-10, 3e-11, "the profile of 2026-11-21, 4 ranks")

@@ -2,13 +2,14 @@
 
 import pytest
 
-from collectives import algorithms, model, select
+from collectives import algorithms
 from collectives.algorithms import Cost
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import model, probe, select
+from collectives.choice.model import Parameters
+from collectives.choice.profile import Profile, Row, Section
+from collectives.choice.select import decide
 from collectives.errors import ArgumentError
-from collectives.model import Parameters
-from collectives.profile import Profile, Row, Section
-from collectives.select import decide
-from collectives.spec import COLLECTIVES
 
 TABLES = {
     "shm": {
@@ -358,7 +359,7 @@ def test_the_numbers_of_the_model_come_back_from_the_times_that_they_give():
         scatter = algorithms.get("reduce_scatter", "bruck")
         rounds, sent, _ = gather.totals(p)
         again = scatter.totals(p)
-        found = model.solved(
+        found = probe.solved(
             p,
             n,
             rounds * known.alpha,

@@ -13,9 +13,9 @@ from machines import MACHINES, some_machine, some_options
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, ProofError
 from collectives.simulate import simulate
-from collectives.spec import COLLECTIVES
 from collectives.topology import FatTree, Flat, Hosts, Links, Torus
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]

@@ -13,9 +13,9 @@ from closed_forms import Case
 from machines import some_machine, some_options
 
 from collectives import algorithms
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.simulate import simulate
-from collectives.spec import COLLECTIVES
 from collectives.topology import FatTree, Flat, Hosts, Torus
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]

@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from collectives import algorithms, check
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError
-from collectives.program import STEP_FIELDS, pack
-from collectives.schedule import compile
-from collectives.shared_host import SharedMemory
+from collectives.plans.program import STEP_FIELDS, pack
+from collectives.plans.schedule import compile
 from collectives.simulate import Simulation, simulate
-from collectives.spec import COLLECTIVES
+from collectives.simulation.host import SharedMemory
 
 # Exact in binary, so that sums are exact, too, in whichever order.
 CALL, STEP, ALPHA, SWITCH = 2.0, 0.25, 0.5, 4.0

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from collectives import _core, tape, tracefile
-from collectives.cli import timeline as command
+from collectives import _core
 from collectives.errors import ArgumentError
+from collectives.records import summary, tape, tracefile
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def words(line):
 
 
 def said(*events):
-    return "\n".join(command.text(command.summed([json.loads(each) for each in events])))
+    return "\n".join(summary.text(summary.summed([json.loads(each) for each in events])))
 
 
 def test_a_summary():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from programs import OPEN_MPI, alone, program
 
-from collectives import tape
+from collectives.records import tape
 
 CALLS = """
 import os, signal, sys, time
@@ -89,7 +89,7 @@ def test_off(tmp_path, env):
     import os
     os.chdir({str(tmp_path)!r})
     {CALLS.replace(chr(10), chr(10) + "    ")}
-    assert "collectives.tape" not in sys.modules
+    assert "collectives.records.tape" not in sys.modules
     """
     result = program(text, 2, env=env)
     assert result.status == 0, result

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from test_cli import command, environment, mpi  # noqa: F401  mpi is a fixture
 
-from collectives import profile
-from collectives.cli import doctor, tune, tuning
-from collectives.cli.contest import Entry
-from collectives.cli.progress import Bar
-from collectives.cli.tuning import Point, Result, Step
-from collectives.profile import Row
+from collectives.choice import profile
+from collectives.choice.profile import Row
+from collectives.cli import doctor
+from collectives.measuring import doctor, tuning
+from collectives.measuring.contest import Entry
+from collectives.measuring.tuning import Point, Result, Step
+from collectives.text.progress import Bar
 
 US = 1e-6
 SMALL = "--collectives gather,barrier -b 8 -e 4K -f 512 --budget 20"
@@ -266,29 +267,25 @@ def test_a_profile_that_cannot_be_written(tmp_path: Path) -> None:
     assert "barrier" in done.stdout
 
 
-def test_doctor_knows_of_the_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def told() -> tuple[int, str]:
-        findings = doctor._Findings()
-        doctor._profile(findings)
-        return findings.problems, capsys.readouterr().out
+def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> doctor.Finding:
+        (finding,) = doctor._profile()
+        return finding
 
     monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
-    assert told() == (0, "profile       none, as COLLECTIVES_PROFILE says\n")
+    assert told() == ("profile", "none, as COLLECTIVES_PROFILE says", None)
     monkeypatch.delenv("COLLECTIVES_PROFILE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = profile.path()
     assert file is not None
-    assert told() == (0, f"profile       none in {file}; `collectives tune` writes it\n")
+    assert told() == ("profile", f"none in {file}; `collectives tune` writes it", None)
     sections = (
         profile.Section("shm", "MPICH 5"),
         profile.Section("mpich", "MPICH 5", date="today"),
     )
-    tune.write(profile.Profile("a cpu", 2, "0", sections), file)
-    assert told() == (0, f"profile       {file}; shared memory, ; MPICH 5, today\n")
+    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
+    assert told() == ("profile", f"{file}; shared memory, ; MPICH 5, today", None)
     Path(file).write_text("{}")
-    problems, text = told()
-    assert problems == 1
-    assert f"PROBLEM: the profile {file} is not used: it has no version\n" in text
+    _, text, remedy = told()
+    assert text == f"the profile {file} is not used: it has no version"
     assert "remedy: Delete it, or write it anew with `collectives tune`" in text

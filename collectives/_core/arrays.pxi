@@ -11,7 +11,7 @@ from numpy cimport (
 
 from zlib import crc32
 
-from collectives import buffers, frameworks
+from collectives.arrays import buffers, frameworks
 from collectives.errors import (
     ArgumentError, BufferError, MismatchError, MPIError, StallError, UnsupportedTypeError,
 )
@@ -101,11 +101,13 @@ fill_dtypes()
 kernels_select()
 
 
+# Those that kernels fold, by name: what `collectives.reductions` has made.
+cdef dict built_in = {}
+
+
 def reduction_named(name):
     """Return the reduction that a pickle names. Local."""
-    from collectives import reductions
-
-    return getattr(reductions, name)
+    return built_in[name]
 
 
 @cython.final
@@ -143,7 +145,9 @@ cdef class Reduction:
         self.function = function
         self.commutative = commutative
         self.number = code | average << 6
-        if function is not None:
+        if function is None:
+            built_in[name] = self
+        else:
             self.number = 0x80 | crc32(name.encode()) & 0x3F
 
     def __repr__(self):

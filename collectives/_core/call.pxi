@@ -1,6 +1,6 @@
 # Calls: the arguments of one call as a C struct, and what is asked of them.
 
-from collectives import spec
+from collectives.algorithms import spec
 
 # The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
 cdef enum:

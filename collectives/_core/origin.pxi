@@ -6,7 +6,7 @@ import sys
 from cpython.ref cimport Py_DECREF, PyObject
 
 from collectives import errors
-from collectives.origin import Origin
+from collectives.text.origin import Origin
 
 cdef extern from *:
     """

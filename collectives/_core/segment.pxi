@@ -7,9 +7,9 @@ from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from weakref import WeakSet
 from zlib import crc32
 
-from collectives import registry
+from collectives.algorithms import registry
 from collectives.errors import PeerAbortedError, PeerLostError, StallError
-from collectives.words import ranks as rank_names
+from collectives.text.words import ranks as rank_names
 
 cdef extern from "<fcntl.h>" nogil:
     ctypedef long off_t
@@ -365,8 +365,6 @@ cdef str called(const uint64_t *what):
     cdef int dtype = what[0] >> 8 & 0xFF
     cdef int operation = what[0] >> 16 & 0xFF
     cdef uint64_t number = what[0] >> 32
-    from collectives import reductions
-
     name = COLLECTIVES[kind]
     parts = []
     if kind != BARRIER:
@@ -377,7 +375,7 @@ cdef str called(const uint64_t *what):
             text = known[0] if known else "another"
         parts = [f"count={what[1]}", f"dtype={text}"]
         if operation != NO_OPERATION:
-            known = [each.name for each in reductions.ALL if each.number == operation]
+            known = [each.name for each in built_in.values() if each.number == operation]
             parts.append(f"op={known[0] if known else 'a function'}")
     if spec.COLLECTIVES[name].rooted:
         parts.append(f"root={what[2] & 0xFFFFFFFF}")

@@ -3,7 +3,7 @@
 import warnings
 
 from collectives.errors import CollectivesError, PeerLostError, StallWarning
-from collectives.origin import levels
+from collectives.text.origin import levels
 
 cdef double NEARLY = 1.0  # seconds
 cdef double STOPPED = 1.0  # seconds between two looks; a core may be shared with many

@@ -13,8 +13,8 @@ Each is a generator of rounds for one rank, written as in a textbook::
 
 from __future__ import annotations
 
-from collectives.registry import Algorithm, Cost, algorithm, get, names, unregister
-from collectives.schedule import Exchange
+from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
 
 __all__ = ["Algorithm", "Cost", "Exchange", "algorithm", "get", "names", "unregister"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from collectives.registry import Cost, algorithm
-from collectives.schedule import Blocks, Exchange
+from collectives.algorithms.exchange import Blocks, Exchange
+from collectives.algorithms.registry import Cost, algorithm
 
 
 def core(r: int, p: int) -> tuple[int, int, int | None]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collectives.registry import Cost, algorithm
-from collectives.schedule import Exchange
+from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.registry import Cost, algorithm
 
 
 @algorithm(

@@ -7,9 +7,9 @@ from functools import partial
 from itertools import chain
 
 from collectives.algorithms.butterfly import around_core, core, rank_of
+from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.registry import Cost, algorithm
 from collectives.algorithms.tree import gather_up
-from collectives.registry import Cost, algorithm
-from collectives.schedule import Exchange
 
 SOURCE = (
     "Rabenseifner: Optimization of collective reduction operations, 2004, "

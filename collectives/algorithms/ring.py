@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.registry import Cost, algorithm
 from collectives.algorithms.tree import scatter_down
-from collectives.registry import Cost, algorithm
-from collectives.schedule import Exchange
 
 BUCKET = (
     "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collectives.registry import Cost, algorithm
-from collectives.schedule import Exchange
+from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.registry import Cost, algorithm
 
 SOURCE = "Sanders, Träff: Parallel prefix (scan) algorithms for MPI, 2006, doi:10.1007/11846802_15"
 SHIFT = (

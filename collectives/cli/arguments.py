@@ -8,14 +8,12 @@ import runpy
 from pathlib import Path
 
 from collectives.algorithms import Algorithm, get, names
-from collectives.cli.operations import OPERATIONS
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.schedule import compile
-from collectives.spec import COLLECTIVES
+from collectives.measuring.operations import OPERATIONS
 
 __all__ = [
     "add_load",
-    "chosen",
     "counts",
     "load",
     "nbytes",
@@ -135,55 +133,3 @@ def operations(text: str) -> list[str]:
             raise argparse.ArgumentTypeError(f"{word!r} is not one of all, {', '.join(OPERATIONS)}")
         found += list(COLLECTIVES) if word == "all" else [word]
     return list(dict.fromkeys(found))
-
-
-def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
-    """Resolve ``--algorithm`` for an operation on p ranks. Local.
-
-    Returns
-    -------
-    algorithms : list of (str or None)
-        Names in the order of the registry; None is the library's choice.
-    left_out : list of str
-        Why some of ``all`` cannot run.
-
-    Raises
-    ------
-    ArgumentError
-        If a name is unknown, or was asked for and cannot run on p ranks.
-    """
-    contract = OPERATIONS[operation].contract
-    every = names(contract.name) if OPERATIONS[operation].chosen else []
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
-    result: list[str | None] = [None] if "auto" in wanted else []
-    left_out = []
-    for name in sorted(set(wanted) - {"auto"}, key=lambda name: _place(name, every)):
-        if not OPERATIONS[operation].chosen:
-            raise ArgumentError(f"{operation} has no algorithms to choose from, not {name!r}")
-        refusal = get(contract.name, name).refusal(p) or _third(operation, name, p)
-        if refusal is None:
-            result.append(name)
-        elif name in words:
-            raise ArgumentError(refusal)
-        else:
-            left_out.append(refusal)
-    if not result and not OPERATIONS[operation].chosen:
-        result = [None]
-    if not result:
-        raise ArgumentError(f"--algorithm {text!r} names none that runs on {p} ranks")
-    return result, left_out
-
-
-def _place(name: str, every: list[str]) -> tuple[int, int]:
-    """Order as in the registry, then by the parameter: ``kary``, ``kary:2``, ``kary:8``."""
-    base, _, parameter = name.partition(":")
-    number = int(parameter) if parameter.isdecimal() else 0
-    return (every.index(base) if base in every else -1, number)
-
-
-def _third(operation: str, name: str, p: int) -> str | None:
-    """Say why an algorithm has no vector form, or None if it has."""
-    if operation != "alltoallv" or not compile(get("alltoall", name), p, 0).workspace():
-        return None
-    return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from collectives import reductions
-from collectives.cli import arguments, launcher, run
-from collectives.cli.operations import OPERATIONS
+from collectives.cli import arguments, run, spawn, tables
 from collectives.errors import ArgumentError, CollectivesError
+from collectives.launch import launcher
+from collectives.measuring import candidates
+from collectives.measuring.operations import OPERATIONS
+from collectives.picture import figures
 
 __all__ = ["add_parser"]
-
-RANK = "from collectives.cli import main; sys.exit(main())"
 
 EPILOG = f"""\
 Operations: {", ".join(OPERATIONS)}; several with commas between, or all of the collectives. Sizes
@@ -100,8 +98,7 @@ def add_parser(commands: Any) -> None:
     add("--plot", metavar="FILE.png", help="draw it (needs matplotlib)")
     arguments.add_load(parser)
     run.add_launch(parser)
-    add("--child", metavar="FILE", help=argparse.SUPPRESS)  # a rank that this command started
-    add("--progress", action="store_true", help=argparse.SUPPRESS)
+    spawn.add_child(parser)
     parser.set_defaults(main=main)
 
 
@@ -110,19 +107,17 @@ def main(options: argparse.Namespace) -> int:
     arguments.load(options.load)
     _check(options)
     if launcher.inside():
-        from collectives.cli import ranks
+        from collectives.cli import bench_ranks
 
-        return ranks.main(options)
+        return bench_ranks.main(options)
     options.ranks = options.ranks or [2]
     for n in options.ranks:
         for name in options.operations:
-            arguments.chosen(options.algorithm, name, n)
+            candidates.chosen(options.algorithm, name, n)
     return _spawn(options)
 
 
 def _check(options: argparse.Namespace) -> None:
-    from collectives.cli import plot, report  # noqa: F401  report: fails early without numpy
-
     if options.operations is None:
         if not options.consistency and not options.peers:
             raise ArgumentError(f"say what to measure: all, or one of {', '.join(OPERATIONS)}")
@@ -153,7 +148,7 @@ def _check(options: argparse.Namespace) -> None:
         if not Path(path).absolute().parent.is_dir():
             raise ArgumentError(f"{path}: there is no such folder")
     if options.plot:
-        plot.check()
+        figures.check()
 
 
 def _check_folds(options: argparse.Namespace) -> None:
@@ -176,24 +171,13 @@ def _check_folds(options: argparse.Namespace) -> None:
 
 def _spawn(options: argparse.Namespace) -> int:
     """Start the ranks for each n, and put their reports together."""
-    from collectives.cli import child, report
-
     starter = launcher.find(launcher.library(), options.mpiexec)
     reports = []
-    with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
-        for n in options.ranks:
-            path = Path(folder, f"{n}.json")
-            program = launcher.rank_program(RANK)
-            program += [*options.words, "--child", str(path)]
-            if sys.stderr.isatty():
-                program.append("--progress")
-            sys.stdout.flush()
-            status = child.call(starter.command(n, program, options.mpiexec_args))
-            if not path.exists():
-                if status >= 128:
-                    return status
-                raise CollectivesError(
-                    f"the {n} ranks ended without a result, exit status {status}"
-                )
-            reports.append(json.loads(path.read_text(encoding="utf-8")))
-    return report.finish(options, reports)
+    for n in options.ranks:
+        status, report = spawn.spawn(starter, n, options.words, options.mpiexec_args)
+        if report is None and status >= 128:
+            return status
+        if report is None:
+            raise CollectivesError(f"the {n} ranks ended without a result, exit status {status}")
+        reports.append(report)
+    return tables.finish(options, reports)

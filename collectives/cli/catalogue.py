@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
-from collectives.spec import COLLECTIVES
 
 __all__ = ["add_parser"]
 

@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from collectives import draw, profile, select
 from collectives.algorithms import get
-from collectives.check import check
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import profile, select
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
-from collectives.spec import COLLECTIVES
-from collectives.traffic import exceeds
+from collectives.picture.text import drawing
+from collectives.plans.proof import check
+from collectives.simulation.traffic import exceeds
 
 __all__ = ["add_parser"]
 
@@ -73,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
             f"read; collectives simulate goes to thousands of ranks"
         )
     written = _pictures(options, collective, name)
-    print(draw.drawing(collective, name, n, root))
+    print(drawing(collective, name, n, root))
     if options.bytes is not None:
         print()
         print(_decisions(collective, name, n, options.bytes))

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from collectives import abort
-from collectives.cli import arguments, launcher
+from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
+from collectives.launch import launcher
+from collectives.process import abort
 
 __all__ = ["add_launch", "add_parser", "joined", "split"]
 

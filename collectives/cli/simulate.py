@@ -6,30 +6,27 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
-from collectives.cli.progress import Line
 from collectives.errors import ArgumentError
-from collectives.spec import COLLECTIVES
-from collectives.words import count, size_text, time_text
+from collectives.simulation.grid import Grid, simulated
+from collectives.text.progress import Line
+from collectives.text.words import count, size_text, time_text
 
-__all__ = ["Grid", "add_parser"]
+__all__ = ["add_parser"]
 
 # Messages of one simulation, at most: some ten seconds of one core, and 1.5 GB.
 MESSAGES = 100_000_000
-# Between two sizes whose middle lies on the line between them to this part, no other is simulated:
-# time is a maximum of sums that grow with the size, hence convex, and convex between is a line.
-LINE = 1e-3
 
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
-    from collectives.cli import machine
+    from collectives.simulation import machine
 
     parser = commands.add_parser(
         "simulate",
@@ -98,69 +95,18 @@ def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
     return span
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The times of algorithms: ``times[p][name]`` has one for each size, nan where there is none.
-
-    Attributes
-    ----------
-    collective, machine : str
-    names, ranks, sizes : list
-        Algorithms, numbers of ranks, and bytes.
-    times : dict
-        Seconds.
-    left_out : list of str
-        What could not be simulated, and why.
-    """
-
-    collective: str
-    machine: str
-    names: list[str]
-    ranks: list[int]
-    sizes: list[int]
-    times: dict[int, dict[str, list[float]]]
-    left_out: list[str]
-
-    def winner(self, p: int, k: int) -> str | None:
-        """Return the fastest at the k-th size, or None if nobody ran. Local."""
-        ran = {name: times[k] for name, times in self.times[p].items() if not isnan(times[k])}
-        # Of those that are equal but for the last bits, the first.
-        return next((name for name in ran if ran[name] <= min(ran.values()) * (1 + 1e-9)), None)
-
-    def regions(self, p: int) -> list[tuple[str | None, float]]:
-        """Return who wins up to which size, in order; the last one up to inf. Local."""
-        found: list[tuple[str | None, float]] = []
-        for k, size in enumerate(self.sizes):
-            name = self.winner(p, k)
-            if found and found[-1][0] == name:
-                continue
-            if found:
-                found[-1] = found[-1][0], self.crossing(p, found[-1][0], name, k) or size
-            found.append((name, inf))
-        return found
-
-    def crossing(self, p: int, before: str | None, after: str | None, k: int) -> float | None:
-        """Return where two take equally long, between the sizes k - 1 and k. Local."""
-        if before is None or after is None:
-            return None
-        a, b = self.times[p][before], self.times[p][after]
-        low, high = b[k - 1] - a[k - 1], a[k] - b[k]
-        if isnan(low + high) or low + high <= 0:
-            return None
-        return self.sizes[k - 1] + (self.sizes[k] - self.sizes[k - 1]) * low / (low + high)
-
-
 def main(options: argparse.Namespace) -> int:
     """Simulate and print."""
-    from collectives.cli import machine, plot
+    from collectives.picture import figures
+    from collectives.simulation import machine
 
     arguments.load(options.load)
     if options.plot:
-        plot.check()
+        figures.check()
     rows = _rows(options.algorithms)
     text, make = machine.machine(options.topology)
     if len(rows) == len(options.ranks) == len(options.bytes) == 1 and not options.plot:
-        from collectives.simulate import simulate
+        from collectives.simulation.simulate import simulate
 
         print(
             simulate(
@@ -174,7 +120,19 @@ def main(options: argparse.Namespace) -> int:
         )
         if not options.json:
             return 0
-    grid = _measure(rows, text, make, options)
+    line = Line(sys.stderr.isatty())
+    grid = simulated(
+        rows,
+        text,
+        make,
+        options.ranks,
+        options.bytes,
+        root=options.root,
+        segment=options.segment,
+        limit=options.limit,
+        tell=line.show,
+    )
+    line.clear()
     if len(rows) * len(options.ranks) * len(options.bytes) > 1:
         print(_table(grid))
     for reason in grid.left_out:
@@ -182,7 +140,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         _write_json(options.json, grid)
     if options.plot:
-        from collectives.cli.winners import draw
+        from collectives.simulation.winners import draw
 
         draw(grid, options.plot)
         print(f"The picture is in {options.plot}")
@@ -208,93 +166,6 @@ def _rows(text: str) -> list[Algorithm]:
             f"{other[0].collective.name}: algorithms of one collective can be compared"
         )
     return list(dict.fromkeys(found))
-
-
-def _measure(
-    rows: list[Algorithm],
-    text: str,
-    make: Callable[[int], Any],
-    options: argparse.Namespace,
-) -> Grid:
-    """Simulate all that is asked for and can run."""
-    times: dict[int, dict[str, list[float]]] = {}
-    left_out = []
-    line = Line(sys.stderr.isatty())
-    done, steps = 0, len(rows) * len(options.ranks)
-    for p in options.ranks:
-        times[p] = {row.name: [nan] * len(options.bytes) for row in rows}
-        try:
-            topology = make(p)
-        except ArgumentError as error:
-            if p == options.ranks[0]:
-                raise
-            left_out.append(str(error))
-            continue
-        for row in rows:
-            line.show(f"{done} of {steps}: {row.name} on {count(p, 'rank')}")
-            done += 1
-            refusal = row.refusal(p) or _too_long(row, p, options)
-            if refusal:
-                left_out.append(refusal)
-                continue
-            times[p][row.name] = _times(row, topology, options)
-    line.clear()
-    collective = rows[0].collective.name
-    return Grid(
-        collective, text, [r.name for r in rows], options.ranks, options.bytes, times, left_out
-    )
-
-
-def _too_long(row: Algorithm, p: int, options: argparse.Namespace) -> str | None:
-    """Say that an algorithm sends too many messages to be simulated, or None."""
-    from collectives.traffic import exceeds
-
-    if not exceeds(row, p, options.root, options.limit):
-        return None
-    return (
-        f"{row.title(p, options.root)}, more than {options.limit} messages (--limit N simulates it "
-        f"all the same)"
-    )
-
-
-def _times(row: Algorithm, topology: Any, options: argparse.Namespace) -> list[float]:
-    """Return the time at each size."""
-    from collectives.simulate import simulate
-
-    sizes: list[int] = options.bytes
-
-    def run(k: int) -> float:
-        return simulate(
-            row.collective.name,
-            row,
-            sizes[k],
-            topology,
-            root=options.root,
-            segment=options.segment,
-            record=False,
-        ).time
-
-    found = {k: run(k) for k in {0, len(sizes) - 1}}
-
-    def fill(low: int, high: int) -> None:
-        if high - low < 2:
-            return
-        middle = (low + high) // 2
-        found[middle] = run(middle)
-
-        def line(k: int) -> float:
-            part = (sizes[k] - sizes[low]) / (sizes[high] - sizes[low])
-            return found[low] + part * (found[high] - found[low])
-
-        if abs(line(middle) - found[middle]) <= LINE * found[middle]:
-            for k in range(low + 1, high):
-                found.setdefault(k, line(k))
-        else:
-            fill(low, middle)
-            fill(middle, high)
-
-    fill(0, len(sizes) - 1)
-    return [found[k] for k in range(len(sizes))]
 
 
 def _table(grid: Grid) -> str:

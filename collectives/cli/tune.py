@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import sys
-import tempfile
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from collectives import __version__, profile
-from collectives.cli import arguments, launcher, run
-from collectives.cli.operations import OPERATIONS
+from collectives import __version__
+from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import profile
+from collectives.choice.profile import Profile, Section
+from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.profile import Profile, Section
-from collectives.spec import COLLECTIVES
-from collectives.words import count, size_text, time_text
+from collectives.launch import launcher
+from collectives.measuring.operations import OPERATIONS
+from collectives.text.words import count, size_text, time_text
 
-__all__ = ["add_parser", "merged", "write"]
-
-RANK = "from collectives.cli import main; sys.exit(main())"
+__all__ = ["add_parser"]
 
 EPILOG = """\
 Measures with the MPI in use, and as ranks of this host talk; COLLECTIVES_SHM=0 has them talk
@@ -71,9 +66,8 @@ def add_parser(commands: Any) -> None:
     )
     add("--dry-run", action="store_true", help="say what would be measured, and write nothing")
     run.add_launch(parser)
-    add("--child", metavar="FILE", help=argparse.SUPPRESS)  # a rank that this command started
-    add("--limit", type=float, help=argparse.SUPPRESS)  # its seconds
-    add("--progress", action="store_true", help=argparse.SUPPRESS)
+    spawn.add_child(parser)
+    add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n
     parser.set_defaults(main=main)
 
 
@@ -81,18 +75,18 @@ def main(options: argparse.Namespace) -> int:
     """Check the arguments; then spawn ranks, or measure if this is one."""
     _check(options)
     if options.child is not None:
-        from collectives.cli import tuned
+        from collectives.cli import tune_ranks
 
-        return tuned.main(options)
+        return tune_ranks.main(options)
     file = options.profile or profile.path()
     if file is None:
         raise ArgumentError(
             "COLLECTIVES_PROFILE names no file to write; unset it, or pass --profile"
         )
     if launcher.inside():
-        from collectives.cli import tuned
+        from collectives.cli import tune_ranks
 
-        return tuned.main(options, lambda report: _finish(file, [report]))
+        return tune_ranks.main(options, lambda report: _finish(file, [report]))
     options.ranks = options.ranks or [2, 4, 8]
     if options.dry_run:
         _plan(options, file)
@@ -120,7 +114,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _plan(options: argparse.Namespace, file: str) -> None:
     """Say what would be measured."""
-    from collectives.cli import tuning
+    from collectives.measuring import candidates, tuning
 
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
     lib = launcher.library()
@@ -129,7 +123,7 @@ def _plan(options: argparse.Namespace, file: str) -> None:
         sizes = [size_text(each.nbytes) for each in todo if each.collective == name]
         print(f"  {name:<15} {', '.join(sizes) if OPERATIONS[name].moves else 'once'}")
     for n in options.ranks:
-        names = sum(len(tuning.candidates(name, n)) for name in options.collectives)
+        names = sum(len(candidates.candidates(name, n)) for name in options.collectives)
         print(f"{count(n, 'rank')}: {count(names, 'algorithm')}, up to {_share(options, n):.0f} s")
     print(f"It would write {file}")
 
@@ -142,8 +136,6 @@ def _share(options: argparse.Namespace, n: int) -> float:
 
 def _spawn(options: argparse.Namespace, file: str) -> int:
     """Start the ranks for each n, and put what they found into the profile."""
-    from collectives.cli import child
-
     starter = launcher.find(launcher.library(), options.mpiexec)
     # Without a profile, and without what would change the calls that are measured.
     os.environ["COLLECTIVES_PROFILE"] = "0"
@@ -151,21 +143,13 @@ def _spawn(options: argparse.Namespace, file: str) -> int:
         os.environ.pop(name, None)
     reports: list[dict[str, Any]] = []
     status = 0
-    with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
-        for n in options.ranks:
-            path = Path(folder, f"{n}.json")
-            program = launcher.rank_program(RANK)
-            program += [*options.words, "--child", str(path), "--limit", str(_share(options, n))]
-            if sys.stderr.isatty():
-                program.append("--progress")
-            try:
-                status = child.call(starter.command(n, program, options.mpiexec_args))
-            except KeyboardInterrupt:
-                status = 130
-            if path.exists():
-                reports.append(json.loads(path.read_text(encoding="utf-8")))
-            if status:
-                break
+    for n in options.ranks:
+        told = "--limit", str(_share(options, n))
+        status, report = spawn.spawn(starter, n, options.words, options.mpiexec_args, told)
+        if report is not None:
+            reports.append(report)
+        if status:
+            break
     if not reports and status < 128:
         raise CollectivesError(f"the ranks ended without a result, exit status {status}")
     if reports:
@@ -181,11 +165,11 @@ def _finish(file: str, reports: list[dict[str, Any]]) -> None:
     left = 0
     for report in reports:
         section = profile.parse(report["profile"]).sections[0]
-        found = merged(found, section)
+        found = profile.merged(found, section)
         left += report["left"]
         print("\n".join(_table(section, report)), flush=True)
     try:
-        write(found, file)
+        profile.write(found, file)
     except OSError as error:
         raise ArgumentError(f"the profile {file} cannot be written: {error}") from error
     if left:
@@ -225,28 +209,3 @@ def _table(section: Section, report: dict[str, Any]) -> list[str]:
         )
         lines.append("  ".join(texts).rstrip())
     return lines
-
-
-def merged(profile: Profile, section: Section) -> Profile:
-    """Return `profile` with the rows of `section` in the place of the old ones. Local.
-
-    Rows of other collectives and numbers of ranks stay.
-    """
-    others = [each for each in profile.sections if not each.same_as(section)]
-    before = [each for each in profile.sections if each.same_as(section)]
-    for old in before[:1]:
-        rows = {name: {**sizes} for name, sizes in old.rows.items()}
-        for name, sizes in section.rows.items():
-            rows[name] = {**rows.get(name, {}), **sizes}
-        parameters = {**old.parameters, **section.parameters}
-        section = replace(section, rows=rows, parameters=parameters)
-    return replace(profile, sections=(*others, section))
-
-
-def write(profile: Profile, file: str) -> None:
-    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
-    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    new = f"{file}.{os.getpid()}"
-    with open(new, "w", encoding="utf-8") as stream:
-        stream.write(profile.text())
-    os.replace(new, file)

@@ -29,9 +29,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from collectives.algorithms import Algorithm
-from collectives.check import Proof, check
+from collectives.algorithms.exchange import listed
 from collectives.explorer.sources import Sources
-from collectives.schedule import listed
+from collectives.plans.proof import Proof, check
 
 __all__ = ["Case", "cases", "turned"]
 

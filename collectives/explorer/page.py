@@ -13,11 +13,11 @@ from typing import Any
 
 from collectives import __version__
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.explorer.cases import cases
 from collectives.explorer.sources import Sources
 from collectives.picture.sheet import DARK, LIGHT, contrast
-from collectives.spec import COLLECTIVES
 
 __all__ = ["RANKS", "explore", "write"]
 

@@ -8,11 +8,11 @@ makes dots of it, for programs that read no SVG.
 
 from __future__ import annotations
 
-from collectives.check import Proof
 from collectives.picture.cells import grids
 from collectives.picture.lanes import diagram
 from collectives.picture.raster import png
 from collectives.picture.sheet import document
+from collectives.plans.proof import Proof
 
 __all__ = ["holdings", "picture", "png", "space_time"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from collectives.check import Proof
-from collectives.draw import between_pairs, block_text
 from collectives.picture.sheet import (
     BASE,
     GAP,
@@ -22,7 +20,9 @@ from collectives.picture.sheet import (
     text_at,
     tooltip,
 )
-from collectives.words import ranks, spans
+from collectives.picture.text import between_pairs, block_text
+from collectives.plans.proof import Proof
+from collectives.text.words import ranks, spans
 
 MOST = 15_000  # cells of a picture; of more, some steps are left out
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from collectives.check import Event, Proof
-from collectives.draw import between_pairs, block_text, blocks_text
 from collectives.picture.sheet import (
     BASE,
     KEY_GAP,
@@ -26,7 +24,9 @@ from collectives.picture.sheet import (
     text_at,
     tooltip,
 )
-from collectives.words import count
+from collectives.picture.text import between_pairs, block_text, blocks_text
+from collectives.plans.proof import Event, Proof
+from collectives.text.words import count
 
 HEAD = 26  # above the lanes, for the numbers of the steps
 LONGEST = 11  # letters of a label

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from collectives.check import Proof, named
-from collectives.draw import between_pairs, blocks_text
 from collectives.errors import ArgumentError
-from collectives.words import count
+from collectives.picture.text import between_pairs, blocks_text
+from collectives.plans.proof import Proof, named
+from collectives.text.words import count
 
 # Lengths are in pixels of the picture at its own size.
 WIDTH = 1240  # what would go beyond it goes below

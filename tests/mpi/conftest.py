@@ -26,8 +26,8 @@ import pytest
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import binding
 from collectives.errors import PeerAbortedError, StallError
+from collectives.process import binding
 
 # Ranks believe to be on so many hosts: neighbours share no memory.
 HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))

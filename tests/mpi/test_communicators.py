@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import collectives as cc
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.spec import COLLECTIVES
 
 
 def works(comm):

@@ -12,7 +12,8 @@ import pytest
 from cases import contribution, digest, names, runnable
 
 import collectives as cc
-from collectives import _core, grouped
+from collectives import _core
+from collectives.calls import grouped
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, UnsupportedTypeError
 
 # Numbers of elements: none, small ones, one that is folded by itself, and small ones again.

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives import errors
+from collectives.calls.messages import TAGS
 from collectives.errors import ArgumentError, MismatchError, StallError
-from collectives.messages import TAGS
 
 
 def neighbours(comm):

@@ -6,7 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from collectives import errors, objects
+from collectives import errors
+from collectives.calls import objects
 from collectives.errors import ArgumentError, MismatchError
 
 SMALL, LARGE = 100, objects.APART  # bytes: in the pickle, and beside it

@@ -5,8 +5,8 @@ import time
 import pytest
 
 import collectives as cc
-from collectives import segment
 from collectives.errors import PeerLostError, StallError
+from collectives.process import segment
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from mpi4py import MPI
 from schedules import Schedule
 
 import collectives as cc
-from collectives import _core, algorithms, segment
+from collectives import _core, algorithms
+from collectives.process import segment
 
 FORMS = (*WHOLE, *CUT, *VECTOR)
 STEPS = 300

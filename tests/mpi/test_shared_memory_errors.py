@@ -8,7 +8,6 @@ import pytest
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import segment
 from collectives.errors import (
     CommunicatorError,
     MismatchError,
@@ -17,6 +16,7 @@ from collectives.errors import (
     StallError,
     StallWarning,
 )
+from collectives.process import segment
 
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank agrees with itself")
 

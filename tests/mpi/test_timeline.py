@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import collectives as cc
-from collectives import tape, tracefile
 from collectives.errors import ArgumentError
+from collectives.records import tape, tracefile
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
 NAP = 0.05  # seconds

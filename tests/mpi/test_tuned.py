@@ -7,10 +7,11 @@ import pytest
 from mpi4py import MPI
 
 import collectives as cc
-from collectives import binding, online, profile, select
+from collectives.choice import online, profile, select
+from collectives.choice.model import Parameters
+from collectives.choice.profile import Profile, Row, Section
 from collectives.errors import ArgumentError
-from collectives.model import Parameters
-from collectives.profile import Profile, Row, Section
+from collectives.process import binding
 
 SETTLED = online.PERIOD * online.TIMES  # calls for each alternative
 

@@ -1,0 +1,59 @@
+"""What a generator yields: one round of one rank, in numbers of ranks and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, NamedTuple, Union
+
+__all__ = ["Exchange", "Messages", "listed"]
+
+Blocks = Union[int, range, Sequence[int]]
+Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
+
+
+class Exchange(NamedTuple):
+    """One round of one rank.
+
+    Parameters
+    ----------
+    send, recv : (peer, block) or a list of them
+        What goes to whom and what comes from whom; a block is a number, or a ``range`` or list
+        of numbers that travel together. All of a round is posted at once.
+    fold : bool
+        Whether what is received is folded into the block that the rank holds, in rank order,
+        or replaces it.
+    """
+
+    send: Messages = ()
+    recv: Messages = ()
+    fold: bool = False
+
+
+def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
+    """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]. Local.
+
+    Raises
+    ------
+    TypeError
+        If an item is not a pair of a peer and blocks; the text is for a sentence about it.
+    """
+    if not isinstance(messages, list | tuple) or (
+        messages and not isinstance(messages[0], list | tuple)
+    ):
+        messages = [messages]
+    parsed: list[tuple[int, Sequence[int]]] = []
+    for item in messages:
+        try:
+            peer, blocks = item
+            run: Sequence[int]
+            if isinstance(blocks, range):
+                run = blocks
+            elif isinstance(blocks, list | tuple):
+                run = [index(b) for b in blocks]
+            else:
+                run = range(index(blocks), index(blocks) + 1)
+            parsed.append((index(peer), run))
+        except (TypeError, ValueError):
+            raise TypeError(f"{item!r}, which is not a pair (peer, block)") from None
+    return parsed

@@ -1,0 +1,404 @@
+"""The table of algorithms: what each is called, needs, costs and promises.
+
+An algorithm enters by one decorator above its generator; calls, proofs, pictures, benchmarks
+and the command line all read this table and nothing else.
+"""
+
+from __future__ import annotations
+
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import ceil, log2
+from operator import index
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from collectives.algorithms.spec import COLLECTIVES, Collective, collective
+from collectives.errors import ArgumentError, ProofError
+
+__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
+
+Generator = Callable[..., Iterator[Any]]
+
+# More rounds than this for each rank or block, and a generator is taken to be one without an end.
+ROUNDS = 1000
+
+_REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "power_of_two": (lambda p: p & (p - 1) == 0, "a power of two as the number of ranks"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of an algorithm as formulas in ``p``, asserted against the proof by the tests.
+
+    Attributes
+    ----------
+    rounds : str
+        Longest chain of dependent rounds: what multiplies alpha, the seconds per message.
+    sent : str
+        Most that one rank sends, in units of the message: what multiplies beta.
+    folded : str
+        Most that one rank folds, in units of the message: what multiplies gamma.
+
+    Notes
+    -----
+    The formulas may use ``p``, ``lg`` (floor of log2 p), ``up`` (ceiling of log2 p), ``q`` (the
+    largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), ``beyond`` (the
+    sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``ones`` (the 1 bits in all numbers below p),
+    the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary tree with p
+    nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; one rank
+    pays nothing.
+    """
+
+    rounds: str
+    sent: str
+    folded: str = "0"
+
+    def evaluate(self, p: int, **parameters: int) -> tuple[float, float, float]:
+        """Return (rounds, sent, folded) as numbers for `p` ranks and `parameters`. Local."""
+        if p == 1:
+            return 0.0, 0.0, 0.0
+        lg = p.bit_length() - 1
+        up = (p - 1).bit_length()
+        q = 1 << lg
+        values = {
+            "p": p,
+            "lg": lg,
+            "up": up,
+            "q": q,
+            "rest": up - lg,
+            "beyond": sum(min(1 << i, p - q) for i in range(lg)),
+            "ones": sum(v.bit_count() for v in range(p)),
+            "levels": lambda k: _levels(p, k),
+            "min": min,
+            "max": max,
+            "ceil": ceil,
+            "log2": log2,
+            **parameters,
+        }
+        formulas = (self.rounds, self.sent, self.folded)
+        rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
+        return rounds, sent, folded
+
+    def __str__(self) -> str:
+        terms = [(self.rounds, "alpha"), (self.sent, "n beta"), (self.folded, "n gamma")]
+        return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
+
+
+def _levels(p: int, k: int) -> int:
+    """Return how far the last of `p` nodes is from the root of a complete k-ary tree."""
+    levels, node = 0, p - 1
+    while node:
+        levels, node = levels + 1, (node - 1) // k
+    return levels
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of the registry.
+
+    Attributes
+    ----------
+    collective : Collective
+        The contract that it fulfils.
+    name : str
+        What callers write as ``algorithm=``, with its parameter if that is not the default.
+    generate : callable
+        ``generate(r, p)`` or ``generate(r, p, root)``: yields the rounds of rank `r`.
+    blocks : callable
+        ``blocks(p)``: into how many blocks the buffer is cut.
+    cost : Cost or None
+        Formulas; the included algorithms all have them.
+    source : str
+        Author, title, year, DOI.
+    requires : tuple of str
+        Names of requirements on p (``"power_of_two"``).
+    same_bits : bool
+        Whether all ranks end with the same expression, hence the same bits.
+    keeps_order : bool
+        Whether contributions are folded in rank order, as a non-commutative operation needs.
+    included : bool
+        Whether it came with the library and is proven by its tests. Others are proven on the
+        first call that uses them.
+    parameters : dict
+        The parameter of the generator, an integer from 2 on: ``{"k": 4}``.
+    """
+
+    collective: Collective
+    name: str
+    generate: Generator = field(repr=False)
+    blocks: Callable[[int], int] = field(repr=False)
+    cost: Cost | None
+    source: str
+    requires: tuple[str, ...]
+    same_bits: bool
+    keeps_order: bool
+    included: bool
+    parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the generator's docstring."""
+        return (self.generate.__doc__ or "").strip().partition("\n")[0]
+
+    def array_blocks(self, p: int) -> int:
+        """Return the blocks of the caller's whole array on `p` ranks. Local."""
+        return self.blocks(p) // self.collective.parts(p) * self.collective.per_array(p)
+
+    def rounds(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
+        """Yield the rounds of rank `r` of `p`, for a `root` where there is one. Local.
+
+        Raises
+        ------
+        ProofError
+            If it is no generator, if it raises an error, or if there are so many that it does not
+            seem to end.
+        """
+        most = ROUNDS * max(p, self.blocks(p))
+
+        def wrong(text: str) -> ProofError:
+            return ProofError(f"{self.title(p, root)}: rank {r}{text}")
+
+        number = 0
+        try:
+            found = self.run(r, p, root)
+            if not isinstance(found, Iterable):
+                raise wrong(f" returns {found!r}, and must yield its rounds")
+            for number, each in enumerate(found, start=1):
+                if number > most:
+                    raise wrong(f" has more than {most} rounds; does it end?")
+                yield each
+        except ProofError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}{_place(error, self.generate)}"
+            raise wrong(f", round {number + 1}: raises {told}") from error
+
+    def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
+        """Return the generator of rank `r` of `p` and a `root`, whether or not it ends. Local."""
+        place = (r, p, root) if self.collective.rooted else (r, p)
+        return self.generate(*place, **self.parameters)
+
+    def title(self, p: int, root: int = 0) -> str:
+        """Return collective, name, the ranks `p` and the `root`, as errors begin. Local."""
+        place = f", root {root}" if self.collective.rooted else ""
+        return f"{self.collective.name} {self.name!r} on {p} rank{'s' * (p != 1)}{place}"
+
+    def totals(self, p: int) -> tuple[float, float, float] | None:
+        """Return (rounds, sent, folded) on `p` ranks by the cost, if it is stated. Local."""
+        return self.cost.evaluate(p, **self.parameters) if self.cost else None
+
+    def refusal(self, p: int) -> str | None:
+        """Say why the algorithm cannot run on `p` ranks, or None if it can. Local."""
+        for name in self.requires:
+            holds, text = _REQUIREMENTS[name]
+            if not holds(p):
+                return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
+        return None
+
+
+def _place(error: Exception, function: Any) -> str:
+    """Return in brackets the line of a user's function that raised an error, if it did."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in steps if frame.f_code.co_filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+
+
+# Whoever caches what the table says; told when it changes.
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch(watcher: Any) -> None:
+    """Call ``forget()`` of `watcher` when the table changes, as long as it lives. Local."""
+    _watchers.add(watcher)
+
+
+def _changed() -> None:
+    _with_parameter.cache_clear()
+    for watcher in list(_watchers):
+        watcher.forget()
+
+
+_TABLE: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+
+
+def algorithm(
+    collective_name: str,
+    *,
+    name: str | None = None,
+    blocks: int | Callable[[int], int] = 1,
+    cost: Cost | None = None,
+    source: str = "",
+    requires: tuple[str, ...] = (),
+    same_bits: bool = True,
+    keeps_order: bool = False,
+    parameters: Mapping[str, int] | None = None,
+    replace: bool = False,
+) -> Callable[[Generator], Generator]:
+    """Register a generator of rounds as an algorithm. Local.
+
+    Parameters
+    ----------
+    collective_name : str
+        One of ``collectives.spec.COLLECTIVES``.
+    name : str, optional
+        What callers write as ``algorithm=``; the function's name by default.
+    blocks : int or callable
+        Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
+        function of p. Where arrays are cut by rank, the number of blocks of each part.
+    cost, source, requires, same_bits, keeps_order, parameters
+        See `Algorithm`. What is promised is proven, not believed. With ``{"k": 4}`` the generator
+        takes ``k``, which is 4 unless a caller writes ``name:8``.
+    replace : bool
+        Allow a name that is taken.
+
+    Returns
+    -------
+    callable
+        A decorator that returns the generator unchanged.
+
+    Raises
+    ------
+    ArgumentError
+        If the collective or a requirement is unknown, or the name is taken.
+
+    Examples
+    --------
+    >>> from collectives import algorithms, check
+    >>> @algorithms.algorithm("broadcast", name="sequential")
+    ... def sequential(r, p, root):
+    ...     "The root sends to one rank after the other."
+    ...     for q in range(p):
+    ...         if r == root and q != root:
+    ...             yield algorithms.Exchange(send=(q, 0))
+    ...         elif r == q != root:
+    ...             yield algorithms.Exchange(recv=(root, 0))
+    >>> check.check("broadcast", "sequential", p=4, root=2).depth
+    3
+    >>> algorithms.unregister("broadcast", "sequential")
+    """
+    contract = collective(collective_name)
+    unknown = [text for text in requires if text not in _REQUIREMENTS]
+    if unknown:
+        raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
+
+    def register(generate: Generator) -> Generator:
+        def number_of_blocks(p: int) -> int:
+            try:
+                number = index(blocks(p) if callable(blocks) else blocks)
+            except Exception as error:
+                told = f"{type(error).__name__}: {error}{_place(error, blocks)}"
+                raise ProofError(f"{row.title(p)}: the number of blocks: {told}") from error
+            if number < 1:
+                raise ProofError(f"{row.title(p)} has {number} blocks, and needs one at least")
+            return contract.parts(p) * number
+
+        row = Algorithm(
+            collective=contract,
+            name=name or generate.__name__,
+            generate=generate,
+            blocks=number_of_blocks,
+            cost=cost,
+            source=source,
+            requires=requires,
+            same_bits=same_bits,
+            keeps_order=keeps_order,
+            included=(generate.__module__ or "").startswith("collectives.algorithms."),
+            parameters=parameters or {},
+        )
+        table = _TABLE[contract.name]
+        if row.name in table and not replace:
+            raise ArgumentError(
+                f"{contract.name} already has an algorithm {row.name!r}; "
+                f"pass replace=True to take its place"
+            )
+        if len(row.parameters) > 1 or ":" in row.name:
+            raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
+        table[row.name] = row
+        _changed()
+        return generate
+
+    return register
+
+
+def unregister(collective_name: str, name: str) -> None:
+    """Take the algorithm `name` of the collective `collective_name` out of the registry. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not there.
+    """
+    get(collective_name, name)
+    del _TABLE[collective_name][name]
+    _changed()
+
+
+def names(collective_name: str) -> list[str]:
+    """Return the algorithms of the collective `collective_name`, as they were registered. Local.
+
+    Examples
+    --------
+    >>> from collectives import algorithms
+    >>> algorithms.names("reduce")
+    ['flat', 'tree', 'chain', 'reduce_scatter_gather']
+    """
+    return list(_TABLE[collective(collective_name).name])
+
+
+def has(row: Algorithm) -> bool:
+    """Say whether an algorithm is still what its name stands for. Local."""
+    base = _TABLE[row.collective.name].get(row.name.partition(":")[0])
+    return base is not None and base.generate is row.generate
+
+
+def numbered(collective_name: str, number: int) -> str:
+    """Return the name of the algorithm whose name has a checksum, for messages. Local."""
+    for name, row in _TABLE[collective_name].items():
+        for each in (name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)):
+            if crc32(each.encode()) == number:
+                return each
+    return "of another name"
+
+
+def get(collective_name: str, name: str) -> Algorithm:
+    """Return the algorithm `name` of the collective `collective_name`. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none of that name, or its parameter (``"kary:8"``) is wrong; the text lists
+        what there is.
+    """
+    table = _TABLE[collective(collective_name).name]
+    base, colon, text = name.partition(":") if isinstance(name, str) else (name, "", "")
+    try:
+        row = table[base]
+    except (KeyError, TypeError):
+        raise ArgumentError(
+            f"{collective_name} has no algorithm {base!r}; it has: {', '.join(table)}"
+        ) from None
+    if not colon:
+        return row
+    if not row.parameters:
+        raise ArgumentError(f"{collective_name} {base!r} takes no parameter, not {text!r}")
+    ((key, default),) = row.parameters.items()
+    if not text.isdecimal() or int(text) < 2:
+        raise ArgumentError(
+            f"{collective_name} {base!r} takes an integer from 2 on as {key}, as in "
+            f"'{base}:{default}', not {text!r}"
+        )
+    return _with_parameter(row, int(text))
+
+
+@cache
+def _with_parameter(row: Algorithm, value: int) -> Algorithm:
+    """Return an algorithm with another value of its parameter."""
+    (key,) = row.parameters
+    return replace(row, name=f"{row.name}:{value}", parameters={key: value})

@@ -1,0 +1,154 @@
+"""Any array as NumPy sees it: what the core does not recognise at a glance comes here.
+
+The core reads contiguous NumPy arrays of its dtypes itself, and tensors that come by DLPack.
+Everything else that has the buffer protocol is wrapped without a copy; what cannot be used is
+refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.arrays import frameworks
+from collectives.errors import BufferError, UnsupportedTypeError
+
+__all__ = ["DTYPES", "as_array", "contiguous", "dtype_name", "unsupported"]
+
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
+NUMPY = (np.ndarray, np.generic)
+MOVED_BYTES = (1, 2, 4, 8, 16)  # sizes of elements that may be moved without a kernel
+
+
+def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
+    """Return a NumPy array over the memory of `value`. Local.
+
+    Parameters
+    ----------
+    value : buffer
+        A NumPy array, NumPy scalar, memoryview, bytearray, `array.array`, or anything else with
+        the buffer protocol.
+    name : str
+        The argument's name, for the error.
+    writable : bool
+        Whether it will be written.
+
+    Raises
+    ------
+    BufferError
+        If it is not a buffer, or is read-only and would be written.
+    """
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise BufferError(f"{name} is a masked array; pass {name}.filled(...) or {name}.data")
+        return value.view(np.ndarray)
+    if isinstance(value, np.generic) and not writable:
+        return np.asarray(value)
+    try:
+        view = memoryview(value)
+    except TypeError:
+        remedy = frameworks.remedy(value, name)
+        raise BufferError(
+            f"{name} is a {type(value).__name__}, which has no buffer"
+            + (f"; {remedy}" if remedy else "")
+        ) from None
+    if writable and view.readonly:
+        raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
+    try:
+        return np.asarray(view)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedTypeError(f"{name} has the format {view.format!r}: {error}") from None
+
+
+def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
+    """Return the dtype's name as the kernels know it. Local.
+
+    Parameters
+    ----------
+    array : ndarray
+    name : str
+        The argument's name, for the error.
+    moves : bool
+        Whether its elements are only moved: then they may be numbers that no kernel knows.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If it is not supported; the text lists what is.
+    """
+    dtype = array.dtype
+    if not dtype.isnative:
+        raise UnsupportedTypeError(
+            f"{name} has the byte-swapped dtype {dtype.str!r}; "
+            f"pass {name}.astype({name}.dtype.newbyteorder('='))"
+        )
+    if dtype.name in DTYPES:
+        return dtype.name
+    number = dtype.kind in "biufc" or dtype.type.__module__ == "ml_dtypes"
+    movable = number and dtype.itemsize in MOVED_BYTES
+    if movable and moves:
+        return dtype.name
+    raise unsupported(name, str(dtype), movable, moves, _remedy(dtype, name, moves))
+
+
+def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
+    """Return what to pass in place of an array of that dtype, or ""."""
+    if dtype.kind in "mM":
+        return f"pass {name}.view('int64')"
+    if dtype.names is not None:
+        return f"pass its fields one by one, {name}[{dtype.names[0]!r}] first"
+    if dtype.kind in "SU" and moves:
+        return f"pass {name}.view('uint8')"
+    return ""
+
+
+def unsupported(
+    name: str, dtype: str, movable: bool, moves: bool, remedy: str = ""
+) -> UnsupportedTypeError:
+    """Return the error for a dtype that cannot be used; it lists what can. Local.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name.
+    dtype : str
+        What came.
+    movable : bool
+        Whether it could be moved.
+    moves : bool
+        Whether it was to be moved only.
+    remedy : str, optional
+        What to pass in place of it.
+    """
+    parts = [f"{name} has dtype {dtype}"]
+    if movable and not moves:
+        parts[0] += ", which can be moved from rank to rank but not folded"
+    if remedy:
+        parts.append(remedy)
+    more = ", and any other number of 1, 2, 4, 8 or 16 bytes" if moves else ""
+    parts.append(f"supported are {', '.join(DTYPES)}{more}")
+    return UnsupportedTypeError("; ".join(parts))
+
+
+def contiguous(array: NDArray[Any], name: str, writable: bool) -> NDArray[Any]:
+    """Return `array`, or a packed copy of it where not `writable`; `name` is for errors. Local.
+
+    Raises
+    ------
+    BufferError
+        If it would be written, and is read-only, not aligned or not C-contiguous.
+    """
+    if not writable:
+        return np.require(np.array(array, order="C", copy=True), requirements=["C", "A"])
+    if not array.flags.writeable:
+        raise BufferError(f"{name} is read-only, and would be written")
+    if not array.flags.aligned:
+        raise BufferError(f"{name} is not aligned to its dtype {array.dtype}")
+    raise BufferError(
+        f"{name} is not C-contiguous (shape {array.shape}, strides {array.strides} bytes); "
+        f"pass a contiguous array and copy the result"
+    )

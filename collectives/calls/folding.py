@@ -1,0 +1,290 @@
+"""The collectives that fold: allreduce, reduce, reduce_scatter, scan, exscan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives import _core
+from collectives.calls.kinds import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
+from collectives.reductions import SUM, Reduction
+
+__all__ = ["FoldingCalls"]
+
+
+class FoldingCalls:
+    """What a communicator does with arrays that are combined, element by element."""
+
+    _call: Any
+
+    def allreduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold the arrays of all ranks; every rank gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            This rank's contribution: same number of elements and dtype on all ranks. Host memory.
+            If it is not contiguous, a packed copy is sent.
+        out : array, optional
+            Where the result goes: contiguous, writable, as many elements and the dtype of `x`;
+            `x` itself (in place) or memory apart from it. A new array by default.
+        op : Reduction
+            ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
+            ``BOR``, ``BXOR``, or one made by `reduction`.
+        algorithm : str, optional
+            One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
+            by default.
+        prescale, postscale : float
+            What each contribution, and the result, is multiplied by.
+        timeout : float, optional
+            Seconds after which a wait in this call raises `StallError`; by default the
+            communicator's.
+
+        Returns
+        -------
+        array
+            `out`, or a new array with the shape of `x`.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent. The
+            other ranks wait for this one, and those of its host raise `MismatchError` if it calls
+            something else next; under ``COLLECTIVES_VALIDATE=1`` all of them do at once.
+        UnsupportedTypeError
+            If there is no kernel for this operation and dtype. It is as for an `ArgumentError`.
+        MismatchError
+            If the ranks called different things. Where they share memory, all of them raise it, and
+            it says what each called; else a rank that got a message of an unexpected length does.
+        StallError, PeerLostError, PeerAbortedError, MPIError
+            If the deadline passes, another rank has ended or has given up, or MPI fails. After
+            these and a `MismatchError`, the communicator is broken.
+        """
+        return self._call(ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale)
+
+    def iallreduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start an `allreduce` and return at once.
+        Collective: all ranks start their operations in the same order, and complete them in any.
+
+        Parameters
+        ----------
+        x, out, op, algorithm, prescale, postscale
+            As for `allreduce`; the deadline is that of ``wait(timeout=...)``. Neither `x` nor `out`
+            may be touched until the request is complete.
+
+        Returns
+        -------
+        Request
+            ``test()`` moves it on and says whether it is complete; ``wait()`` returns the result.
+            Messages move only inside calls of the library. Under ``COLLECTIVES_VALIDATE=1`` the
+            start waits until all ranks have come to it.
+        """
+        request: _core.Request = self._call(
+            ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False
+        )
+        return request
+
+    def reduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold the arrays of all ranks; the root gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        x, op, algorithm, prescale, postscale, timeout
+            As for `allreduce`.
+        out : array, optional
+            Where the root's result goes; ignored on other ranks.
+        root : int
+            The rank that gets the result.
+
+        Returns
+        -------
+        array or None
+            The result on the root, None elsewhere.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`.
+        """
+        return self._call(REDUCE, x, out, op, root, algorithm, timeout, prescale, postscale)
+
+    def ireduce(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start a `reduce` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(
+            REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False
+        )
+        return request
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold the arrays of all ranks; each rank gets an equal part of the result.
+        Collective.
+
+        Parameters
+        ----------
+        x, op, algorithm, prescale, postscale, timeout
+            As for `allreduce`; the number of elements of `x` is a multiple of ``size``, and its
+            first ``x.size // size`` are the part of rank 0.
+        out : array, optional
+            Where this rank's part goes: ``x.size // size`` elements. In place, it is that part of
+            `x`; what is in the other parts of `x` stays. A new array by default.
+
+        Returns
+        -------
+        array
+            `out`, or a new array with the shape of the parts of `x` along its first axis; flat, if
+            that axis cannot be cut equally.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`. `reduce_scatterv` takes arrays that cannot be cut equally.
+        """
+        return self._call(REDUCE_SCATTER, x, out, op, 0, algorithm, timeout, prescale, postscale)
+
+    def ireduce_scatter(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.Request:
+        """Start a `reduce_scatter` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(
+            REDUCE_SCATTER, x, out, op, 0, algorithm, None, prescale, postscale, False
+        )
+        return request
+
+    def scan(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold the arrays of the ranks up to this one, it included.
+        Collective.
+
+        Parameters
+        ----------
+        x, out, op, algorithm, timeout
+            As for `allreduce`; `op` cannot be ``AVG``.
+
+        Returns
+        -------
+        array
+            `out`, or a new array with the shape of `x`.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`.
+        """
+        return self._call(SCAN, x, out, op, 0, algorithm, timeout)
+
+    def iscan(
+        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+    ) -> _core.Request:
+        """Start a `scan` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
+        return request
+
+    def exscan(
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Fold the arrays of the ranks before this one.
+        Collective.
+
+        Parameters
+        ----------
+        x, out, op, algorithm, timeout
+            As for `scan`.
+
+        Returns
+        -------
+        array or None
+            `out`, or a new array with the shape of `x`; None on rank 0, which has none before it
+            and whose `out` stays as it is.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`.
+        """
+        return self._call(EXSCAN, x, out, op, 0, algorithm, timeout)
+
+    def iexscan(
+        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+    ) -> _core.Request:
+        """Start an `exscan` and return at once; see `iallreduce`.
+        Collective.
+        """
+        request: _core.Request = self._call(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
+        return request

@@ -1,0 +1,344 @@
+"""Grouped calls: many arrays in one call, small ones of one dtype packed into one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from collectives import _core
+from collectives.calls.kinds import ALLREDUCE
+from collectives.errors import ArgumentError, BufferError, CommunicatorError
+from collectives.process.agreement import refusing
+from collectives.reductions import SUM, Reduction
+
+__all__ = ["GroupedCalls", "GroupedRequest"]
+
+# The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
+# 2026-11-20, the fastest of many calls on a machine that others used, too).
+
+# Bytes from which an array is folded where it is. 32 arrays in place, all packed or each by itself,
+# take 61 or 88 us where they have 8 KiB, 152 or 231 with 32 KiB, 285 or 321 with 64 KiB, 696 or 523
+# with 128 KiB (MPICH; Open MPI: 58 or 160, 147 or 229, 284 or 335, 602 or 551).
+APART = 1 << 16
+
+# Most bytes that are packed into one. 1024 arrays of 4 KiB take 2 838 us in parts of 256 KiB, 1 620
+# in parts of 1 MiB, 1 430 in parts of 4 MiB (MPICH), and no less in larger ones.
+PACKED = 1 << 22
+
+# Collectives of a blocking call that are under way at a time. 32 arrays of 32 KiB take 254 us one
+# after the other, 245 by 4, 233 by 16, 231 all at once (MPICH).
+IN_FLIGHT = 16
+
+MOST = 1024  # collectives of a nonblocking call: the core has tags for a few times as many
+
+
+class GroupedCalls:
+    """What a communicator does with many arrays in one call."""
+
+    _engine: _core.Engine
+
+    def allreduce_many(
+        self,
+        arrays: Iterable[Any],
+        out: Iterable[Any] | None = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> list[Any]:
+        """Fold many arrays over all ranks; every rank gets the results.
+        Collective.
+
+        Small arrays of one dtype are packed into one and folded by one `allreduce`; large ones are
+        folded where they are.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+            This rank's contributions, each as for `allreduce`. All ranks pass as many arrays, of
+            the same numbers of elements and dtypes, in the same order.
+        out : sequence of array, optional
+            Where the results go, one for each array and each as for `allreduce`; `arrays` itself
+            (in place) is allowed. New arrays by default.
+        op, algorithm, prescale, postscale
+            As for `allreduce`, for every array.
+        timeout : float, optional
+            As for `allreduce`: of each wait, of which there may be as many as arrays.
+
+        Returns
+        -------
+        list of array
+            The arrays of `out`, or new ones of the kind and shape of `arrays`.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`; the text says which array. An argument that cannot be accepted is
+            refused before any of the arrays is sent.
+
+        Notes
+        -----
+        Sums of floats may be rounded otherwise than by one `allreduce` for each array, as the order
+        of folding depends on where in a message an element is. It is the same on all ranks.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> weights, bias = np.ones((2, 3)), np.array([5.0])
+        >>> cc.allreduce_many([weights, bias], op=cc.AVG)
+        [array([[1., 1., 1.],
+               [1., 1., 1.]]), array([5.])]
+        """
+        arguments = op, algorithm, prescale, postscale
+        return GroupedRequest(self._engine, arrays, out, arguments, timeout)._run()
+
+    def iallreduce_many(
+        self,
+        arrays: Iterable[Any],
+        out: Iterable[Any] | None = None,
+        *,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> GroupedRequest:
+        """Start an `allreduce_many` and return at once; see `iallreduce`.
+        Collective.
+
+        Parameters
+        ----------
+        arrays, out, op, algorithm, prescale, postscale
+            As for `allreduce_many`. No array may be touched until the request is complete.
+
+        Returns
+        -------
+        GroupedRequest
+            ``test()`` and ``wait()``, as of the request of one array.
+
+        Raises
+        ------
+        CommunicatorError
+            If there are more than 1024 collectives to start; large arrays have one each.
+        """
+        arguments = op, algorithm, prescale, postscale
+        return GroupedRequest(self._engine, arrays, out, arguments)._start()
+
+
+class Part(NamedTuple):
+    """One collective of a grouped call."""
+
+    which: list[int]  # the numbers of its arrays
+    x: Any
+    out: Any  # `x`, where that is memory that several arrays are packed into
+
+    @property
+    def is_packed(self) -> bool:
+        return len(self.which) > 1
+
+
+class GroupedRequest:
+    """A grouped call that was started by `Communicator.iallreduce_many`.
+
+    It is complete when ``wait()`` has returned or ``test()`` has said so, and not before: the
+    results of small arrays are written then.
+    """
+
+    def __init__(
+        self,
+        engine: _core.Engine,
+        arrays: Iterable[Any],
+        out: Iterable[Any] | None,
+        arguments: tuple[Any, ...],
+        timeout: float | None = None,
+    ) -> None:
+        if engine.broken is not None:
+            raise CommunicatorError(engine.broken)
+        self._engine = engine
+        self._arguments = arguments
+        self._timeout = timeout  # of a blocking call
+        # Whatever is wrong is found before anything is sent.
+        with refusing(engine, "allreduce_many"):
+            if timeout is not None:
+                _core.seconds(timeout)
+            self._group = _group(arrays, out)
+            sizes = self._group.sizes()
+            self._verify(sizes)
+        self._text = _text(sizes)
+        self._parts = [self._part(which) for which in _packed(sizes)]
+        self._started: deque[tuple[Part, _core.Request]] = deque()
+        self._done: list[Any] | None = None
+        self._lock = threading.Lock()
+
+    def _verify(self, sizes: list[tuple[str, int, int]]) -> None:
+        """Check what is the same for all arrays of a dtype, with the smallest of them."""
+        smallest: dict[str, tuple[int, int]] = {}
+        for i, (dtype, count, _) in enumerate(sizes):
+            smallest[dtype] = min(smallest.get(dtype, (count, i)), (count, i))
+        op, algorithm, prescale, postscale = self._arguments
+        for _, i in smallest.values():
+            x = self._group.array(i)[0]
+            self._engine.verify(ALLREDUCE, x, op, algorithm, prescale, postscale)
+
+    def _part(self, which: list[int]) -> Part:
+        if len(which) == 1:
+            return Part(which, *self._group.array(which[0]))
+        memory = self._group.allocate(which)
+        return Part(which, memory, memory)
+
+    def _begin(self, part: Part) -> None:
+        op, algorithm, prescale, postscale = self._arguments
+        if part.is_packed:
+            self._group.pack(part.which, part.x)
+        request = self._engine.call(
+            ALLREDUCE, part.x, part.out, op, 0, algorithm, None, prescale, postscale, False
+        )
+        self._started.append((part, request))
+
+    def _finish(self, timeout: float | None = None) -> None:
+        """Wait for what was started first."""
+        part, request = self._started[0]
+        result = request.wait(timeout)
+        if part.is_packed:
+            self._group.unpack(part.which, part.x)
+        else:
+            self._group.store(part.which[0], result)
+        self._started.popleft()
+
+    def _start(self) -> GroupedRequest:
+        if len(self._parts) > MOST:
+            raise CommunicatorError(
+                f"{len(self._parts)} collectives would be in flight, one for each large array, and "
+                f"at most {MOST} may be: pass fewer arrays at a time, or call allreduce_many"
+            )
+        with self._engine:
+            self._agree()
+            for part in self._parts:
+                self._begin(part)
+        return self
+
+    def _run(self) -> list[Any]:
+        with self._engine:
+            self._agree()
+            for part in self._parts:
+                if len(self._started) == IN_FLIGHT:
+                    self._finish(self._timeout)
+                self._begin(part)
+            return self.wait(self._timeout)
+
+    def _agree(self) -> None:
+        if self._engine.agree is not None:
+            self._engine.agree("allreduce_many", self._text, True, self._timeout)
+
+    def test(self) -> bool:
+        """Move the call on and say whether it is complete. Local."""
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            while self._started:
+                if not self._started[0][1].test():
+                    return False
+                self._finish()
+        finally:
+            self._lock.release()
+        return True
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Wait until the call is complete, and return the list of results.
+        Local: the ranks that it waits for have to start it too.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As for `Request.wait`: of each wait, of which there may be as many as arrays.
+
+        Returns
+        -------
+        list of array
+            What the blocking form returns.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.wait`.
+        """
+        if timeout is not None:
+            _core.seconds(timeout)  # also where nothing is left to wait for
+        with self._lock:
+            while self._started:
+                self._finish(timeout)
+            if self._done is None:
+                self._done = self._group.results()
+            return self._done
+
+    def __repr__(self) -> str:
+        left = sum(len(part.which) for part, _ in self._started)
+        state = f"{left} not complete" if left else "complete"
+        return f"<GroupedRequest of {self._group.count} arrays: {state}>"
+
+
+def _group(arrays: Iterable[Any], out: Iterable[Any] | None) -> _core.Group:
+    """Check the arrays of a call."""
+    given = _listed(arrays, "arrays")
+    if out is None:
+        return _core.Group(given, [None] * len(given))
+    places = _listed(out, "out")
+    if len(places) != len(given):
+        raise ArgumentError(
+            f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
+        )
+    group = _core.Group(given, places)
+    _refuse_overlaps(group)
+    return group
+
+
+def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
+    try:
+        return list(arrays)
+    except TypeError:
+        raise ArgumentError(f"{name} is {arrays!r}, and must be a list of arrays") from None
+
+
+def _refuse_overlaps(group: _core.Group) -> None:
+    """Refuse arrays of which one is written where another is read or written."""
+    ends = {True: (0, ""), False: (0, "")}  # of what was written so far, and of what was read
+    for first, nbytes, written, name in sorted(group.spans()):
+        for kind, (end, other) in ends.items():
+            if first < end and (written or kind):
+                raise BufferError(
+                    f"{name} overlaps {other}; pass arrays that share no memory, or out=arrays"
+                )
+        ends[written] = max(ends[written], (first + nbytes, name))
+
+
+def _packed(sizes: list[tuple[str, int, int]]) -> list[list[int]]:
+    """Return the numbers of the arrays of each collective, which all ranks find alike."""
+    parts: list[list[int]] = []
+    filling: dict[str, tuple[list[int], int]] = {}
+    for i, (dtype, _, nbytes) in enumerate(sizes):
+        if nbytes >= APART:
+            parts.append([i])
+            continue
+        which, filled = filling.get(dtype, ([], 0))
+        if not which or filled + nbytes > PACKED:
+            which, filled = [], 0
+            parts.append(which)
+        which.append(i)
+        filling[dtype] = which, filled + nbytes
+    return parts
+
+
+def _text(sizes: list[tuple[str, int, int]]) -> str:
+    """Return what a rank called, as the other ranks must have called it too."""
+    each = [f"{count} {dtype}" for dtype, count, _ in sizes]
+    if len(each) > 8:
+        checksum = hash(tuple((count, _NUMBERS[dtype]) for dtype, count, _ in sizes)) & 0xFFFFFFFF
+        return f"{len(each)} arrays, {', '.join(each[:3])}, ..., checksum {checksum:08x}"
+    return f"arrays of {', '.join(each)}" if each else "no arrays"
+
+
+# Numbers have the same hash in all processes, and texts have not.
+_NUMBERS = {name: number for number, name in enumerate(_core.DTYPES)}

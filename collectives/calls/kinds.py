@@ -1,0 +1,33 @@
+"""The numbers of the collectives, as the core counts them."""
+
+from __future__ import annotations
+
+from collectives import _core
+
+__all__ = [
+    "ALLGATHER",
+    "ALLREDUCE",
+    "ALLTOALL",
+    "BARRIER",
+    "BROADCAST",
+    "EXSCAN",
+    "GATHER",
+    "REDUCE",
+    "REDUCE_SCATTER",
+    "SCAN",
+    "SCATTER",
+]
+
+(
+    ALLREDUCE,
+    REDUCE,
+    BROADCAST,
+    BARRIER,
+    ALLGATHER,
+    REDUCE_SCATTER,
+    ALLTOALL,
+    GATHER,
+    SCATTER,
+    SCAN,
+    EXSCAN,
+) = range(len(_core.COLLECTIVES))

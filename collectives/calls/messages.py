@@ -1,0 +1,237 @@
+"""Messages between two ranks: send, recv, and both at once."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from operator import index
+from typing import Any
+
+from collectives import _core
+from collectives.algorithms.registry import Algorithm
+from collectives.algorithms.spec import Collective
+from collectives.errors import ArgumentError
+from collectives.plans import program
+from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
+
+__all__ = ["OBJECTS", "TAGS", "Messages"]
+
+# As many as MPI's smallest upper bound leaves beside those of the collectives, less one.
+TAGS = 16383
+OBJECTS = TAGS  # the tag of what belongs to objects
+
+
+class Messages:
+    """What a communicator does between two of its ranks. The plans are one round of one rank."""
+
+    rank: int
+    size: int
+    _engine: _core.Engine
+    _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
+
+    def send(self, x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
+        """Send an array to one rank, which calls `recv`.
+        Local: waits until the message is on its way, which may take until it is received.
+
+        Parameters
+        ----------
+        x : array
+            The data, as for `allreduce`.
+        dest : int
+            The rank that receives it.
+        tag : int
+            0 to 16382: messages of different tags do not meet.
+        timeout : float, optional
+            As for `allreduce`.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`.
+        """
+        self._exchange(x, self._peer("dest", dest), None, None, tag, timeout)
+
+    def isend(self, x: Any, dest: int, *, tag: int = 0) -> _core.Request:
+        """Start a `send` and return at once; see `iallreduce`.
+        Local.
+        """
+        request: _core.Request = self._exchange(
+            x, self._peer("dest", dest), None, None, tag, None, False
+        )
+        return request
+
+    def recv(self, out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
+        """Receive an array from one rank, which calls `send`.
+        Local: waits for the message.
+
+        Parameters
+        ----------
+        out : array
+            Where the data goes: contiguous, writable, with as many bytes as are sent.
+        source : int
+            The rank that sends it.
+        tag : int
+            That of the `send`.
+        timeout : float, optional
+            As for `allreduce`.
+
+        Returns
+        -------
+        array
+            `out`.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce`.
+        MismatchError
+            If another number of bytes comes. The communicator is broken then.
+        """
+        return self._exchange(None, None, out, self._peer("source", source), tag, timeout)
+
+    def irecv(self, out: Any, source: int, *, tag: int = 0) -> _core.Request:
+        """Start a `recv` and return at once; see `iallreduce`.
+        Local.
+        """
+        request: _core.Request = self._exchange(
+            None, None, out, self._peer("source", source), tag, None, False
+        )
+        return request
+
+    def sendrecv(
+        self,
+        x: Any,
+        dest: int,
+        out: Any,
+        source: int,
+        *,
+        tag: int = 0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Send an array to one rank while receiving one from another, or from the same.
+        Local: waits for both messages.
+
+        Parameters
+        ----------
+        x, dest
+            As for `send`.
+        out, source
+            As for `recv`; `out` has the dtype of `x`, and shares no memory with it.
+        tag : int
+            That of both messages.
+        timeout : float, optional
+            As for `allreduce`.
+
+        Returns
+        -------
+        array
+            `out`.
+
+        Raises
+        ------
+        CollectivesError
+            As for `recv`.
+        """
+        return self._exchange(
+            x, self._peer("dest", dest), out, self._peer("source", source), tag, timeout
+        )
+
+    def isendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> _core.Request:
+        """Start a `sendrecv` and return at once; see `iallreduce`.
+        Local.
+        """
+        request: _core.Request = self._exchange(
+            x, self._peer("dest", dest), out, self._peer("source", source), tag, None, False
+        )
+        return request
+
+    def _peer(self, name: str, value: Any) -> int:
+        return _number(name, value, self.size)
+
+    def _exchange(
+        self,
+        x: Any,
+        dest: int | None,
+        out: Any,
+        source: int | None,
+        tag: Any,
+        timeout: float | None,
+        blocking: bool = True,
+    ) -> Any:
+        tag = _number("tag", tag, TAGS)
+        if dest is not None and x is None:
+            raise ArgumentError("x is None, and must be the array to send")
+        if source is not None and out is None:
+            raise ArgumentError("out is None, and must be the array that is received into")
+        return self._post(x, dest, out, source, tag, timeout, blocking)
+
+    def _post(
+        self,
+        x: Any,
+        dest: int | None,
+        out: Any,
+        source: int | None,
+        tag: int,
+        timeout: float | None,
+        blocking: bool,
+    ) -> Any:
+        plan = self._exchange_plans.get((dest, source))
+        if plan is None:
+            plan = self._cut(dest, source, dest is not None, source is not None)
+            self._exchange_plans[dest, source] = plan
+        cut = partial(self._cut, dest, source)
+        return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut)
+
+    def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
+        """Return the plan of so many messages to `dest` and from `source`, None being nobody."""
+        messages = []
+        for b in range(sends):
+            messages.append(Message(True, dest or 0, Run(IN, b, 1), Run(IN, b, 1)))
+        for b in range(sends, sends + receives):
+            messages.append(Message(False, source or 0, Run(OUT, b, 1), Run(OUT, b, 1)))
+        plan = Plan(
+            algorithm=_direct(sends, receives),
+            p=self.size,
+            rank=self.rank,
+            root=0,
+            nblocks=sends + receives,
+            cut=1,
+            rounds=(Round(messages),),
+            tmp=0,
+            parcels=(),
+        )
+        whole, split = (program.pack(plan, whole=whole) for whole in (True, False))
+        return _core.Plan(plan, whole, split)
+
+
+def _number(name: str, value: Any, limit: int) -> int:
+    """Return an argument that is an integer below a limit, of whatever type."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < limit:
+        raise ArgumentError(f"{name} is {value!r}, and must be an integer in 0..{limit - 1}")
+    return number
+
+
+@cache
+def _direct(sends: int, receives: int) -> Algorithm:
+    """Return the row that stands for messages: those sent are the first parts, then the others."""
+    contract = Collective(
+        "sendrecv" if sends and receives else "send" if sends else "recv",
+        inputs=lambda r, p, root: range(sends),
+        outputs=lambda r, p, root: range(sends, sends + receives),
+        sources=lambda part, r, p, root: 0,
+    )
+    return Algorithm(
+        collective=contract,
+        name="direct",
+        generate=lambda r, p: iter(()),
+        blocks=lambda p: sends + receives,
+        cost=None,
+        source="",
+        requires=(),
+        same_bits=False,
+        keeps_order=True,
+        included=True,
+    )

@@ -1,0 +1,74 @@
+"""Planned calls: collectives whose arguments are checked once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives import _core
+from collectives.errors import ArgumentError
+from collectives.reductions import SUM, Reduction
+
+__all__ = ["PlannedCalls"]
+
+SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
+
+
+class PlannedCalls:
+    """How a communicator prepares a collective that it runs again and again."""
+
+    _engine: _core.Engine
+
+    def plan(
+        self,
+        collective: str,
+        x: Any = None,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: Reduction = SUM,
+        algorithm: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> _core.PlannedCall:
+        """Prepare a collective that will be run again and again with the same arrays.
+        Local.
+
+        Parameters
+        ----------
+        collective : str
+            The name of a method above: ``"allreduce"``, ``"barrier"``, ...
+        x, out, root, op, algorithm, prescale, postscale
+            As for that method. The arrays are held, and may be changed between runs: they are
+            contiguous, and those of an alltoall share no memory.
+
+        Returns
+        -------
+        PlannedCall
+            ``planned()`` runs it and returns the result; so do ``planned.start()`` and then
+            ``planned.wait()``; both take a `timeout`. Every run writes the same result array.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError
+            As for the method, at once.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> x = np.ones(3)
+        >>> planned = cc.world().plan("allreduce", x, op=cc.MAX)
+        >>> x[0] = 5
+        >>> planned()
+        array([5., 1., 1.])
+        """
+        if collective not in _core.COLLECTIVES:
+            raise ArgumentError(
+                f"collective is {collective!r}, and must be one of {', '.join(_core.COLLECTIVES)}"
+            )
+        if (prescale, postscale) != (1.0, 1.0) and collective not in SCALED:
+            raise ArgumentError(
+                f"prescale is {prescale!r} and postscale {postscale!r}, and {collective} has "
+                f"none; {', '.join(SCALED)} have"
+            )
+        kind = _core.COLLECTIVES.index(collective)
+        return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)

@@ -1,0 +1,215 @@
+"""What each class of a communicator's calls runs: decided once, compiled, and kept."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from collectives import _core
+from collectives.algorithms import registry
+from collectives.choice import online, select
+from collectives.choice.model import Parameters
+from collectives.choice.online import Class
+from collectives.choice.profile import Section
+from collectives.choice.ranks import Ranks
+from collectives.choice.select import Decision
+from collectives.errors import CommunicatorError
+from collectives.plans import program, schedule
+
+__all__ = ["Chooser", "Lane"]
+
+# A user's algorithm is proven on its first use on up to this many ranks. On 128 the included ones
+# take up to 4.3 s (round_robin), growing with the cube of p (python -m timeit on
+# check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
+PROVEN_SIZE = 128
+
+# Of each host whose ranks share memory: its ranks, bytes of a lane, lines of a lane.
+Lane = tuple[tuple[int, ...], int, int]
+
+
+class Chooser:
+    """The decisions and plans of one communicator, on one rank.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        The communicator, which is not kept alive.
+    rank : int
+    local : sequence of int
+        The ranks of this host.
+    tune : str
+        The modes of ``COLLECTIVES_TUNE``.
+
+    Attributes
+    ----------
+    family : str
+        How the ranks talk, as for `select.decide`.
+    lanes : sequence of Lane
+        All ranks cut alike what they send between hosts.
+    lends : bool
+        Whether other ranks may read arrays of this one where they lie.
+    measured : Section or None
+        What the profile has on this transport.
+    parameters : Parameters or None
+        The alpha, beta and gamma that were measured here.
+    settled : dict
+        What trials have shown to be the fastest, by class.
+    """
+
+    def __init__(self, ranks: Ranks, rank: int, local: Sequence[int], tune: str) -> None:
+        self._ranks = weakref.ref(ranks)
+        self._rank, self._size, self._local, self._tune = rank, ranks.size, local, tune
+        self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
+        self.family = ""
+        self.lanes: Sequence[Lane] = ()
+        self.lends = False
+        self.measured: Section | None = None
+        self.parameters: Parameters | None = None
+        self.settled: dict[Class, Decision] = {}
+
+    def weakly(self) -> Callable[..., _core.Choice]:
+        """Return `choose` without a hold on it: requests keep an engine, which calls it. Local."""
+        reference = weakref.WeakMethod(self.choose)
+
+        def choose(*arguments: Any) -> _core.Choice:
+            method = reference()
+            if method is None:
+                raise CommunicatorError("the communicator does not exist any more")
+            return method(*arguments)
+
+        return choose
+
+    def ranks(self) -> Ranks | None:
+        """Return the communicator, if it is still there. Local."""
+        return self._ranks()
+
+    def use(self, measured: Section | None) -> None:
+        """Go by what a profile has on this transport, if it has anything. Local.
+
+        Parameters
+        ----------
+        measured : Section or None
+        """
+        self.measured = measured
+        self.parameters = None if measured is None else measured.model(self._size)
+
+    def forget_plans(self) -> None:
+        """Compile anew, on the next call of each class. Local."""
+        self._plans.clear()
+
+    def choose(
+        self,
+        collective: str,
+        name: str | None,
+        nbytes: int,
+        root: int,
+        ordered: bool,
+        vector: bool,
+    ) -> _core.Choice:
+        """Return the plan for a class of calls; the core asks once for each. Local.
+
+        Parameters
+        ----------
+        collective, name, nbytes, ordered, vector
+            As for `select.decide`.
+        root : int
+        """
+        decision = self.decide(collective, name, nbytes, ordered, vector)
+        place = (collective, nbytes.bit_length(), root, ordered)
+        tries = name is None and "online" in self._tune and self._size > 1
+        # In an alltoallv no rank knows the whole, so that calls of all sizes are one class.
+        if not tries or (vector and collective == "alltoall"):
+            return self.planned(decision, root, vector)
+        settled = self.settled.get(place)
+        if settled is not None and registry.has(settled.algorithm):
+            return self.planned(settled, root, vector)
+        choice = self.planned(decision, root, vector)
+        others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
+        if others:
+            choice.trials = online.Trials(self, place, [decision, *others], vector)
+            choice.due = online.FIRST
+        return choice
+
+    def decide(
+        self,
+        collective: str,
+        name: str | None,
+        nbytes: int,
+        ordered: bool = False,
+        vector: bool = False,
+    ) -> Decision:
+        """Return what a class of calls runs, by what all ranks know. Local.
+
+        Parameters
+        ----------
+        collective, name, nbytes, ordered, vector
+            As for `select.decide`.
+        """
+        return select.decide(
+            collective,
+            name,
+            p=self._size,
+            nbytes=nbytes,
+            family=self.family,
+            ordered=ordered,
+            vector=vector,
+            profile=self.measured,
+            parameters=self.parameters,
+        )
+
+    def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
+        """Return what a call runs now, trials included: of root 0, and where order is free. Local.
+
+        Parameters
+        ----------
+        collective, name, nbytes
+            As for `select.decide`.
+        """
+        settled = self.settled.get((collective, nbytes.bit_length(), 0, False))
+        if name is not None or settled is None:
+            return self.decide(collective, name, nbytes)
+        named = self.decide(collective, settled.algorithm.name, nbytes)
+        return replace(
+            named, segment=settled.segment, reason=settled.reason, measured=settled.measured
+        )
+
+    def planned(self, decision: Decision, root: int, vector: bool) -> _core.Choice:
+        """Return the plan of a decision. Local.
+
+        Parameters
+        ----------
+        decision : Decision
+        root : int
+        vector : bool
+        """
+        algorithm = decision.algorithm
+        collective = algorithm.collective.name
+        # In an alltoallv no rank knows how long the messages of the others are.
+        shares = not (vector and collective == "alltoall")
+        key = collective, algorithm.name, root, shares
+        plan = self._plans.get(key)
+        if plan is None or plan.source.algorithm is not algorithm:
+            if not algorithm.included and self._size <= PROVEN_SIZE:
+                from collectives.plans.proof import check  # few programs need it; it takes its time
+
+                check(algorithm, p=self._size, root=root, record=False)
+            source = schedule.compile(algorithm, self._size, self._rank, root)
+            plan = self._plans[key] = self._packed(source, shares)
+        return _core.Choice(plan, decision.segment, decision.reason)
+
+    def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
+        """Return a plan as programs that the core runs; those of alltoallv share nothing."""
+        local: Sequence[int] = []
+        rooms = []
+        for ranks, lane_bytes, most in self.lanes if shares else ():
+            lines = program.most_publications(source, ranks)
+            if 0 < lines <= most:
+                rooms.append(lane_bytes // lines & ~63)
+                if source.rank in ranks:
+                    local = self._local
+        whole, split = (
+            program.pack(source, whole=w, local=local, lend=self.lends) for w in (True, False)
+        )
+        return _core.Plan(source, whole, split, min(rooms, default=0))

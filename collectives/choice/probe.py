@@ -1,0 +1,100 @@
+"""The probe: alpha, beta and gamma, measured on the ranks of a communicator in milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collectives.algorithms.registry import get
+from collectives.choice.model import DEFAULT, Parameters
+from collectives.choice.ranks import Ranks
+
+__all__ = ["probe", "solved"]
+
+# The probe: bytes of a long array; how many calls of a short and of a long one follow each other,
+# and how often that is done: of short ones as often as there is time, of long ones once where short
+# ones take long, as where ranks share cores. On 2 ranks it took 0.2 to 2.2 ms (2 cores, AMD EPYC,
+# 2026-11-21), on 4 hosts with 1 Gbit/s 10 to 20 ms.
+LONG = 256 << 10
+SHORTS, LONGS = 8, 2
+TIMES = 4
+ENOUGH = 4e-3  # seconds for short ones
+SLOW = 50e-6  # seconds
+
+
+def probe(comm: Ranks) -> Parameters:
+    """Measure alpha, beta and gamma on the ranks of a communicator, in some ms. Collective.
+
+    Two collectives whose cost is known, of a short and a long array, and their formulas solved.
+    So it is what a message takes through the transport that is used, with as many ranks at work.
+
+    Parameters
+    ----------
+    comm : Ranks
+        Of two ranks at least.
+
+    Returns
+    -------
+    Parameters
+        The same on all ranks: of each time, that of the slowest.
+    """
+    p = comm.size
+    part = max(1, LONG // 4 // p)
+    x, out = np.ones(part * p, np.float32), np.zeros(part * p, np.float32)
+
+    def agreed(call: Callable[[], Any], number: int, times: int) -> float:
+        slowest: float = max(comm.mpi.allgather(_least(call, number, times)))
+        return slowest
+
+    def shortly(times: int) -> float:
+        return agreed(lambda: comm.allgather(x[:1], out[:p], algorithm="bruck"), SHORTS, times)
+
+    short = shortly(1)
+    times = TIMES if short < SLOW else 1
+    again = min(TIMES, int(ENOUGH / (SHORTS * short)))
+    if again:  # what a first message to somebody takes is nothing that it takes afterwards
+        short = min(short, shortly(again))
+    gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
+    scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck"), LONGS, times)
+    return solved(p, x.nbytes, short, gathered, scattered, "the start-up probe")
+
+
+def solved(
+    p: int, nbytes: int, short: float, gathered: float, scattered: float, origin: str
+) -> Parameters:
+    """Return the numbers that explain three times. Local.
+
+    Parameters
+    ----------
+    p, nbytes : int
+        Number of ranks, and bytes of the long array.
+    short, gathered, scattered : float
+        Seconds of an allgather of little, and of an allgather and a reduce-scatter of `nbytes`, by
+        Bruck's algorithm.
+    origin : str
+        Who measured.
+    """
+    gather, scatter = (
+        get(name, "bruck").totals(p) or (1.0, 1.0, 1.0) for name in ("allgather", "reduce_scatter")
+    )
+    alpha = short / gather[0]
+    beta = (gathered - short) / (gather[1] * nbytes)
+    if beta <= 0:  # it drowns in noise
+        beta = DEFAULT.beta
+    rest = scattered - scatter[0] * alpha - scatter[1] * nbytes * beta
+    return Parameters(alpha, beta, max(0.0, rest) / (scatter[2] * nbytes), origin)
+
+
+def _least(call: Callable[[], Any], number: int, times: int) -> float:
+    """Return the least seconds of a call that follows others, all ranks making as many."""
+    call()
+    took = []
+    for _ in range(times):
+        start = time.perf_counter()
+        for _ in range(number):
+            call()
+        took.append((time.perf_counter() - start) / number)
+    return min(took)

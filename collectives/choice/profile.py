@@ -1,0 +1,414 @@
+"""Profiles: what was measured to be the fastest, where, and how fast; files, and who reads them.
+
+A profile is a JSON file of this version, with one row per line::
+
+    {"version": 1, "collectives": ..., "machine": {"cpu": ..., "cores": ...},
+     "sections": [
+      {"transport": "shm", "library": "MPICH 5.0.2", "hosts": "one", "date": ..., "command": ...,
+       "parameters": {"2": {"alpha": ..., "beta": ..., "gamma": ...}},
+       "rows": {"allreduce": {"2": [[65535, "all_to_all", 0, [[8, 4.2e-07], [64, 4.4e-07]]],
+                                    [null, "round_robin", 131072, [[262144, 2.1e-05]]]]}}}]}
+
+A row says up to how many bytes (null: any more) which algorithm and segment were the fastest, and
+the bytes and seconds of each point at which they were measured. ``measured.json``, the table that
+comes with the library, is a profile, too. The ranks of a communicator all use the profile of its
+rank 0, so that they choose alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from collectives.choice.model import Parameters
+from collectives.errors import ArgumentError, ProfileWarning
+
+__all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
+__all__ += ["read", "write"]
+
+VERSION = 1
+
+# Of the ranks that were measured and those that there are: by which factor they may differ.
+NEAR = 2.0
+
+MODES = ("probe", "online")  # of COLLECTIVES_TUNE
+
+
+class Row(NamedTuple):
+    """What was the fastest up to a number of bytes.
+
+    Attributes
+    ----------
+    limit : int or None
+        Bytes; None for all beyond the row before.
+    algorithm : str
+    segment : int
+    times : tuple of (int, float)
+        Bytes and seconds of the points that were measured.
+    """
+
+    limit: int | None
+    algorithm: str
+    segment: int
+    times: tuple[tuple[int, float], ...] = ()
+
+    def nearest(self, nbytes: int) -> tuple[int, float] | None:
+        """Return the measured point nearest to `nbytes` on a logarithmic scale, if any. Local."""
+        if not self.times:
+            return None
+        return min(self.times, key=lambda at: abs(math.log((1 + at[0]) / (1 + nbytes))))
+
+
+@dataclass(frozen=True)
+class Section:
+    """What was measured of one transport.
+
+    Attributes
+    ----------
+    transport, library : str
+        As `Communicator.transport`, and the MPI with its version.
+    hosts : str
+        ``"one"`` or ``"many"``: where the ranks were.
+    date, command : str
+        When it was measured last, and by which command.
+    parameters : mapping of int to Parameters
+        By the number of ranks.
+    rows : mapping of str to mapping of int to tuple of Row
+        By collective and number of ranks.
+    """
+
+    transport: str
+    library: str
+    hosts: str = "one"
+    date: str = ""
+    command: str = ""
+    parameters: Mapping[int, Parameters] = field(default_factory=dict)
+    rows: Mapping[str, Mapping[int, tuple[Row, ...]]] = field(default_factory=dict)
+
+    def row(
+        self, collective: str, p: int, nbytes: int, within: float = NEAR
+    ) -> tuple[int, Row] | None:
+        """Return the number of ranks nearest to p, and its row for a size. Local.
+
+        Parameters
+        ----------
+        collective : str
+        p, nbytes : int
+        within : float
+            By which factor the number of ranks may differ.
+        """
+        sizes = self.rows.get(collective, {})
+        size = _nearest(sizes, p, within)
+        if size is None:
+            return None
+        found = (row for row in sizes[size] if row.limit is None or nbytes <= row.limit)
+        return next(((size, row) for row in found), None)
+
+    def model(self, p: int) -> Parameters | None:
+        """Return alpha, beta and gamma of the number of ranks nearest to `p`, if near. Local."""
+        size = _nearest(self.parameters, p, NEAR)
+        return None if size is None else self.parameters[size]
+
+    def same_as(self, other: Section) -> bool:
+        """Say whether `other` is of the same talk; shared memory is of any MPI. Local."""
+        if self.transport != other.transport or self.hosts != other.hosts:
+            return False
+        return self.transport == "shm" or self.library == other.library
+
+
+def _nearest(sizes: Mapping[int, Any], p: int, within: float) -> int | None:
+    """Return the number nearest to p on a logarithmic scale, the larger of two equally near."""
+    able = [size for size in sizes if size <= within * p and p <= within * size]
+    return min(able, key=lambda size: (abs(math.log2(size / p)), -size), default=None)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile as it is in a file.
+
+    Attributes
+    ----------
+    cpu : str
+    cores : int
+        The machine.
+    version : str
+        Of the library that wrote it.
+    sections : tuple of Section
+    """
+
+    cpu: str
+    cores: int
+    version: str
+    sections: tuple[Section, ...] = ()
+
+    def section(self, transport: str, library: str, hosts: int) -> Section | None:
+        """Return what it has on ranks that talk like this, or None. Local.
+
+        Parameters
+        ----------
+        transport, library : str
+            As in a `Section`.
+        hosts : int
+            How many there are.
+        """
+        wanted = Section(transport, library, "one" if hosts == 1 else "many")
+        return next((each for each in self.sections if each.same_as(wanted)), None)
+
+    def text(self) -> str:
+        """Return the file's contents. Local."""
+        sections = ",\n".join(_section_text(each) for each in self.sections)
+        machine = json.dumps({"cpu": self.cpu, "cores": self.cores})
+        return (
+            f'{{\n "version": {VERSION},\n "collectives": {json.dumps(self.version)},\n'
+            f' "machine": {machine},\n "sections": [\n{sections}\n ]\n}}\n'
+        )
+
+
+def _section_text(section: Section) -> str:
+    """Write a section, one row per line."""
+    lines = []
+    for name in ("transport", "library", "hosts", "date", "command"):
+        lines.append(f"   {json.dumps(name)}: {json.dumps(getattr(section, name))}")
+    parameters = []
+    for p, known in sorted(section.parameters.items()):
+        numbers = {name: _short(getattr(known, name)) for name in ("alpha", "beta", "gamma")}
+        parameters.append(f'    "{p}": {json.dumps(numbers)}')
+    lines.append('   "parameters": ' + _braces(parameters, 3))
+    collectives = []
+    for name, sizes in section.rows.items():
+        blocks = []
+        for p, rows in sorted(sizes.items()):
+            texts = ",\n".join(f"      {_row_text(row)}" for row in rows)
+            blocks.append(f'     "{p}": [\n{texts}\n     ]')
+        collectives.append(f"    {json.dumps(name)}: " + _braces(blocks, 4))
+    lines.append('   "rows": ' + _braces(collectives, 3))
+    return "  {\n" + ",\n".join(lines) + "\n  }"
+
+
+def _braces(parts: Sequence[str], indent: int) -> str:
+    return "{\n" + ",\n".join(parts) + "\n" + " " * indent + "}" if parts else "{}"
+
+
+def _row_text(row: Row) -> str:
+    values: list[Any] = [row.limit, row.algorithm, row.segment]
+    if row.times:
+        values.append([[nbytes, _short(seconds)] for nbytes, seconds in row.times])
+    return json.dumps(values)
+
+
+def _short(seconds: float) -> float:
+    return float(f"{seconds:.4g}")
+
+
+def parse(text: str) -> Profile:
+    """Read the `text` of a profile. Local.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or one of another version; the text says what is wrong.
+    """
+    document = json.loads(text)
+    if not isinstance(document, dict) or "version" not in document:
+        raise ValueError("it has no version")
+    if document["version"] != VERSION:
+        raise ValueError(
+            f"it is of version {document['version']!r}, and this library reads version {VERSION}"
+        )
+    try:
+        machine = document["machine"]
+        sections = tuple(_section(each) for each in document["sections"])
+        return Profile(
+            str(machine["cpu"]), int(machine["cores"]), document["collectives"], sections
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _section(values: dict[str, Any]) -> Section:
+    """Read a section; anything that is not as it should be is an error of some kind."""
+    origin = f"the profile of {values['date']}"
+    parameters = {}
+    for p, known in values["parameters"].items():
+        alpha, beta, gamma = (float(known[name]) for name in ("alpha", "beta", "gamma"))
+        parameters[int(p)] = Parameters(alpha, beta, gamma, f"{origin}, {p} ranks")
+    rows: dict[str, dict[int, tuple[Row, ...]]] = {}
+    for name, sizes in values["rows"].items():
+        rows[str(name)] = {int(p): tuple(map(_row, listed)) for p, listed in sizes.items()}
+    return Section(
+        transport=str(values["transport"]),
+        library=str(values["library"]),
+        hosts=str(values["hosts"]),
+        date=str(values["date"]),
+        command=str(values["command"]),
+        parameters=parameters,
+        rows=rows,
+    )
+
+
+def _row(values: list[Any]) -> Row:
+    limit, algorithm, segment, *rest = values
+    if not isinstance(algorithm, str):
+        raise TypeError(f"{algorithm!r} is no name of an algorithm")
+    times = tuple((int(nbytes), float(seconds)) for nbytes, seconds in rest[0]) if rest else ()
+    return Row(None if limit is None else int(limit), algorithm, int(segment), times)
+
+
+def merged(known: Profile, section: Section) -> Profile:
+    """Return `known` with the rows of `section` in the place of the old ones. Local.
+
+    Rows of other collectives and numbers of ranks stay.
+    """
+    others = [each for each in known.sections if not each.same_as(section)]
+    before = [each for each in known.sections if each.same_as(section)]
+    for old in before[:1]:
+        rows = {name: {**sizes} for name, sizes in old.rows.items()}
+        for name, sizes in section.rows.items():
+            rows[name] = {**rows.get(name, {}), **sizes}
+        parameters = {**old.parameters, **section.parameters}
+        section = replace(section, rows=rows, parameters=parameters)
+    return replace(known, sections=(*others, section))
+
+
+def write(known: Profile, file: str) -> None:
+    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    new = f"{file}.{os.getpid()}"
+    with open(new, "w", encoding="utf-8") as stream:
+        stream.write(known.text())
+    os.replace(new, file)
+
+
+# -- which file, and who reads it --------------------------------------------------------------
+
+
+@cache
+def machine() -> tuple[str, int]:
+    """Return the model of the processor and the number of cores. Local."""
+    cores = os.cpu_count() or 1
+    try:
+        # The first processor is at the beginning, and the whole of it takes long to make.
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            text = file.read(4096).decode(errors="replace")
+    except OSError:
+        text = ""
+    match = re.search(r"^(?:model name|cpu model|Model)\s*:\s*(.*)$", text, re.MULTILINE)
+    return (match[1].strip() if match else platform.machine()), cores
+
+
+def path() -> str | None:
+    """Return the file of the profile, whether it is there or not; None if there is to be none.
+    Local.
+    """
+    named = os.environ.get("COLLECTIVES_PROFILE")
+    if named is not None:
+        return None if named in ("", "0") else named
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cpu, cores = machine()
+    word = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")
+    return os.path.join(folder, "collectives", f"profile-{word}-{cores}.json")
+
+
+def read(file: str) -> Profile | None:
+    """Return the profile in a `file`. Local.
+
+    None where there is no such file, and after a `ProfileWarning` where there is no profile in it.
+    """
+    return _load(file).profile
+
+
+def _load(file: str) -> _Known:
+    """Return what is in a file, as `read` does."""
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return _known_from(stream.read())
+    except FileNotFoundError:
+        if os.environ.get("COLLECTIVES_PROFILE") == file:
+            _warn(file, "there is no such file", "Name another with COLLECTIVES_PROFILE")
+    except (OSError, ValueError) as error:
+        _warn(file, str(error), "Delete it")
+    return NOTHING
+
+
+def _warn(file: str, problem: str, remedy: str) -> None:
+    warnings.warn(
+        f"the profile {file} is not used: {problem}. {remedy}, or write it anew with "
+        f"`collectives tune`, or set COLLECTIVES_PROFILE=0",
+        ProfileWarning,
+        stacklevel=4,
+    )
+
+
+class _Known(NamedTuple):
+    """What this process knows: the text of a profile, its checksum, and what is in it."""
+
+    text: str
+    checksum: int
+    profile: Profile | None
+
+
+NOTHING = _Known("", 0, None)
+
+_known: _Known | None = None  # nothing was asked yet
+
+
+def offer(rank: int) -> tuple[int, str]:
+    """Return the checksum of the profile of `rank` and its ``COLLECTIVES_TUNE``. Local.
+
+    That is what it tells the other ranks of a new communicator.
+
+    Only rank 0 reads a file, and only once in a process.
+
+    Raises
+    ------
+    ArgumentError
+        If ``COLLECTIVES_TUNE`` is none of its words.
+    """
+    global _known
+    if _known is None and rank == 0:
+        file = path()
+        _known = NOTHING if file is None else _load(file)
+    word = os.environ.get("COLLECTIVES_TUNE", "")
+    word = "" if word == "0" else word
+    if any(each not in MODES for each in word.split(",") if word):
+        raise ArgumentError(
+            f"COLLECTIVES_TUNE is {word!r}, and must be 0, {', '.join(MODES)}, or both with a comma"
+        )
+    return (0 if _known is None else _known.checksum), word
+
+
+def agreed(mpi: Any, offers: Sequence[tuple[int, str]]) -> tuple[Profile | None, str]:
+    """Return the profile and the mode of rank 0. Collective.
+
+    Nothing is sent where there is no profile, or all ranks have the same.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+    offers : sequence
+        What each rank has told by `offer`.
+    """
+    global _known
+    wanted, mode = offers[0]
+    if any(checksum != wanted for checksum, _ in offers):
+        mine = NOTHING if _known is None else _known
+        text = mpi.bcast(mine.text) if wanted else ""
+        given = _known_from(text) if text else NOTHING
+    else:
+        given = NOTHING if _known is None else _known
+    if _known is None:
+        _known = given
+    return given.profile, mode
+
+
+def _known_from(text: str) -> _Known:
+    return _Known(text, zlib.crc32(text.encode()) or 1, parse(text))

@@ -1,0 +1,384 @@
+"""Which algorithm, and why: the caller's word, the profile of the machine, the table, the model.
+
+Without the caller's word, the first that has something to say decides:
+
+1. the profile of this machine (`profile`; ``collectives tune`` writes it), for the nearest number
+   of ranks that was measured, within a factor of two;
+2. in shared memory, the table that comes with the library, ``measured.json``: a profile of another
+   machine, for the nearest number of ranks of all;
+3. the least time by the cost formulas, with the alpha, beta and gamma that were measured here (in
+   the profile, or by the probe of ``COLLECTIVES_TUNE=probe``), or else with usual numbers.
+
+In shared memory the table comes before the formulas: they count messages between ports, and know
+nothing of what is published once and read by all, nor of folds in one pass. Where messages of MPI
+carry the call it is the other way round: what was measured on one machine says little of another,
+and the formulas were nearer to the best (docs/howto/choose.md has the numbers).
+
+A requirement that p does not meet excludes an algorithm, and nothing is ever put in the place of
+one that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from collectives.algorithms import spec
+from collectives.algorithms.registry import Algorithm, get, names
+from collectives.algorithms.spec import Collective
+from collectives.choice import model
+from collectives.choice.model import SEGMENT, Parameters
+from collectives.errors import ArgumentError
+from collectives.plans.schedule import compile
+from collectives.text.words import count, size_text, time_text
+
+if TYPE_CHECKING:
+    from collectives.choice.profile import Profile, Row, Section
+
+__all__ = ["Decision", "Timing", "alternatives", "decide"]
+
+
+class Timing(NamedTuple):
+    """What an algorithm took when it was measured.
+
+    Attributes
+    ----------
+    seconds : float
+    nbytes, p : int
+        Of the measured point that is nearest to what was asked for.
+    origin : str
+    """
+
+    seconds: float
+    nbytes: int
+    p: int
+    origin: str
+
+    def __str__(self) -> str:
+        size = f", {size_text(self.nbytes)}" if self.nbytes else ""
+        return f"{time_text(self.seconds)} on {count(self.p, 'rank')}{size} ({self.origin})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What will run, and why.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    segment : int
+        Bytes of a block that travel at a time; 0 for the whole block.
+    p, nbytes : int
+        Number of ranks, and bytes of the message.
+    reason : str
+    predicted : float or None
+        Seconds by the cost formulas; None where the algorithm states no cost.
+    parameters : Parameters
+        The alpha, beta and gamma of the prediction.
+    measured : Timing or None
+        What it took in the profile, at the nearest point.
+    family : str
+        How the ranks talk, as for `decide`.
+    """
+
+    algorithm: Algorithm
+    segment: int
+    p: int
+    nbytes: int
+    reason: str
+    predicted: float | None = None
+    parameters: Parameters = model.DEFAULT
+    measured: Timing | None = None
+    family: str = "shm"
+
+    def __str__(self) -> str:
+        row = self.algorithm
+        lines = [
+            f"{row.collective.name} of {size_text(self.nbytes)} on {count(self.p, 'rank')}: "
+            f"{row.name}",
+            f"  why       {self.reason}",
+            f"  what      {row.summary}",
+        ]
+        totals = row.totals(self.p)
+        if totals:
+            rounds, sent, folded = totals
+            lines += [
+                f"  rounds    {rounds:g}",
+                f"  per rank  sends up to {size_text(sent * self.nbytes)}, "
+                f"folds up to {size_text(folded * self.nbytes)}",
+                f"  time      {row.cost}",
+            ]
+        if self.predicted is not None:
+            lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
+        if self.measured is not None:
+            lines.append(f"  measured  {self.measured}")
+        blocks = row.array_blocks(self.p)
+        piece = self.segment or -(-self.nbytes // blocks)
+        lines.append(
+            f"  pieces    {count(blocks, 'block')}, in segments of {size_text(piece)} at most"
+        )
+        if row.source:
+            lines.append(f"  source    {row.source}")
+        return "\n".join(lines)
+
+
+@cache
+def measured() -> Profile:
+    """Return the table that comes with the library. Local."""
+    from collectives.choice.profile import parse  # the first decision needs it, and not the import
+
+    path = os.path.join(os.path.dirname(__file__), "measured.json")
+    with open(path, encoding="utf-8") as file:
+        return parse(file.read())
+
+
+def decide(
+    collective: str,
+    name: str | None,
+    *,
+    p: int,
+    nbytes: int,
+    family: str = "shm",
+    ordered: bool = False,
+    vector: bool = False,
+    profile: Section | None = None,
+    parameters: Parameters | None = None,
+) -> Decision:
+    """Decide which algorithm runs. Local.
+
+    Parameters
+    ----------
+    collective : str
+    name : str or None
+        The algorithm that the caller asked for, or None to choose.
+    p : int
+        Number of ranks.
+    nbytes : int
+        Bytes of the caller's whole array: the larger side, where input and output differ.
+    family : str
+        How the ranks talk: ``"shm"`` through shared memory, or the family of the MPI between hosts,
+        ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+    ordered : bool
+        Whether contributions must be folded in rank order: the operation is not commutative.
+    vector : bool
+        Whether it is the vector form, in which each part has a count of its own.
+    profile : Section, optional
+        What was measured on this machine of this transport.
+    parameters : Parameters, optional
+        The alpha, beta and gamma that were measured here.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such algorithm, or it cannot run on `p` ranks, or does not keep an order
+        that must be kept.
+    """
+    contract = spec.collective(collective)
+    # The core keeps one decision for all sizes with equally many bits. Most are powers of two.
+    typical = 5 << nbytes.bit_length() >> 3
+    own = _profile_row(profile, contract, p, typical)
+    shipped = _shipped_row(contract, p, typical, family)
+    suits = _suits(contract, p, ordered, vector)
+    known = parameters or model.DEFAULT
+    row = next((each for each in (own, shipped) if each and _able(contract, each, suits)), None)
+    if name is not None:
+        algorithm = get(collective, name)
+        refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
+        if refusal:
+            raise ArgumentError(refusal)
+        same = [each for each in (own, shipped) if each and each.row.algorithm == algorithm.name]
+        segment = same[0].row.segment if same else _usual(algorithm, p, family)
+        reason = "asked for by the caller"
+    elif p == 1:
+        algorithm, segment = get(collective, names(collective)[0]), SEGMENT
+        reason = "one rank only copies"
+    elif row:
+        algorithm, segment = get(collective, row.row.algorithm), row.row.segment
+        reason = row.reason
+    else:
+        algorithm = _cheapest(contract, p, typical, suits, known)
+        segment = _usual(algorithm, p, family)
+        reason = "least time by the cost formulas"
+        if parameters is not None:
+            reason += f" with what was measured here ({known.origin})"
+        elif not (own or shipped):
+            reason += " with usual numbers, as nothing was measured here"
+        if ordered:
+            reason += " among those that fold in rank order, as op is not commutative"
+        elif vector and contract.parts(p) > p:
+            reason += " among those in which no block passes through a third rank"
+    segment = _override(segment)
+    predicted = model.seconds(algorithm, p, nbytes, known, segment) if algorithm.cost else None
+    return Decision(
+        algorithm,
+        segment,
+        p,
+        nbytes,
+        reason,
+        predicted,
+        known,
+        _timing(own, algorithm.name, segment, nbytes),
+        family,
+    )
+
+
+def alternatives(
+    decision: Decision, most: int, *, ordered: bool = False, vector: bool = False
+) -> list[Decision]:
+    """Return what else could run in the place of a choice, the least time by the formulas first.
+    Local.
+
+    Parameters
+    ----------
+    decision : Decision
+        The choice; the others have its segment, or the usual one, if they have any, and promise
+        equal bits on all ranks if it does.
+    most : int
+        How many.
+    ordered, vector : bool
+        As for `decide`.
+    """
+    chosen, p, nbytes = decision.algorithm, decision.p, decision.nbytes
+    suits = _suits(chosen.collective, p, ordered, vector)
+
+    def alternative(row: Algorithm) -> Decision:
+        usual = _usual(row, p, decision.family)
+        segment = _override(usual and (decision.segment or usual))
+        return Decision(
+            row,
+            segment,
+            p,
+            nbytes,
+            f"an alternative to {chosen.name}",
+            model.seconds(row, p, nbytes, decision.parameters, segment),
+            decision.parameters,
+            family=decision.family,
+        )
+
+    others = [
+        alternative(row)
+        for row in _included(chosen.collective, suits)
+        if row.name != chosen.name and row.same_bits >= chosen.same_bits
+    ]
+    return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
+
+
+def _usual(algorithm: Algorithm, p: int, family: str) -> int:
+    """Return the bytes of a segment where none was measured; 0 where segments overlap with nothing.
+
+    A message that is neither passed on nor folded is cut by MPI itself, if at all.
+    """
+    rounds, _, folded = algorithm.totals(p) or (inf, 0, 0)
+    return 0 if family != "shm" and rounds <= 1 and not folded else SEGMENT
+
+
+def _override(segment: int) -> int:
+    """Return the bytes of a segment, which the environment may set."""
+    text = os.environ.get("COLLECTIVES_SEGMENT")
+    if text is None:
+        return segment
+    if not text.isdigit():
+        raise ArgumentError(f"COLLECTIVES_SEGMENT is {text!r}, and must be bytes, or 0")
+    return int(text)
+
+
+class _Found(NamedTuple):
+    """A row, the number of ranks that it was measured on, and the reason that it is."""
+
+    row: Row
+    p: int
+    reason: str
+    origin: str
+
+
+def _profile_row(
+    profile: Section | None, contract: Collective, p: int, nbytes: int
+) -> _Found | None:
+    """Return what the profile says, or None if it has nothing on this."""
+    found = None if profile is None else profile.row(contract.name, p, nbytes)
+    if profile is None or found is None:
+        return None
+    origin = f"the profile of {profile.date}"
+    return _Found(found[1], found[0], _fastest(found[1], found[0], profile, origin), origin)
+
+
+def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
+    """Return what the table says, or None if it has nothing on this collective."""
+    section = {each.transport: each for each in measured().sections}.get(family)
+    found = None if section is None else section.row(contract.name, p, nbytes, within=inf)
+    if section is None or found is None:
+        return None
+    return _Found(found[1], found[0], _fastest(found[1], found[0], section, None), "the table")
+
+
+def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
+    """Say where a row was the fastest."""
+    upto = "any size" if row.limit is None else f"up to {size_text(row.limit)}"
+    where = "in shared memory" if section.transport == "shm" else f"with {section.transport}"
+    here = f"; {origin}" if origin else ""
+    return f"measured fastest {where} on {count(p, 'rank')}, {upto}{here}"
+
+
+def _able(contract: Collective, found: _Found, suits: Callable[[Algorithm], bool]) -> bool:
+    """Say whether what a row names is still registered, and may be chosen."""
+    try:
+        return suits(get(contract.name, found.row.algorithm))
+    except ArgumentError:
+        return False
+
+
+def _timing(found: _Found | None, name: str, segment: int, nbytes: int) -> Timing | None:
+    """Return what the algorithm took by a row, if the row is about it."""
+    if found is None or (found.row.algorithm, found.row.segment) != (name, segment):
+        return None
+    point = found.row.nearest(nbytes)
+    return None if point is None else Timing(point[1], point[0], found.p, found.origin)
+
+
+def _suits(
+    contract: Collective, p: int, ordered: bool, vector: bool
+) -> Callable[[Algorithm], bool]:
+    """Return the function that says whether an algorithm may be chosen for a call."""
+
+    def suits(algorithm: Algorithm) -> bool:
+        if algorithm.refusal(p) or _disorder(algorithm, ordered):
+            return False
+        # In an alltoallv, only the ranks that a block goes between know its length.
+        third = vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace()
+        return not third
+
+    return suits
+
+
+def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
+    """Say why an algorithm must not fold in this call, or None if it may."""
+    if not ordered or algorithm.keeps_order or not algorithm.collective.reduces:
+        return None
+    collective = algorithm.collective.name
+    able = [name for name in names(collective) if get(collective, name).keeps_order]
+    return (
+        f"op is not commutative, and {collective} {algorithm.name!r} does not fold in rank order; "
+        f"pass algorithm=None or one that does: {', '.join(able)}"
+    )
+
+
+def _included(collective: Collective, suits: Callable[[Algorithm], bool]) -> list[Algorithm]:
+    """Return the included algorithms that may be chosen."""
+    rows = [get(collective.name, name) for name in names(collective.name)]
+    return [row for row in rows if row.included and suits(row)]
+
+
+def _cheapest(
+    contract: Collective,
+    p: int,
+    nbytes: int,
+    suits: Callable[[Algorithm], bool],
+    known: Parameters,
+) -> Algorithm:
+    """Return the included algorithm of least time by its cost formulas."""
+    rows = _included(contract, suits)
+    return min(rows, key=lambda row: model.seconds(row, p, nbytes, known))

@@ -1,0 +1,198 @@
+"""The ranks' side of ``collectives bench``: measure every operation and size; rank 0 reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives import world
+from collectives.cli import tables
+from collectives.errors import ArgumentError, CollectivesError
+from collectives.measuring import candidates, consistency, gloo, report, state
+from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
+from collectives.measuring.contest import Entry, Settings
+from collectives.measuring.measure import measure
+from collectives.measuring.operations import OPERATIONS, Operation
+from collectives.text.progress import Line
+
+__all__ = ["main"]
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure; return the exit status, the same on all ranks. Collective."""
+    comm = world()
+    from mpi4py import MPI
+
+    try:
+        status = _main(options, comm, MPI)
+    except CollectivesError as error:
+        if comm.size == 1:
+            raise
+        # The others may be waiting for this rank.
+        print(f"collectives: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(2)
+        raise
+    return status
+
+
+def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
+    comm.forget()
+    mpi = comm.mpi.Dup()
+    mpi.Set_errhandler(MPI.ERRORS_RETURN)
+    if not 0 <= options.root < comm.size:
+        raise ArgumentError(f"--root is {options.root}, and there are {comm.size} ranks")
+    if options.child is None and options.ranks not in (None, [comm.size]):
+        raise ArgumentError(
+            f"-n is {options.ranks}, but mpiexec started {comm.size} ranks; leave -n out"
+        )
+    if options.buffers == "shared" and comm.size > 1 and comm.transport != "shm":
+        raise ArgumentError("--buffers is shared, and the ranks share no memory")
+    dtype = _dtype(options.dtype)
+    first = comm.rank == 0
+    line = Line(first and (options.progress or sys.stderr.isatty()))
+    facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
+    facts["profile"] = comm._chooser.measured is not None
+    peer = None
+    if options.peers:
+        found = gloo.join(mpi)
+        peer = None if isinstance(found, str) else found
+        facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
+    bench = Bench(comm, mpi, line.show, peer)
+    if first:
+        _print(tables.header(facts, report.host()))
+    rows = _tables(options, bench, dtype, line)
+    if peer is not None:
+        peer.leave()
+    wrong = sum(row["wrong"] or 0 for row in rows)
+    result = {**facts, "rows": rows}
+    if options.consistency:
+        result["consistency"] = consistency.judge(rows, options.tolerance)
+    if options.child is not None:
+        if first:
+            Path(options.child).write_text(json.dumps(result), encoding="utf-8")
+        return 0  # the parent says what is wrong; a launcher would make a page of it
+    if first:
+        return tables.finish(options, [result])
+    return int(wrong > 0)
+
+
+def _tables(
+    options: argparse.Namespace, bench: Bench, dtype: Any, line: Line
+) -> list[dict[str, Any]]:
+    """Measure everything, and print tables on rank 0; return their rows. Collective."""
+    comm, first = bench.comm, bench.comm.rank == 0
+    peers = PEERS if bench.gloo is not None else (MPI_LABEL,)
+    table = tables.columns(peers, options.peers)
+    rows: list[dict[str, Any]] = []
+    trips: list[float | None] = []  # of the table that is being printed
+    before = None
+    for settings, asked, count, left_out in _course(options, comm.size, dtype):
+        if settings.operation != before:
+            # Where operations take turns, the titles and the state once are enough.
+            heading = [*_state(trips), *_heading(options, settings.operation, left_out)]
+            if options.consistency:
+                heading = _heading(options, settings.operation, left_out)
+            if before is None or not options.consistency:
+                trips.clear()
+                heading += tables.title(table)
+            _print(heading, first)
+        before = settings.operation
+        if comm.size > 1:
+            trips.append(state.round_trip(comm, bench.mpi))
+        measured = measure(bench, settings, count)
+        operation = OPERATIONS[settings.operation]
+        trip = trips[-1] if trips else None
+        derived = report.rows(measured, operation, comm.size, asked, count, dtype, trip)
+        rows += derived
+        line.clear()
+        _print(tables.lines(derived, table), first)
+    _print(_state(trips), first)
+    return rows
+
+
+Step = tuple[Settings, int, int, list[str]]
+
+
+def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
+    """Yield (settings, bytes asked for, elements, what is left out), one size after the other.
+
+    Sizes of one operation follow each other; but operations of one size, where their times are
+    compared.
+    """
+    plans = []
+    for name in options.operations:
+        algorithms, left_out = candidates.chosen(options.algorithm, name, p)
+        settings = Settings(
+            operation=name,
+            entries=tuple(Entry(each, options.segment) for each in algorithms),
+            dtype=dtype,
+            op=options.op,
+            root=options.root,
+            warmup=options.warmup,
+            iters=options.iters,
+            repeat=options.repeat,
+            verify=bool(options.check),
+            limit=options.peers,
+            shared=options.buffers == "shared",
+            prune=options.prune,
+        )
+        sizes = _sizes(options, OPERATIONS[name], dtype.itemsize, p)
+        plans.append([(settings, *each, left_out) for each in sizes])
+    if not options.consistency:
+        yield from chain.from_iterable(plans)
+        return
+    # What needs one size only, a barrier or a single element, comes with the first.
+    for step in zip_longest(*plans):
+        yield from filter(None, step)
+
+
+def _sizes(
+    options: argparse.Namespace, operation: Operation, itemsize: int, p: int
+) -> list[tuple[int, int]]:
+    """Return (bytes asked for, elements that are measured), each number of elements once."""
+    if not operation.moves:
+        return [(0, 0)]
+    counts: dict[int, int] = {}
+    if options.consistency and operation.name == "allreduce" and "barrier" in options.operations:
+        counts[1] = itemsize
+    size = options.begin
+    while size <= options.end:
+        counts.setdefault(operation.elements(size // itemsize, p, options.consistency), size)
+        size *= options.factor
+    return [(size, count) for count, size in counts.items()]
+
+
+def _heading(options: argparse.Namespace, name: str, left_out: list[str]) -> list[str]:
+    """Return the lines that say what is measured."""
+    what = f"{name} {options.op.lower()}" if OPERATIONS[name].reduces else name
+    return [f"# {what}", *(f"# left out: {text}" for text in left_out)]
+
+
+def _state(trips: list[float | None]) -> list[str]:
+    """Return the line below a table, or none above the first."""
+    return [f"# state: {state.text(trips)}"] if trips else []
+
+
+def _dtype(name: str) -> Any:
+    try:
+        if name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(name)
+    except ImportError:
+        raise ArgumentError("--dtype bfloat16 needs ml_dtypes: pip install ml_dtypes") from None
+    except TypeError:
+        raise ArgumentError(f"--dtype is {name!r}, which is no dtype of NumPy") from None
+
+
+def _print(texts: list[str], wanted: bool = True) -> None:
+    if wanted and texts:
+        print("\n".join(texts), flush=True)

@@ -1,0 +1,100 @@
+"""The ranks' side of ``collectives tune``: measure, and keep what is known after each point."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from collectives import Communicator, __version__
+from collectives.choice import profile
+from collectives.choice.probe import probe
+from collectives.choice.profile import Profile, Section
+from collectives.measuring import tuning
+from collectives.measuring.bench import Bench
+from collectives.process import binding
+from collectives.text.progress import Bar
+
+__all__ = ["main"]
+
+TIMEOUT = 300.0  # seconds: what waits longer is no measurement
+
+
+def main(
+    options: argparse.Namespace, finish: Callable[[dict[str, Any]], None] | None = None
+) -> int:
+    """Measure; rank 0 writes the report to a file, or hands it to `finish`. Collective.
+
+    Parameters
+    ----------
+    options : Namespace
+    finish : callable, optional
+        What rank 0 does with the report.
+    """
+    from mpi4py import MPI
+
+    comm = Communicator(timeout=TIMEOUT)
+    bench = Bench(comm, comm.mpi.Dup())
+    todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
+    first = comm.rank == 0
+    bar = Bar(options.progress or sys.stderr.isatty(), first)
+    limit = options.limit or options.budget
+    section = Section(
+        comm.transport,
+        binding.library_name(MPI),
+        "one" if comm.nodes == 1 else "many",
+        time.strftime("%Y-%m-%d", time.gmtime()),
+        shlex.join(["collectives", *_words(options)]),
+        {comm.size: probe(comm)} if comm.size > 1 else {},
+    )
+    steps: list[tuning.Step] = []
+    whole = sum(each.weight for each in todo)
+    report: dict[str, Any] = {}
+    bar.show(0, f"{comm.size} ranks")
+    for step in tuning.course(bench, todo, limit):
+        steps.append(step)
+        done = sum(each.point.weight for each in steps) / whole
+        bar.show(done, f"{comm.size} ranks, {step.point.collective}, {step.point.nbytes} bytes")
+        if first:
+            report = _report(section, steps, len(todo), options.factor)
+            if options.child is not None:
+                _keep(options.child, report)
+    bar.clear()
+    if first and finish is not None and report:
+        finish(report)
+    return 0
+
+
+def _words(options: argparse.Namespace) -> list[str]:
+    """Return the words of the command without those that it gave its ranks."""
+    words: list[str] = options.words
+    return words[: words.index("--child")] if "--child" in words else words
+
+
+def _report(section: Section, steps: list[tuning.Step], number: int, factor: int) -> dict[str, Any]:
+    """Return what is known: a profile, what is chosen without it, and how many points are left."""
+    ((p, _),) = section.parameters.items()
+    rows = {name: {p: listed} for name, listed in tuning.rows(steps, factor).items()}
+    cpu, cores = profile.machine()
+    known = Profile(cpu, cores, __version__, (replace(section, rows=rows),))
+    defaults: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        took = step.result.seconds[step.default]
+        at = defaults.setdefault(step.point.collective, {})
+        at[str(step.point.nbytes)] = str(step.default).removesuffix("/0"), took
+    measured = sum(step.point.weight > 0 for step in steps)
+    return {"profile": known.text(), "defaults": defaults, "left": number - measured}
+
+
+def _keep(file: str, report: dict[str, Any]) -> None:
+    """Write the report in one piece: the ranks may be interrupted at any time."""
+    new = f"{file}.new"
+    with open(new, "w", encoding="utf-8") as stream:
+        json.dump(report, stream)
+    os.replace(new, file)

@@ -1,0 +1,217 @@
+"""The launcher: the ``mpiexec`` that belongs to the MPI that mpi4py loads.
+
+A launcher of another family is the classic trap: it starts n programs that each believe to be
+alone, or it aborts. So the library is asked what it is, every candidate is asked what it is, and
+only an equal pair is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectives.errors import BindingError
+from collectives.process import binding
+
+__all__ = ["Launcher", "Library", "find", "inside", "library", "rank_program"]
+
+NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
+
+# Set in every rank by hydra (MPICH, Intel MPI), by Open MPI, and by Slurm's srun with PMI or PMIx.
+INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
+
+# Arguments and variables that say that the ranks go to other hosts as well, where the number of
+# this host's cores means nothing.
+HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-machinefile"}
+HOSTS |= {"--machinefile", "--hosts", "-machine"}
+BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+
+
+def rank_program(code: str) -> list[str]:
+    """Return the command with which each rank runs `code`. Local.
+
+    The ranks import the package that this process has imported, also where the current folder has
+    another one (a source tree that is not built, say). An exception on one rank ends all of them.
+    """
+    home = str(Path(binding.__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
+    return [sys.executable, "-m", "mpi4py", "-c", code]
+
+
+@dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py loads: its name, its family, and its file if that is known."""
+
+    name: str
+    family: str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """An ``mpiexec``, and the library whose ranks it starts."""
+
+    path: str
+    library: Library
+
+    def command(self, n: int, program: Sequence[str], extra: str = "") -> list[str]:
+        """Return the command that runs `program` on `n` ranks. Local.
+
+        Open MPI refuses root, and more ranks than cores, unless told otherwise; and when it shares
+        cores it must be told to give way while it waits, or each message costs a time slice.
+        """
+        words = [self.path]
+        options = shlex.split(extra)
+        if self.library.family == "openmpi":
+            if os.geteuid() == 0:
+                words.append("--allow-run-as-root")
+            elsewhere = HOSTS.intersection(options) or any(name in os.environ for name in BATCH)
+            if not elsewhere and n > physical_cores():
+                words.append("--oversubscribe")
+            if not elsewhere and n > len(os.sched_getaffinity(0)):
+                words += ["--mca", "mpi_yield_when_idle", "1"]
+        return [*words, *options, "-n", str(n), *program]
+
+
+def inside() -> bool:
+    """Say whether a launcher started this process as one of its ranks. Local."""
+    return any(name in os.environ for name in INSIDE)
+
+
+def physical_cores() -> int:
+    """Count the cores that this process may use, as Open MPI does: without hyper-threads. Local."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(path.read_text(encoding="ascii"))
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
+
+
+def library() -> Library:
+    """Find out which MPI mpi4py loads, without initialising it. Local.
+
+    Raises
+    ------
+    BindingError
+        If mpi4py is missing, or finds no MPI.
+    """
+    try:
+        import mpi4py
+    except ImportError:
+        raise BindingError(f"mpi4py is not installed: pip install mpi4py; {remedy()}") from None
+    if "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise BindingError(f"no MPI library can be loaded: {text}; {remedy()}") from error
+    return Library(binding.library_name(MPI), binding.family(MPI), _mapped())
+
+
+def remedy() -> str:
+    """Say how to get an MPI. Local."""
+    return f"install an MPI: {binding.INSTALL}"
+
+
+def _mapped() -> str | None:
+    """Return the file of the loaded libmpi; mpi4py's own files have longer names."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if re.match(r"libmpi(ch)?(_abi)?\.so", os.path.basename(path)):
+                return "/" + path
+    return None
+
+
+def candidates(path: str | None) -> Iterator[str]:
+    """Yield the launchers to try: beside the library, in this environment, then along PATH."""
+    folders = []
+    if path is not None:
+        # /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 belongs to /usr/bin/mpiexec.
+        folders += [parent / "bin" for parent in Path(path).resolve().parents[1:5]]
+    folders.append(Path(sys.prefix, "bin"))
+    folders += [Path(each) for each in os.environ.get("PATH", "").split(os.pathsep) if each]
+    seen = set()
+    for folder in folders:
+        for name in ("mpiexec", "mpirun"):
+            found = shutil.which(str(folder / name))
+            if found is not None and found not in seen:
+                seen.add(found)
+                yield found
+
+
+def family_of(path: str) -> str:
+    """Ask a launcher which MPI it belongs to. Local."""
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=20,
+            check=False,
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "other"
+    text = done.stdout
+    for mark, family in (
+        ("Intel", "intel"),
+        ("HYDRA", "mpich"),
+        ("Open MPI", "openmpi"),
+        ("OpenRTE", "openmpi"),
+        ("prterun", "openmpi"),
+    ):
+        if mark in text:
+            return family
+    return "other"
+
+
+def find(lib: Library, wanted: str | None = None) -> Launcher:
+    """Return the launcher of a library. Local.
+
+    Parameters
+    ----------
+    lib : Library
+        What `library` found.
+    wanted : str, optional
+        The launcher that the user names; none is looked for then.
+
+    Raises
+    ------
+    BindingError
+        If there is none; the text names the launchers of other families that were refused.
+    """
+    refused = []
+    if wanted is not None and shutil.which(wanted) is None:
+        raise BindingError(f"--mpiexec {wanted}: there is no such program")
+    for path in candidates(lib.path) if wanted is None else [str(shutil.which(wanted))]:
+        family = family_of(path)
+        if family == lib.family:
+            return Launcher(path, lib)
+        refused.append(f"{path} is that of {NAMES[family]}")
+        if wanted is not None:
+            raise BindingError(
+                f"{refused[0]}, and mpi4py loads {lib.name}: it cannot start its ranks. Leave "
+                f"--mpiexec out, and the right one is looked for"
+            )
+    where = f" ({lib.path})" if lib.path else ""
+    text = f"mpi4py loads {lib.name}{where}, and no mpiexec of {NAMES[lib.family]} was found"
+    if refused:
+        text += f": {'; '.join(refused)}, which cannot start its ranks"
+    raise BindingError(
+        f"{text}. Put the mpiexec of {lib.name} on PATH, or install the MPI into this environment: "
+        f"{binding.INSTALL}"
+    )

@@ -1,0 +1,106 @@
+"""Which algorithms can be compared: those that run on p ranks, each of them once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from collectives.algorithms import get, names
+from collectives.errors import ArgumentError
+from collectives.measuring.contest import Entry
+from collectives.measuring.operations import OPERATIONS
+from collectives.plans import schedule
+
+__all__ = ["candidates", "chosen", "plain"]
+
+ALIKE = 8  # ranks up to which several algorithms may have the same plans
+PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
+
+
+def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
+    """Resolve ``--algorithm`` for an operation on p ranks. Local.
+
+    Returns
+    -------
+    algorithms : list of (str or None)
+        Names in the order of the registry; None is the library's choice.
+    left_out : list of str
+        Why some of ``all`` cannot run.
+
+    Raises
+    ------
+    ArgumentError
+        If a name is unknown, or was asked for and cannot run on p ranks.
+    """
+    contract = OPERATIONS[operation].contract
+    every = names(contract.name) if OPERATIONS[operation].chosen else []
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
+    result: list[str | None] = [None] if "auto" in wanted else []
+    left_out = []
+    for name in sorted(set(wanted) - {"auto"}, key=lambda name: _place(name, every)):
+        if not OPERATIONS[operation].chosen:
+            raise ArgumentError(f"{operation} has no algorithms to choose from, not {name!r}")
+        refusal = get(contract.name, name).refusal(p) or _third(operation, name, p)
+        if refusal is None:
+            result.append(name)
+        elif name in words:
+            raise ArgumentError(refusal)
+        else:
+            left_out.append(refusal)
+    if not result and not OPERATIONS[operation].chosen:
+        result = [None]
+    if not result:
+        raise ArgumentError(f"--algorithm {text!r} names none that runs on {p} ranks")
+    return result, left_out
+
+
+def _place(name: str, every: list[str]) -> tuple[int, int]:
+    """Order as in the registry, then by the parameter: ``kary``, ``kary:2``, ``kary:8``."""
+    base, _, parameter = name.partition(":")
+    number = int(parameter) if parameter.isdecimal() else 0
+    return (every.index(base) if base in every else -1, number)
+
+
+def _third(operation: str, name: str, p: int) -> str | None:
+    """Say why an algorithm has no vector form, or None if it has."""
+    if operation != "alltoallv" or not schedule.compile(get("alltoall", name), p, 0).workspace():
+        return None
+    return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"
+
+
+def candidates(name: str, p: int) -> list[str]:
+    """Return the names of all algorithms that can run, with other values of their parameters.
+
+    Of those that are the same on so many ranks (`plain`), there is one.
+    """
+    return list(dict.fromkeys(_plain(name, p).values()))
+
+
+def plain(collective: str, entry: Entry, p: int) -> Entry:
+    """Return the same, by the name of the first algorithm with the same plans on `p` ranks. Local.
+
+    Two ranks have one way to exchange what they have, which is a butterfly as well as a ring.
+    """
+    name = entry.algorithm or ""
+    return entry._replace(algorithm=_plain(collective, p).get(name, name))
+
+
+@cache
+def _plain(collective: str, p: int) -> dict[str, str]:
+    able, _ = chosen("all", collective, p)
+    names = []
+    for each in filter(None, able):
+        names.append(each)
+        if get(collective, each).parameters:
+            names += [f"{each}:{value}" for value in PARAMETERS if value < p - 1]
+    if p > ALIKE:
+        return {name: name for name in names}
+    first: dict[Any, str] = {}
+    found = {}
+    for name in names:
+        algorithm = get(collective, name)
+        plans = [schedule.compile(algorithm, p, rank) for rank in range(p)]
+        key = tuple((plan.cut, repr(plan.rounds)) for plan in plans)
+        found[name] = first.setdefault(key, name)
+    return found

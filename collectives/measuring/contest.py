@@ -1,0 +1,297 @@
+"""One size of ``collectives bench``: who takes part, the trials, the blocks, and what came out.
+
+How time is taken is said in `measure`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import reductions
+from collectives.measuring import patterns, state
+from collectives.measuring.bench import Bench
+from collectives.measuring.operations import OPERATIONS, Arrays, Operation
+
+__all__ = ["BARRIER", "COPY", "Contest", "Entry", "Settings", "segmented"]
+
+BLOCK = 0.03  # seconds that a block should last
+FEWEST, MOST = 5, 2000  # iterations in a block
+WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
+SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
+
+BARRIER, COPY = "(barrier)", "(copy)"
+
+Calls = Sequence[Callable[[], Any]]
+
+
+class Entry(NamedTuple):
+    """What takes part beside MPI's own: an algorithm, with the bytes of its segments.
+
+    None is the library's choice, of either.
+    """
+
+    algorithm: str | None = None
+    segment: int | None = None
+
+    def __str__(self) -> str:
+        name = self.algorithm or "auto"
+        if self.segment is None:
+            return name
+        for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
+            if self.segment and self.segment % size == 0:
+                return f"{name}/{self.segment // size}{unit}"
+        return f"{name}/{self.segment}"
+
+
+class Settings(NamedTuple):
+    """What is measured, and how.
+
+    Attributes
+    ----------
+    operation : str
+        One of `OPERATIONS`.
+    entries : tuple of Entry
+    dtype, op, root
+        As the call takes them.
+    warmup, iters, repeat : int
+        Iterations before all, in a block (None: by the time of a trial), and blocks of each.
+    verify : bool
+        Whether results are compared.
+    peer : bool
+        Whether MPI's own takes part, and the other peers that there are.
+    limit : bool
+        Whether copies are measured, too.
+    shared : bool
+        Whether the arrays of the entries are in memory that the ranks share.
+    prune : float or None
+        What takes more than this many times the fastest's time in its trial is left out.
+    """
+
+    operation: str
+    entries: tuple[Entry, ...]
+    dtype: Any
+    op: str = "SUM"
+    root: int = 0
+    warmup: int = 3
+    iters: int | None = None
+    repeat: int = 5
+    verify: bool = True
+    peer: bool = True
+    limit: bool = False
+    shared: bool = False
+    prune: float | None = None
+
+
+class Contest:
+    """One size: the arrays, and the contestants as lists of prepared calls."""
+
+    def __init__(self, bench: Bench, settings: Settings, count: int) -> None:
+        self.bench, self.settings, self.count = bench, settings, count
+        self.comm, self.mpi = bench.comm, bench.mpi
+        self.operation: Operation = OPERATIONS[settings.operation]
+        self.op: reductions.Reduction = getattr(reductions, settings.op)
+        self.nbytes = count * np.dtype(settings.dtype).itemsize
+        self.entries: dict[str, Entry] = {}
+        self.calls: dict[str, Calls] = {}
+        self.refills: dict[str, list[Callable[[], Any] | None]] = {}
+        self.arrays: dict[str, list[Arrays]] = {}
+        private = self.arranged(np.empty)
+        if settings.peer:
+            prepared = [bench.peers(each) for each in private]
+            for label in prepared[0]:
+                self.arrays[label] = private
+                self.calls[label] = [each[label].call for each in prepared]
+                self.refills[label] = [each[label].refill for each in prepared]
+        self._private = private
+        self._shared: dict[int | None, list[Arrays]] = {}
+        for entry in settings.entries:
+            self.enter(entry)
+        if settings.limit and self.nbytes:
+            self.calls[COPY] = state.copies(self.nbytes, self.number)
+        if self.operation.runs_ahead:
+            self.calls[BARRIER] = [lambda: None]
+
+    def enter(self, entry: Entry) -> None:
+        """Let an entry take part. Collective."""
+        label = str(entry)
+        comm = self.bench.communicator(entry.segment)
+        if self.settings.shared and entry.segment not in self._shared:
+            room = self.bench.room(entry.segment)
+            room.clear(2 * self.number, self.nbytes)
+            self._shared[entry.segment] = self.arranged(room.empty)
+        arrays = self._shared.get(entry.segment, self._private)
+        self.entries[label] = entry
+        self.arrays[label] = arrays
+        self.calls[label] = [each.ours(comm, entry.algorithm) for each in arrays]
+
+    @property
+    def folds(self) -> reductions.Reduction | None:
+        return self.op if self.operation.reduces else None
+
+    @property
+    def number(self) -> int:
+        """How many buffers the iterations walk over."""
+        if not self.operation.moves:
+            return 1
+        return 4 if self.nbytes <= SMALL else 2 if self.nbytes <= LARGE else 1
+
+    def arranged(self, empty: Callable[..., NDArray[Any]]) -> list[Arrays]:
+        """Return all buffers, in arrays that are made by `empty`."""
+        place = self.comm.size, self.comm.rank, self.settings.root, self.op
+        return [
+            Arrays(
+                self.operation, self.count, *place, patterns.filled(*self.input(k), empty), empty
+            )
+            for k in range(self.number)
+        ]
+
+    def input(self, k: int) -> tuple[int, Any, int]:
+        """Return the length of this rank's input of buffer k, one period, and where it begins."""
+        rank, p = self.comm.rank, self.comm.size
+        parts = self.operation.contract.inputs(rank, p, self.settings.root)
+        pieces = list(self.operation.pieces(parts, self.count, p))
+        op = None if self.folds is None else self.op.name
+        values = patterns.period(rank, p, k, self.settings.dtype, op)
+        first = pieces[0][1] if pieces else 0
+        return sum(size for _, _, size in pieces), values, first
+
+    def chosen(self, label: str) -> str:
+        """Return the name of the algorithm that runs."""
+        entry = self.entries.get(label)
+        if entry is None:
+            return label
+        return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
+
+    def has_barriers(self, label: str) -> bool:
+        """Say whether each iteration of a contestant ends with a barrier."""
+        return self.operation.runs_ahead and label != COPY
+
+    def run(self) -> tuple[dict[str, list[float]], dict[str, int]]:
+        """Return this rank's seconds of an iteration in each block, and the iterations."""
+        settings = self.settings
+        size = f"{settings.operation} of {self.nbytes} bytes"
+        iterations: dict[str, int] = {}
+        trials: dict[str, float] = {}
+        for label in self.calls:
+            self.bench.progress(f"{size}: {label}, warm-up")
+            with segmented(self.entries.get(label, Entry()).segment):
+                iterations[label], seconds = self.trial(label)
+            if label in self.entries:
+                trials[label] = seconds
+        keep = [label for label in iterations if self._near(label, trials)]
+        times: dict[str, list[float]] = {label: [] for label in keep}
+        for number in range(settings.repeat):
+            for label in keep:
+                self.bench.progress(f"{size}: {label}, block {number + 1} of {settings.repeat}")
+                times[label].append(self.block(label, iterations[label]))
+        return times, iterations
+
+    def _near(self, label: str, trials: dict[str, float]) -> bool:
+        """Say whether an entry was fast enough in its trial to be measured."""
+        prune = self.settings.prune
+        if prune is None or label not in trials or self.entries[label].algorithm is None:
+            return True
+        return trials[label] <= prune * min(trials.values())
+
+    def block(self, label: str, iterations: int) -> float:
+        """Return this rank's seconds for one iteration."""
+        calls, barrier = self.calls[label], self.mpi.Barrier
+        barrier()
+        if self.has_barriers(label):
+            start = time.perf_counter_ns()
+            for call in islice(cycle(calls), iterations):
+                call()
+                barrier()
+        else:
+            start = time.perf_counter_ns()
+            for call in islice(cycle(calls), iterations):
+                call()
+        return (time.perf_counter_ns() - start) / iterations * 1e-9
+
+    def agreed(self, seconds: float) -> float:
+        """Return the slowest rank's time, on all ranks."""
+        slowest: float = max(self.mpi.allgather(seconds))
+        return slowest
+
+    def trial(self, label: str) -> tuple[int, float]:
+        """Warm up; return how many iterations make a block, and the seconds of one."""
+        settings = self.settings
+        self.block(label, max(settings.warmup, len(self.calls[label])))
+        count = 2
+        while True:
+            seconds = self.agreed(self.block(label, count))
+            if settings.iters is not None:
+                return settings.iters, seconds
+            if seconds * count >= WARM or count >= MOST:
+                if settings.prune is not None:
+                    # Nothing should be left out because of one disturbance.
+                    seconds = min(seconds, self.agreed(self.block(label, count)))
+                wanted = round(BLOCK / max(seconds, 1e-9))
+                return max(FEWEST, min(MOST, wanted)), seconds
+            count *= 4
+
+    def wrong(self, label: str) -> int | None:
+        """Run from poisoned outputs, and count wrong elements on all ranks, inputs included.
+
+        None where there is nothing to verify, or it is not wanted.
+        """
+        if not self.settings.verify or not self.operation.moves or label == COPY:
+            return None
+        for each in self.arrays[label]:
+            if each.out is not each.x or not each.has_input:
+                patterns.poison(each.out)
+        for refill in self.refills.get(label, ()):
+            if refill is not None:
+                refill()
+        self.mpi.Barrier()
+        for call in self.calls[label]:
+            call()
+        wrong = sum(self._wrong(k, each) for k, each in enumerate(self.arrays[label]))
+        return int(self.mpi.allreduce(wrong))
+
+    def _wrong(self, k: int, each: Arrays) -> int:
+        """Count wrong elements of buffer k."""
+        settings, p = self.settings, self.comm.size
+        contract, rank = self.operation.contract, self.comm.rank
+        wrong = 0
+        if each.has_input:
+            wrong += patterns.different(each.x, *self.input(k)[1:])
+        tolerance = 0.01 if self.folds and self.op.average else 0.0
+        at = 0
+        for part, first, size in each.wanted():
+            sources = contract.sources(part, rank, p, settings.root)
+            values = patterns.folded(sources, p, k, settings.dtype, self.folds)
+            wrong += patterns.different(each.out[at : at + size], values, first, tolerance)
+            at += size
+        return wrong
+
+
+@contextmanager
+def segmented(nbytes: int | None) -> Iterator[None]:
+    """Have communicators decide on segments of this size, if any, while this lasts. Local.
+
+    Parameters
+    ----------
+    nbytes : int or None
+    """
+    if nbytes is None:
+        yield
+        return
+    name = "COLLECTIVES_SEGMENT"
+    before = os.environ.get(name)
+    os.environ[name] = str(nbytes)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,243 @@
+"""What ``collectives doctor`` finds: what is installed, and whether it fits together."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from collectives import __version__, _core
+from collectives.choice import profile
+from collectives.errors import CollectivesError
+from collectives.launch import launcher, session
+from collectives.measuring import state
+from collectives.process import environment
+from collectives.text.words import size_text
+
+__all__ = ["Finding", "examine"]
+
+PROBE_SECONDS = 60
+
+# The two ranks, and what begins the lines in which they say who they are, and what they share.
+PROGRAM = "from collectives.measuring import probe; probe.main()"
+PROBE, MEMORY = "probe: ", "memory: "
+
+# Variables whose value is told where ranks are tried.
+TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
+
+
+class Finding(NamedTuple):
+    """A fact, or a problem with what can be done about it.
+
+    Attributes
+    ----------
+    name, text : str
+        What it is about, and what was found.
+    remedy : str or None
+        None where all is well.
+    """
+
+    name: str
+    text: str
+    remedy: str | None = None
+
+
+def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Finding]:
+    """Look at everything, and at two ranks at work; yield what is found, as it is found. Local.
+
+    Parameters
+    ----------
+    mpiexec : str, optional
+        The launcher; that of the MPI in use is found by default.
+    mpiexec_args : str
+        More arguments for it.
+    """
+    yield from _software()
+    yield from _host()
+    yield from _variables()
+    yield from _profile()
+    yield from _mpi(mpiexec, mpiexec_args)
+
+
+def _software() -> Iterator[Finding]:
+    yield Finding("collectives", f"{__version__}, kernels for {_core.kernels_isa()}")
+    yield Finding("python", f"{platform.python_version()}, {sys.executable}")
+    for name in ("numpy", "mpi4py"):
+        try:
+            yield Finding(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "is not installed", f"pip install {name}")
+
+
+def _host() -> Iterator[Finding]:
+    usable = len(os.sched_getaffinity(0))
+    text = f"{usable} usable of {os.cpu_count()}, {launcher.physical_cores()} without hyper-threads"
+    yield Finding("cores", text)
+    try:
+        disk = shutil.disk_usage("/dev/shm")
+    except OSError as error:
+        yield Finding("/dev/shm", str(error), "mount a tmpfs there; MPI uses it within a host")
+        return
+    mib = disk.free / 2**20
+    text = f"{mib:.0f} MiB free of {disk.total / 2**20:.0f}"
+    if mib < 32:
+        yield Finding(
+            "/dev/shm",
+            f"{text}, and MPI may die in it",
+            "delete old files; docker run --shm-size=1g",
+        )
+    else:
+        yield Finding("/dev/shm", text)
+
+
+def _variables() -> Iterator[Finding]:
+    for name, (pattern, wanted) in environment.VARIABLES.items():
+        value = os.environ.get(name)
+        if value is None:
+            if not name.startswith(TOLD_LATER):
+                yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name} is not set")
+        elif not re.fullmatch(pattern, value) or (
+            pattern == environment.SECONDS and float(value) <= 0
+        ):
+            yield Finding(
+                name.removeprefix("COLLECTIVES_").lower(),
+                f"{name} is {value!r}",
+                f"set it to {wanted}, or unset it",
+            )
+        else:
+            yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name}={value}")
+
+
+def _profile() -> Iterator[Finding]:
+    """Say which profile is used, and whether it can be."""
+    file = profile.path()
+    if file is None:
+        yield Finding("profile", "none, as COLLECTIVES_PROFILE says")
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        known = profile.read(file)
+    if known is not None:
+        parts = [
+            f"{'shared memory' if each.transport == 'shm' else each.library}, {each.date}"
+            for each in known.sections
+        ]
+        yield Finding("profile", "; ".join([file, *parts]))
+    elif caught:
+        text, _, remedy = str(caught[0].message).partition(". ")
+        yield Finding("profile", text, remedy)
+    else:
+        yield Finding("profile", f"none in {file}; `collectives tune` writes it")
+
+
+def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
+    """Look at the library, its launcher, and two ranks at work; stop at what is missing."""
+    try:
+        lib = launcher.library()
+    except CollectivesError as error:
+        text, _, remedy = str(error).rpartition("; ")
+        yield Finding("MPI", text, remedy)
+        return
+    chosen = [f"{k}={os.environ[k]}" for k in ("MPI4PY_MPIABI", "MPI4PY_LIBMPI") if k in os.environ]
+    how = f"by {', '.join(chosen)}" if chosen else "by mpi4py's search"
+    yield Finding("MPI", f"{lib.name}, {lib.path or 'file unknown'}, found {how}")
+    if launcher.inside():
+        yield Finding("launcher", "this is a rank already: call doctor outside mpiexec for a probe")
+        return
+    try:
+        starter = launcher.find(lib, mpiexec)
+    except CollectivesError as error:
+        text, _, remedy = str(error).rpartition(". ")
+        yield Finding("launcher", text or str(error), remedy)
+        return
+    yield Finding("launcher", f"{starter.path}, of the same family")
+    yield from _first_on_path(starter)
+    yield from _probe(starter, mpiexec_args)
+
+
+def _first_on_path(starter: launcher.Launcher) -> Iterator[Finding]:
+    """Warn of the trap: the mpiexec that one gets by typing its name."""
+    typed = shutil.which("mpiexec")
+    if typed is None or os.path.realpath(typed) == os.path.realpath(starter.path):
+        return
+    family = launcher.family_of(typed)
+    if family != starter.library.family:
+        yield Finding(
+            "PATH",
+            f"mpiexec is {typed}, that of {launcher.NAMES[family]}, which cannot start ranks of "
+            f"{starter.library.name}",
+            f"use `collectives run`, or put {os.path.dirname(starter.path)} first on PATH",
+        )
+
+
+def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
+
+    program = launcher.rank_program(PROGRAM)
+    status, output = session.capture(starter.command(2, program, extra), PROBE_SECONDS)
+    lines = sorted(line for line in output.splitlines() if line.startswith(PROBE))
+    for line in lines:
+        yield Finding("probe", line.removeprefix(PROBE))
+    facts = [line.removeprefix(MEMORY) for line in output.splitlines() if line.startswith(MEMORY)]
+    if facts:
+        yield from _memory(json.loads(facts[0]))
+    if status == 0 and len(lines) == 2 and all(line.endswith("right") for line in lines) and facts:
+        return
+    if status == 124:
+        text = f"two ranks did not end within {PROBE_SECONDS} s"
+        remedy = "look for a firewall on the loopback interface, or a launcher that asks something"
+    elif any("WRONG" in line for line in lines):
+        text, remedy = "an allreduce was wrong", "report it, with this output"
+    else:
+        said = output.strip().splitlines() or ["no output"]
+        errors = [line for line in said if re.match(r"[\w.]*(Error|Exception): ", line)]
+        text = f"two ranks failed with exit status {status}: {(errors or said)[-1]}"
+        remedy = "mend that, then try: collectives run -n 2 -c 'import collectives as c; c.size()'"
+        if session.HYDRA.decode() in output:
+            remedy = "mpiexec itself failed, as MPICH's does under load: try again"
+    yield Finding("probe", text, remedy)
+
+
+def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
+    """Say what the two ranks share, how fast that is, and what follows from it."""
+
+    settings = facts["settings"]
+    if facts["warning"]:
+        remedy = "docker run --shm-size=1g; start all ranks of a host in one container"
+        if "COLLECTIVES_" in facts["warning"]:
+            remedy = "set that variable to something else, or unset it"
+        yield Finding("shared memory", facts["warning"], remedy)
+    elif "kind" not in facts:
+        off = settings["kind"] == "0"
+        why = "COLLECTIVES_SHM is 0" if off else "the two ranks are on different hosts"
+        yield Finding("shared memory", f"none: {why}")
+    else:
+        yield Finding(
+            "shared memory",
+            f"{facts['ranks']} ranks share {size_text(facts['nbytes'])} ({facts['kind']}), "
+            f"{facts['lanes']} lanes of {size_text(facts['lane_bytes'])} for each",
+        )
+        yield Finding("flags", state.text([facts["round_trip"]]))
+        alone, at_once = (facts["copied"] / facts[f"copy_{how}"] for how in ("alone", "at_once"))
+        yield Finding(
+            "copies",
+            f"past the cache: {alone / 1e9:.1f} GB/s by one rank, {at_once / 1e9:.1f} GB/s by each "
+            f"of two at once",
+        )
+        yield Finding("affinity", f"{facts['cores']} cores for {facts['ranks']} ranks")
+    for name, value, variable in (
+        ("memory", settings["kind"], "SHM"),
+        ("lane", size_text(settings["lane_bytes"]), "SHM_LANE"),
+        ("limit", f"{size_text(settings['limit_bytes'])} for each process", "SHM_LIMIT"),
+        ("stores", settings["stores"], "SHM_STORES"),
+        ("a wait", f"yields after {settings['spins']} looks", "SHM_SPINS"),
+        ("a wait", f"is reported after {settings['stall_warning']:g} s", "STALL_WARNING"),
+        ("a wait", f"is an error after {settings['timeout']:g} s", "TIMEOUT"),
+    ):
+        yield Finding("setting", f"{name:7} {value:30} COLLECTIVES_{variable}")

@@ -1,0 +1,279 @@
+"""What ``collectives bench`` can measure: for each operation its data, our call and MPI's.
+
+Who starts with what and must end with what is the contract of the collective, in `spec`. All parts
+of all ranks lie one after the other in one imagined array: part ``b`` of an array of n elements
+that is cut by rank begins at element ``n * b // p``, and the array of the next rank, in an
+alltoall, begins at n. So inputs and expected outputs are windows of one pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from collectives import Communicator, reductions
+from collectives.algorithms.spec import COLLECTIVES, Collective
+
+__all__ = ["OPERATIONS", "Arrays", "Operation"]
+
+# Of nccl-tests, doc/PERFORMANCE.md and src/*.cu: what a link carries at least, over the array's
+# size, so that busbw compares with the hardware's speed on any number of ranks. It has none for a
+# scan, which is left at 1.
+CUT = {"allgather", "reduce_scatter", "alltoall", "gather", "scatter"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A method of the communicator, and the function of MPI that does the same.
+
+    Attributes
+    ----------
+    name : str
+        That of the method.
+    contract : Collective
+        Who has what, before and after.
+    peer : str
+        The method of mpi4py's communicators.
+    vector : bool
+        Whether each rank has a number of elements of its own.
+    """
+
+    name: str
+    contract: Collective
+    peer: str
+    vector: bool = False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether there is something to fold."""
+        return self.contract.reduces and self.moves
+
+    @property
+    def moves(self) -> bool:
+        """Whether there are arrays at all."""
+        return self.name != "barrier"
+
+    @property
+    def chosen(self) -> bool:
+        """Whether there are algorithms to choose from."""
+        return self.contract.name in COLLECTIVES
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a rank may be done before others have begun: it does not need all of them."""
+        return self.contract.rooted or self.contract.name in ("scan", "exscan")
+
+    def elements(self, count: int, p: int, whole: bool = False) -> int:
+        """Return the number of elements to measure for about `count`. Local.
+
+        At least one for each rank where the array is cut by rank, and a multiple of p unless it is
+        a vector form, or if `whole` is asked for.
+        """
+        if not self.moves:
+            return 0
+        if whole or (self.contract.name in CUT and not self.vector):
+            return max(1, count // p) * p
+        return max(p if self.vector else 1, count)
+
+    def bus_factor(self, p: int) -> float:
+        """Return busbw / algbw as nccl-tests defines it. Local."""
+        if self.name == "allreduce":
+            return 2 * (p - 1) / p
+        return (p - 1) / p if self.contract.name in CUT else 1.0
+
+    def pieces(self, parts: range, n: int, p: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (part, first element of it in the imagined array, number of elements). Local."""
+        per = self.contract.per_array(p)
+        for part in parts:
+            row, b = divmod(part, per)
+            first, last = (row * n + n * edge // per for edge in (b, b + 1))
+            yield part, first, last - first
+
+    def choice(self, comm: Communicator, nbytes: int) -> str:
+        """Return the name of the algorithm that the library chooses. Local.
+
+        Parameters
+        ----------
+        comm : Communicator
+        nbytes : int
+            Bytes of the whole array.
+        """
+        if not self.chosen:
+            return "direct"
+        # Of an alltoallv no rank knows the whole.
+        known = 0 if self.name == "alltoallv" else nbytes
+        return comm._chooser.decide(
+            self.contract.name, None, known, vector=self.vector
+        ).algorithm.name
+
+
+def _neighbour(r: int, p: int, root: int) -> range:
+    return range((r - 1) % p, (r - 1) % p + 1)
+
+
+def _me(r: int, p: int, root: int) -> range:
+    return range(r, r + 1)
+
+
+# Each rank sends to its right and receives from its left, as in nccl-tests.
+SENDRECV = Collective("sendrecv", _me, _neighbour, lambda part, r, p, root: 1 << part)
+
+OPERATIONS = {
+    each.name: each
+    for each in (
+        Operation("allreduce", COLLECTIVES["allreduce"], "Allreduce"),
+        Operation("reduce", COLLECTIVES["reduce"], "Reduce"),
+        Operation("broadcast", COLLECTIVES["broadcast"], "Bcast"),
+        Operation("barrier", COLLECTIVES["barrier"], "Barrier"),
+        Operation("allgather", COLLECTIVES["allgather"], "Allgather"),
+        Operation("reduce_scatter", COLLECTIVES["reduce_scatter"], "Reduce_scatter_block"),
+        Operation("alltoall", COLLECTIVES["alltoall"], "Alltoall"),
+        Operation("gather", COLLECTIVES["gather"], "Gather"),
+        Operation("scatter", COLLECTIVES["scatter"], "Scatter"),
+        Operation("scan", COLLECTIVES["scan"], "Scan"),
+        Operation("exscan", COLLECTIVES["exscan"], "Exscan"),
+        Operation("allgatherv", COLLECTIVES["allgather"], "Allgatherv", vector=True),
+        Operation("reduce_scatterv", COLLECTIVES["reduce_scatter"], "Reduce_scatter", vector=True),
+        Operation("alltoallv", COLLECTIVES["alltoall"], "Alltoallv", vector=True),
+        Operation("gatherv", COLLECTIVES["gather"], "Gatherv", vector=True),
+        Operation("scatterv", COLLECTIVES["scatter"], "Scatterv", vector=True),
+        Operation("sendrecv", SENDRECV, "Sendrecv"),
+    )
+}
+
+
+class Arrays:
+    """One input and one output of a rank, and the calls with them.
+
+    Parameters
+    ----------
+    operation : Operation
+    n : int
+        Elements of the whole array.
+    p, rank, root : int
+    op : Reduction
+        Used where there is something to fold.
+    x : ndarray
+        The input; empty on ranks that have none.
+    empty : callable
+        Makes an array of a number of elements and a dtype, for the output.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        n: int,
+        p: int,
+        rank: int,
+        root: int,
+        op: reductions.Reduction,
+        x: NDArray[Any],
+        empty: Callable[..., NDArray[Any]] = np.empty,
+    ) -> None:
+        self.operation, self.n, self.op = operation, n, op
+        self.p, self.rank, self.root = p, rank, root
+        contract = operation.contract
+        self.has_input = len(contract.inputs(rank, p, root)) > 0
+        self.has_output = len(contract.outputs(rank, p, root)) > 0
+        self.x = x
+        if operation.name == "broadcast":
+            # In place, as MPI has it.
+            self.x = x if self.has_input else empty(n, x.dtype)
+            self.out = self.x
+        else:
+            length = sum(size for _, _, size in self.wanted())
+            # Rank 0 of an exscan gets nothing, and has an array like all others.
+            self.out = empty(length if contract.name != "exscan" else n, x.dtype)
+            self.out.fill(0)
+        self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
+
+    def wanted(self) -> Iterator[tuple[int, int, int]]:
+        """Return the pieces of the output; see `Operation.pieces`."""
+        parts = self.operation.contract.outputs(self.rank, self.p, self.root)
+        return self.operation.pieces(parts, self.n, self.p)
+
+    def ours(self, comm: Communicator, algorithm: str | None) -> Callable[[], Any]:
+        """Prepare the library's call, as a program writes it: without what is so by default."""
+        operation, contract = self.operation, self.operation.contract
+        method = getattr(comm, operation.name)
+        if operation.name == "sendrecv":
+            right, left = (self.rank + 1) % self.p, (self.rank - 1) % self.p
+            return partial(method, self.x, right, self.out, left)
+        options: dict[str, Any] = {} if algorithm is None else {"algorithm": algorithm}
+        if not operation.moves:
+            return partial(method, **options)
+        if contract.rooted and self.root:
+            options["root"] = self.root
+        if contract.reduces and self.op is not reductions.SUM:
+            options["op"] = self.op
+        if operation.vector:
+            options["counts"] = self.counts
+        if operation.name == "alltoallv":
+            received = [self.counts[self.rank]] * self.p
+            return partial(method, self.x, out=self.out, receive_counts=received, **options)
+        at_root_only = contract.rooted and operation.name != "broadcast"
+        x = self.x if self.has_input or not at_root_only else None
+        out = self.out if self.has_output or not at_root_only else None
+        return partial(method, x, out, **options)
+
+    def theirs(self, mpi: Any, MPI: Any) -> Callable[[], Any] | None:
+        """Prepare MPI's own call; None where MPI lacks the type or the operation."""
+        operation, contract = self.operation, self.operation.contract
+        method = getattr(mpi, operation.peer)
+        if not operation.moves:
+            return partial(method)
+        op = getattr(MPI, self.op.name, None)
+        if operation.reduces:
+            kind = _kind(MPI, op, self.x.dtype)
+            if kind is None:
+                return None
+            unit = 1
+        else:
+            # What is only moved are bytes, whatever they mean.
+            kind, unit = MPI.BYTE, self.x.itemsize
+        counts = [unit * count for count in self.counts]
+
+        def buffer(array: NDArray[Any], cut: list[int] | None = None) -> list[Any]:
+            # Without a number of elements, mpi4py finds it, and cuts by rank where that is wanted.
+            data = array if operation.reduces else array.view(np.uint8)
+            return [data, kind] if cut is None else [data, cut, kind]
+
+        x, out = buffer(self.x), buffer(self.out)
+        if operation.vector and operation.name in ("scatterv", "alltoallv"):
+            x = buffer(self.x, counts)
+        if operation.name == "alltoallv":
+            out = buffer(self.out, [counts[self.rank]] * self.p)
+        if operation.name in ("gatherv", "allgatherv"):
+            out = buffer(self.out, counts)
+        if operation.name == "sendrecv":
+            right, left = (self.rank + 1) % self.p, (self.rank - 1) % self.p
+            return partial(method, x, right, 0, out, left, 0)
+        if operation.name == "broadcast":
+            return partial(method, x, self.root)
+        words: list[Any] = [x if self.has_input else None]
+        words.append(out if self.has_output or not contract.rooted else None)
+        if operation.name == "reduce_scatterv":
+            words.append(counts)
+        if contract.reduces:
+            words.append(op)
+        if contract.rooted:
+            words.append(self.root)
+        return partial(method, *words)
+
+
+def _kind(MPI: Any, op: Any, dtype: DTypeLike) -> Any:
+    """Return MPI's type for a dtype, or None if the operation cannot fold it."""
+    if op is None:
+        return None
+    try:
+        kind = MPI.Datatype.fromcode(np.dtype(dtype).char)
+        one = np.ones(1, dtype)
+        op.Reduce_local([one, 1, kind], [one.copy(), 1, kind])
+    except (MPI.Exception, ValueError):
+        return None
+    return kind

@@ -1,0 +1,84 @@
+"""The benchmark's picture: time and bus bandwidth over size, for each operation and n."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives.picture.figures import save, short
+
+__all__ = ["plot"]
+
+MARKS = "osD^v<>pPXh*"
+COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are broken
+
+
+def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
+    """Write the picture. Local.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The report's rows.
+    path : str
+        Where the picture goes; the suffix says the format.
+    caption : str
+        The line above it.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    places = list(dict.fromkeys((row["collective"], row["ranks"]) for row in rows))
+    labels = list(dict.fromkeys(row["algorithm"] for row in rows))
+    ours = [label for label in labels if label not in COLOURS]
+    figure, axes = pyplot.subplots(
+        len(places), 2, figsize=(12, 0.6 + 3.9 * len(places)), squeeze=False, layout="constrained"
+    )
+    for (left, right), place in zip(axes, places, strict=True):
+        here = [row for row in rows if (row["collective"], row["ranks"]) == place]
+        what = f"{place[0]} on {place[1]} ranks"
+        for number, label in enumerate(labels):
+            points = [row for row in here if row["algorithm"] == label]
+            if not points:
+                continue
+            x = [row["bytes"] for row in points]
+            style: dict[str, Any] = {
+                "label": label,
+                "marker": MARKS[number % len(MARKS)],
+                "markersize": 4,
+                "linewidth": 1.4,
+                "color": COLOURS.get(label) or f"C{ours.index(label) % 10}",
+                "linestyle": "--" if label in COLOURS else "-",
+            }
+            # A time that vanishes in the subtracted barrier has no place on a logarithmic axis.
+            left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
+            right.plot(x, [row["busbw"] for row in points], **style)
+        _limit(left, right, here)
+        left.set(yscale="log", ylabel="time (us)", title=f"{what}: time of one call")
+        right.set(ylabel="bus bandwidth (GB/s)", title=f"{what}: bus bandwidth", ylim=(0, None))
+        ticks = sorted({row["bytes"] for row in here})
+        for panel in (left, right):
+            if max(ticks) > 0:
+                panel.set_xscale("log", base=2)
+                panel.set_xticks(ticks[:: -(-len(ticks) // 10)])
+                panel.xaxis.set_major_formatter(lambda value, _: short(value))
+            panel.minorticks_off()
+            panel.set_xlabel("message (bytes)")
+            panel.grid(alpha=0.3)
+        left.legend(fontsize=8)
+    figure.suptitle(caption, fontsize=10)
+    save(figure, path)
+
+
+def _limit(left: Any, right: Any, rows: list[dict[str, Any]]) -> None:
+    """Draw the time of copies, if it was measured, and their speed where it is a limit."""
+    points = {row["bytes"]: row for row in rows if row["limit_us"]}
+    large = {size: row for size, row in points.items() if row["of_limit"]}
+    style: dict[str, Any] = {"label": "limit: a copy", "color": "gray", "linestyle": ":"}
+    if points:
+        times = [row["limit_us"] for row in points.values()]
+        left.plot(list(points), times, marker=".", **style)
+    if large:
+        speeds = [row["busbw"] / row["of_limit"] for row in large.values()]
+        right.plot(list(large), speeds, marker=".", **style)

@@ -1,0 +1,101 @@
+"""The two ranks of ``collectives doctor``: they say who they are, and measure what they share."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import warnings
+from typing import Any
+
+import numpy as np
+
+from collectives import Communicator, world
+from collectives.communicator import STORES
+from collectives.errors import SharedMemoryWarning
+from collectives.measuring import state
+from collectives.measuring.doctor import MEMORY, PROBE
+from collectives.process import segment
+
+__all__ = ["main", "memory"]
+
+COPIED = 64 << 20  # bytes: more than most caches have
+COPIES = 5
+
+
+def main() -> None:
+    """Write a line for each rank, and one with what rank 0 knows of their memory. Collective."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SharedMemoryWarning)
+        comm = world()
+    from mpi4py import MPI
+
+    levels = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+        MPI.THREAD_MULTIPLE: "multiple",
+    }
+    total = comm.allreduce(np.full(1000, comm.rank + 1.0))
+    right = bool((total == comm.size * (comm.size + 1) / 2).all())
+    _write(
+        f"{PROBE}rank {comm.rank} of {comm.size} on {platform.node()}, "
+        f"{len(os.sched_getaffinity(0))} cores, local rank {comm.local_rank} of "
+        f"{comm.local_size}, thread level {levels[MPI.Query_thread()]}, "
+        f"allreduce {'right' if right else 'WRONG'}"
+    )
+    facts = memory(comm, comm.mpi.Dup())
+    told = [str(each.message) for each in caught if each.category is SharedMemoryWarning]
+    facts["warning"] = told[0] if told else None
+    if comm.rank == 0:
+        _write(MEMORY + json.dumps(facts))
+
+
+def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
+    """Return what the ranks of this host share, how fast it is, and what follows from it.
+    Collective.
+
+    Parameters
+    ----------
+    comm, mpi : Communicator, mpi4py.MPI.Intracomm
+        The same ranks, all of one host.
+
+    Returns
+    -------
+    dict
+        ``settings``; where ranks share no memory, nothing else. Times are in seconds, those of
+        copies for ``copied`` bytes.
+    """
+    engine, shared = comm._engine, comm._segment
+    facts: dict[str, Any] = {
+        "settings": {
+            **segment.settings(),
+            "spins": engine.spins,
+            "stores": STORES[engine.stores],
+            "stall_warning": engine.warning,
+            "timeout": engine.timeout,
+        }
+    }
+    if shared is None:
+        return facts
+    one = state.alone(mpi, 0, COPIED, COPIES)
+    mpi.Barrier()
+    all_at_once = mpi.allgather(state.copy_seconds(COPIED, COPIES))
+    return {
+        **facts,
+        "ranks": comm.local_size,
+        "cores": comm._place.cores,
+        "kind": shared.kind,
+        "nbytes": shared.nbytes,
+        "lanes": shared.lanes,
+        "lane_bytes": shared.lane_bytes,
+        "round_trip": state.round_trip(comm, mpi),
+        "copy_alone": one,
+        "copy_at_once": max(all_at_once),
+        "copied": COPIED,
+    }
+
+
+def _write(line: str) -> None:
+    """Write a line in one piece, so that those of ranks do not mix."""
+    os.write(1, f"{line}\n".encode())

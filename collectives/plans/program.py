@@ -1,0 +1,467 @@
+"""From a plan to a program: what the executor runs, as flat arrays of integers.
+
+Theory of operation
+-------------------
+A plan says what is sent, received and folded; a program says in how few passes over memory.
+
+Between ranks of different hosts a message is a message. Between ranks of one host nothing is sent:
+a rank *publishes* a block, that is, writes it into shared memory of its own, and the others read
+it there. So a message between them becomes an operand of a step of its receiver, and steps do all
+the work: a step folds (or, with one operand, copies) what lies in the caller's arrays, in the
+workspace, in temporary slots of messages, or in a publication, and writes it to memory, into a
+publication of this rank, or both. Three fusions make the passes few:
+
+1. *Fold, then send on.* A block that is published right after a step has written it is published
+   by that step.
+2. *Many readers.* The same value of a block that goes to several ranks is published once.
+3. *Many folds.* Folds one after the other into one block are one step with many operands. Whether
+   an operand comes to the left or to the right of what is folded so far stays as the plan has it,
+   so the bits do, too.
+
+Steps run in the order of the program, and wait for their operands. A publication waits for nothing
+(the executor starts a segment when there is room for all of its publications), and no step comes
+before one that it depends on: what does not deadlock as messages does not as publications.
+
+Publications of a rank are numbered by the block, as its generator sends them: a receiver finds the
+number of what it waits for by asking the sender's generator, which is data.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from collectives.algorithms.exchange import Exchange, listed
+from collectives.algorithms.registry import Algorithm
+from collectives.plans.schedule import (
+    IN,
+    OUT,
+    TMP,
+    WORK,
+    Message,
+    Plan,
+    Run,
+    compile,
+)
+
+__all__ = ["Program", "most_publications", "pack"]
+
+SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
+NOWHERE = -1  # the space of what a step does not write
+
+# Segments that the executor has in flight: WINDOW in _core/types.pxi.
+WINDOW = 4
+ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
+MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
+# (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
+# first operand, end of operands
+STEP_FIELDS = 11
+OPERAND_FIELDS = 5  # space, first, peer, need, is_left
+
+# What is published may stay where it is in the caller's array, if that is in shared memory: where
+# input and output are apart, and where they are in one place.
+APART, IN_PLACE = 1, 2
+
+Cell = tuple[int, int]
+
+
+class Program(NamedTuple):
+    """What one rank runs: four arrays of C ints, and what the executor has to know beforehand.
+
+    A block is named by its space and its place there, counted in blocks; in the workspace those
+    that no step touches take no place. The home of a run is in the input, the output or the
+    workspace, never in a temporary slot, so that places say how long it is.
+    """
+
+    rounds: array[int]
+    messages: array[int]
+    steps: array[int]
+    operands: array[int]
+    width: int  # most operands of a step
+    span: int  # most blocks that a step folds
+    lines: int  # most publications of a rank of this host; 0 if nothing is shared
+    scaled: bool  # whether each block of the output has a step that is final, which may scale it
+
+
+@dataclass
+class _Operand:
+    run: Run  # in TMP, what a message brings; in SLOT, the number of the publication
+    peer: int = -1  # whose publication, by its number on this host
+    need: int = -1  # the message that brings it, by its number in the round
+    is_left: bool = False
+
+
+@dataclass
+class _Step:
+    dst: Run | None
+    home: Run
+    operands: list[_Operand]
+    after_sends: bool = False
+    publication: int = -1
+    is_final: bool = False
+    lends: int = 0  # bits: APART, IN_PLACE
+
+    def reads(self) -> set[Cell]:
+        return {cell for operand in self.operands for cell in _cells(operand.run)}
+
+    def writes(self) -> set[Cell]:
+        return _cells(self.dst) if self.dst is not None else set()
+
+
+@dataclass
+class _Round:
+    messages: list[Message] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
+
+
+def _cells(run: Run) -> set[Cell]:
+    """Return the blocks of memory in a run, in place: where the output is the input."""
+    return set() if run.space == SLOT else set(run.shared())
+
+
+@lru_cache(maxsize=4096)
+def publications(
+    algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
+) -> tuple[dict[int, list[int]], int]:
+    """Return what a rank publishes for each reader of its host, and how many blocks that are.
+    Local.
+
+    For each reader a list with an item for each message that the algorithm sends to it, in order:
+    the number of its first block. A value that was sent before keeps its number.
+    """
+    if len(local) < 2:
+        return {}, 0
+    versions: Counter[int] = Counter()
+    known: dict[tuple[tuple[int, int], ...], int] = {}
+    readers: dict[int, list[int]] = {}
+    total = 0
+    for exchange in algorithm.rounds(rank, p, root):
+        if not isinstance(exchange, Exchange):
+            continue  # refused by compile()
+        for peer, blocks in listed(exchange.send):
+            if peer not in local:
+                continue
+            value = tuple((b, versions[b]) for b in blocks)
+            first = known.setdefault(value, total)
+            if first == total:
+                total += len(blocks)
+            readers.setdefault(peer, []).append(first)
+        for _, blocks in listed(exchange.recv):
+            versions.update(blocks)
+    return readers, total
+
+
+def most_publications(plan: Plan, local: Sequence[int]) -> int:
+    """Return the most blocks of a `plan` that one of the `local` ranks publishes. Local."""
+    ranks = frozenset(local)
+    of = (publications(plan.algorithm, plan.p, rank, plan.root, ranks) for rank in local)
+    return max(total for _, total in of)
+
+
+def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
+    """Write a plan as a program. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    whole : bool
+        Whether a run of blocks is one message, as when a buffer travels in one segment. Otherwise
+        each of its blocks is one of its own, because the segments of different blocks are not
+        adjacent.
+    local : sequence of int
+        The ranks that share memory with this one, itself among them, in the order of their numbers
+        there.
+    lend : bool
+        Whether others may read the caller's arrays where they lie, if these are in shared memory.
+    """
+    rounds = _fused(plan, whole, local)
+    scaled = _mark_final(plan, rounds)
+    if lend:
+        _mark_lent(plan, whole, local, rounds)
+    places = _places(plan)
+    into_rounds, into_messages = array("i"), array("i")
+    into_steps, into_operands = array("i"), array("i")
+    width, span = 1, 0
+    lines = most_publications(plan, local) if local else 0
+    for each in rounds:
+        into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
+        into_rounds.extend((len(into_steps) // STEP_FIELDS, 0))
+        for message in each.messages:
+            words = (*places(message.run), message.run.length, *places(message.home))
+            into_messages.extend((int(message.send), message.peer, *words))
+        for step in each.steps:
+            dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
+            into_steps.extend((*dst, step.publication, step.home.length, *places(step.home)))
+            into_steps.extend((int(step.after_sends), int(step.is_final), step.lends))
+            into_steps.append(len(into_operands) // OPERAND_FIELDS)
+            for operand in step.operands:
+                where = places(operand.run)
+                into_operands.extend((*where, operand.peer, operand.need, int(operand.is_left)))
+            into_steps.append(len(into_operands) // OPERAND_FIELDS)
+            width = max(width, len(step.operands))
+            if len(step.operands) > 1:
+                span = max(span, step.home.length)
+        into_rounds[-3] = len(into_messages) // MESSAGE_FIELDS
+        into_rounds[-1] = len(into_steps) // STEP_FIELDS
+    return Program(
+        into_rounds, into_messages, into_steps, into_operands, width, span, lines, scaled
+    )
+
+
+def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
+    """Return the rounds of a program with everything fused."""
+    local = {rank: number for number, rank in enumerate(ranks)}
+    of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
+    mine = of.get(plan.rank, ({}, 0))[0]
+    outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
+    coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
+    published: set[int] = set()
+    rounds: list[_Round] = []
+    for each in plan.rounds:
+        made = _Round()
+        rounds.append(made)
+        # For each message of the plan's round, the operands that its blocks are.
+        arrivals: list[list[_Operand]] = []
+        copies: dict[int, list[_Step]] = {}
+        for number, message in enumerate(each.messages):
+            pieces = _pieces(message.run, whole)
+            homes = _pieces(message.home, whole)
+            arrivals.append([])
+            if message.peer not in local:
+                for run, home in zip(pieces, homes, strict=True):
+                    arrivals[-1].append(_Operand(run, need=len(made.messages)))
+                    made.messages.append(message._replace(run=run, home=home))
+                continue
+            first = next(outgoing[message.peer] if message.send else coming[message.peer])
+            slots = _pieces(Run(SLOT, first, message.run.length), whole)
+            if message.send:
+                if first not in published:
+                    published.add(first)
+                    for run, home, slot in zip(pieces, homes, slots, strict=True):
+                        _publish(rounds, run, home, slot.first)
+                continue
+            peer = local[message.peer]
+            arrivals[-1] += [_Operand(slot, peer) for slot in slots]
+            if message.run.space != TMP:
+                copies[number] = [
+                    _Step(run, home, [operand])
+                    for run, home, operand in zip(pieces, homes, arrivals[-1], strict=True)
+                ]
+        tmp = {
+            message.run.first: number
+            for number, message in enumerate(each.messages)
+            if not message.send and message.run.space == TMP
+        }
+        for step in each.steps:
+            for number in step.needs:
+                made.steps += copies.pop(number, ())
+            runs = [step.left] if step.right is None else [step.left, step.right]
+            operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
+            targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
+            for k, (dst, home) in enumerate(targets):
+                fold = _Step(dst, home, [parts[k] for parts in operands], step.after_sends)
+                if len(runs) > 1:
+                    _join(made.steps, fold)
+                made.steps.append(fold)
+            if step.dst.space == TMP:
+                tmp.pop(step.dst.first, None)
+        for number in sorted(copies):
+            made.steps += copies[number]
+    _drop_dead(rounds)
+    return rounds
+
+
+def _operands(
+    run: Run,
+    tmp: Mapping[int, int],
+    needs: Sequence[int],
+    arrivals: list[list[_Operand]],
+    whole: bool,
+) -> list[_Operand]:
+    """Return what a step reads: memory, or where a message was to land, what it brings."""
+    if run.space == TMP and run.first in tmp:
+        return [replace(operand) for operand in arrivals[tmp[run.first]]]
+    pieces = [_Operand(piece) for piece in _pieces(run, whole)]
+    for number in needs:
+        for arrived in arrivals[number]:
+            for piece in pieces:
+                if not _cells(piece.run).isdisjoint(_cells(arrived.run)):
+                    piece.need = arrived.need
+    return pieces
+
+
+def _join(steps: list[_Step], fold: _Step) -> None:
+    """Make a fold do what the fold that it goes on with would do, and take that out of the steps.
+
+    The earlier one is moved behind what is between them, which must not depend on it.
+    """
+    for number in range(len(steps) - 1, -1, -1):
+        before = steps[number]
+        if before.dst is None or before.writes().isdisjoint(fold.reads()):
+            if not before.writes().isdisjoint(fold.reads() | fold.writes()):
+                return
+            continue
+        sides = [k for k, operand in enumerate(fold.operands) if operand.run == before.dst]
+        if len(sides) != 1 or before.publication >= 0 or len(before.operands) < 2:
+            return
+        if before.dst != fold.dst and before.dst.space != TMP:
+            return
+        between = steps[number + 1 :]
+        read = before.reads() | before.writes()
+        if any(not step.writes().isdisjoint(read) for step in between):
+            return
+        if any(not step.reads().isdisjoint(before.writes()) for step in between):
+            return
+        other = fold.operands[1 - sides[0]]
+        if not before.writes().isdisjoint(_cells(other.run)):
+            return
+        other.is_left = sides[0] == 1
+        fold.operands = [*before.operands, other]
+        fold.after_sends |= before.after_sends and before.dst == fold.dst
+        del steps[number]
+        return
+
+
+def _publish(rounds: list[_Round], run: Run, home: Run, first: int) -> None:
+    """Have a run of blocks published by the step that writes it, or else by one of its own."""
+    cells = _cells(run)
+    for each in reversed(rounds):
+        for step in reversed(each.steps):
+            if step.writes().isdisjoint(cells):
+                continue
+            if step.dst == run and step.publication < 0:
+                step.publication = first
+                return
+            break
+        else:
+            if all(m.send or _cells(m.run).isdisjoint(cells) for m in each.messages):
+                continue
+        break
+    rounds[-1].steps.append(_Step(None, home, [_Operand(run)], publication=first))
+
+
+def _later(rounds: list[_Round]) -> Iterator[tuple[_Step, set[Cell], set[Cell]]]:
+    """Yield the steps from the last to the first, each with what is read and written after it."""
+    read: set[Cell] = set()
+    written: set[Cell] = set()
+    for each in reversed(rounds):
+        for step in reversed(each.steps):
+            yield step, read, written
+            read |= step.reads()
+            written |= step.writes()
+        for message in each.messages:
+            (read if message.send else written).update(_cells(message.run))
+
+
+def _drop_dead(rounds: list[_Round]) -> None:
+    """Write what is published and not read any more only where it is published."""
+    for step, read, written in _later(rounds):
+        if step.publication < 0 or step.dst is None or not step.writes().isdisjoint(read):
+            continue
+        if step.dst.space == WORK or step.writes() <= written:
+            step.dst = None
+
+
+def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
+    """Mark the steps after which what they write in the output is neither read nor written.
+
+    Return whether all blocks of the output are finished by such a step.
+    """
+    missing = set(plan.wanted())
+    for step, read, written in _later(rounds):
+        if step.dst is None or step.dst.space != OUT:
+            continue
+        cells = step.writes()
+        if cells.isdisjoint(read) and cells.isdisjoint(written):
+            step.is_final = True
+            missing.difference_update(range(step.dst.first, step.dst.first + step.dst.length))
+    return not missing
+
+
+def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
+    """Mark the steps whose publications may stay in the caller's array.
+
+    That is so if nobody still reads them when a later step writes there: that step, or one before
+    it, has waited for something that each reader published after reading. (Steps of a segment run
+    in the order of the program.) What comes after the last step waits for everybody.
+    """
+    if plan.rank not in local:
+        return
+    me = list(local).index(plan.rank)
+    programs = [
+        _steps(rounds)
+        if rank == plan.rank
+        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
+        for rank in local
+    ]
+    # For each rank, at which of its steps it publishes each, and last reads each.
+    published = [
+        {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
+        for steps in programs
+    ]
+    read = [
+        {
+            (o.peer, o.run.first): at
+            for at, step in enumerate(steps)
+            for o in step.operands
+            if o.run.space == SLOT
+        }
+        for steps in programs
+    ]
+    mine = programs[me]
+    landing = [m.run for each in rounds for m in each.messages if not m.send]
+    for at, step in enumerate(mine):
+        run = step.dst if step.dst is not None else step.operands[0].run
+        if step.publication < 0 or run.space not in (IN, OUT):
+            continue
+        if step.dst is None and len(step.operands) > 1:
+            continue  # what it folds is nowhere but in the publication
+        readers = {q for q, reads in enumerate(read) if (me, step.publication) in reads}
+        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+            cells = set(cells_of(run))
+            if any(not cells.isdisjoint(cells_of(each)) for each in landing):
+                continue
+            known: set[int] = set()
+            for later in mine[at + 1 :]:
+                for o in later.operands:
+                    if o.run.space == SLOT and o.peer in readers:
+                        done = read[o.peer][me, step.publication]
+                        if published[o.peer][o.run.first] >= done:
+                            known.add(o.peer)
+                overwrites = later.dst is not None and not cells.isdisjoint(cells_of(later.dst))
+                if overwrites and known != readers:
+                    break
+            else:
+                step.lends |= bit
+
+
+def _steps(rounds: list[_Round]) -> list[_Step]:
+    return [step for each in rounds for step in each.steps]
+
+
+def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:
+    """Return the function from a run to its space and the place of its first block there."""
+    spaces: list[dict[int, int]] = [
+        {b: place for place, b in enumerate(blocks)}
+        for blocks in (plan.held(), plan.wanted(), plan.workspace()[: -len(plan.parcels) or None])
+    ]
+    base = len(spaces[WORK])
+
+    def place(run: Run) -> tuple[int, int]:
+        if run.space in (TMP, SLOT):
+            return run.space, run.first
+        if run.space == WORK and run.first >= plan.nblocks:
+            return WORK, base + run.first - plan.nblocks
+        return run.space, spaces[run.space][run.first]
+
+    return place
+
+
+def _pieces(run: Run, whole: bool) -> list[Run]:
+    if whole:
+        return [run]
+    return [Run(run.space, b, 1) for b in range(run.first, run.first + run.length)]

@@ -1,0 +1,534 @@
+"""From an algorithm's rounds to a plan: what is sent, received and folded, and where it lies.
+
+Theory of operation
+-------------------
+An algorithm is a generator. For rank ``r`` of ``p`` it yields `Exchange` objects, one for each
+round: block numbers to send, block numbers to receive, and whether what comes in is folded or
+just stored. It never says where a block lies in memory.
+
+`compile` says so. A block has its first value in the caller's input (``IN``) and every later
+one at its *home*: in the caller's output (``OUT``) if the rank gets it as a result, else in a
+workspace (``WORK``). So nothing has to be copied before the first round. What is received to be
+folded lands in a temporary slot (``TMP``), and a local step folds it.
+
+Blocks that travel together are one message. Where they do not lie side by side, they are packed
+into a *parcel*: consecutive places at the end of the workspace, filled by local copies before they
+are sent, or emptied by local steps after they are received.
+
+**Folds happen in rank order.** All values that meet in one block in one round, the rank's own
+and those received, are folded from the lowest rank to the highest. Two ranks that fold the same
+values therefore compute the same expression, and get the same bits.
+
+Local steps name the messages that they need; the executor runs them as soon as those have
+arrived. A step that overwrites a block which the same round sends waits for the sends.
+
+`merge` then joins neighbouring rounds that do not depend on each other, so that their messages
+are under way together. `program.pack` writes a plan as flat arrays for the executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from collectives.algorithms.exchange import Exchange, Messages, listed
+from collectives.algorithms.registry import Algorithm
+from collectives.errors import ArgumentError, ProofError
+
+__all__ = ["IN", "OUT", "TMP", "WORK", "Message", "Plan", "Round", "Run", "Step"]
+
+IN, OUT, WORK, TMP = range(4)
+SPACES = ("in", "out", "work", "tmp")
+
+# A merged round holds at most this many temporary blocks: they are memory, once for each
+# segment in flight.
+MERGED_TMP_BLOCKS = 32
+# And at most this many messages: each is a request, once for each segment in flight.
+MERGED_MESSAGES = 64
+
+
+class Run(NamedTuple):
+    """`length` consecutive blocks from `first` on, in one memory space."""
+
+    space: int
+    first: int
+    length: int
+
+    def cells(self, output: int = OUT) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
+        space = output if self.space == OUT else self.space
+        return [(space, b) for b in range(self.first, self.first + self.length)]
+
+    def shared(self) -> list[tuple[int, int]]:
+        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``. Local."""
+        return self.cells(IN)
+
+    def __str__(self) -> str:
+        last = self.first + self.length - 1
+        return f"{SPACES[self.space]}[{self.first}{f'..{last}' if self.length > 1 else ''}]"
+
+
+class Message(NamedTuple):
+    """A send from, or a receive into, a run of blocks.
+
+    `home` is where the blocks go if they land in a temporary slot, which does not know how long
+    they are; otherwise it is the run. `fold` says whether they are received to be folded.
+    """
+
+    send: bool
+    peer: int
+    run: Run
+    home: Run
+    fold: bool = False
+
+
+class Step(NamedTuple):
+    """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
+
+    `home` is where the blocks go in the end, which says how long they are. `needs` are the round's
+    messages (by index) that must have arrived; `after_sends` says that the round's sends must have
+    completed too, because `dst` is what one of them reads.
+    """
+
+    dst: Run
+    left: Run
+    right: Run | None
+    home: Run
+    needs: tuple[int, ...] = ()
+    after_sends: bool = False
+
+
+@dataclass
+class Round:
+    """Messages that are posted together, and the local steps that follow, in order."""
+
+    messages: list[Message] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one rank does in one collective, for any count and dtype.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    p, rank, root : int
+    nblocks : int
+        Blocks of all parts.
+    cut : int
+        Blocks of each part.
+    rounds : tuple of Round
+    tmp : int
+        Temporary blocks that it needs.
+    parcels : tuple of int
+        The number of the block for each place in parcels.
+    """
+
+    algorithm: Algorithm
+    p: int
+    rank: int
+    root: int
+    nblocks: int
+    cut: int
+    rounds: tuple[Round, ...]
+    tmp: int
+    parcels: tuple[int, ...]
+
+    def inputs(self) -> range:
+        """Return the parts in the input of this rank. Local."""
+        return self.algorithm.collective.inputs(self.rank, self.p, self.root)
+
+    def outputs(self) -> range:
+        """Return the parts in the output of this rank. Local."""
+        return self.algorithm.collective.outputs(self.rank, self.p, self.root)
+
+    def held(self) -> list[int]:
+        """Return the numbers of the blocks in the input of this rank. Local."""
+        return _blocks(self.inputs(), self.cut)
+
+    def wanted(self) -> list[int]:
+        """Return the numbers of the blocks in the output of this rank. Local."""
+        return _blocks(self.outputs(), self.cut)
+
+    def workspace(self) -> list[int]:
+        """Return the number of the block for each place in the workspace. Local."""
+        parts = {b // self.cut for b in _homes(self)}
+        return _blocks(sorted(parts), self.cut) + list(self.parcels)
+
+    def merged(self) -> Plan:
+        """Return the plan with rounds joined that do not depend on each other. Local."""
+        rounds = merge(self.rounds)
+        return replace(self, rounds=tuple(rounds), tmp=_extent(_runs(rounds), TMP))
+
+    def numbers(self, run: Run) -> Sequence[int]:
+        """Return the numbers of the blocks in `run`. Local.
+
+        In a parcel they need not follow each other. Of a temporary slot they are not known: what
+        lands there is numbered by its home.
+        """
+        if run.space == WORK and run.first >= self.nblocks:
+            return self.parcels[run.first - self.nblocks :][: run.length]
+        return range(run.first, run.first + run.length)
+
+
+def _blocks(parts: Iterable[int], cut: int) -> list[int]:
+    return [part * cut + k for part in parts for k in range(cut)]
+
+
+def _homes(plan: Plan) -> Iterator[int]:
+    """Yield the blocks that have their home in the workspace of a plan."""
+    for run in _runs(plan.rounds):
+        if run.space == WORK and run.first < plan.nblocks:
+            yield from range(run.first, run.first + run.length)
+
+
+class _Builder:
+    """The state of `compile`: where each block lies, and the rounds so far."""
+
+    def __init__(self, algorithm: Algorithm, p: int, r: int, root: int) -> None:
+        contract = algorithm.collective
+        self.p, self.r = p, r
+        self.nblocks = algorithm.blocks(p)
+        self.title = algorithm.title(p, root)
+        parts = contract.parts(p)
+        self.cut = self.nblocks // parts
+        self.number = 0
+        self.wanted = contract.outputs(r, p, root)
+        # For each block, its space and its number there, which for a parcel is beyond all blocks.
+        self.where: list[tuple[int, int] | None] = [None] * self.nblocks
+        for b in _blocks(contract.inputs(r, p, root), self.cut):
+            self.where[b] = IN, b
+        self.parcels: list[int] = []
+        self.rounds: list[Round] = []
+
+    def fail(self, text: str) -> ProofError:
+        return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
+
+    def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
+        """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]."""
+        link = "to" if verb == "send" else "from"
+        try:
+            parsed = listed(messages)
+        except TypeError as error:
+            raise self.fail(f"{verb}s {error}") from None
+        for peer, run in parsed:
+            if not 0 <= peer < self.p:
+                raise self.fail(f"{verb}s {link} rank {peer}, and ranks are 0..{self.p - 1}")
+            if peer == self.r:
+                raise self.fail(f"{verb}s {link} itself")
+            if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
+                raise self.fail(
+                    f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}"
+                )
+            if len(set(run)) < len(run):
+                raise self.fail(f"{verb}s a block twice in {run}")
+        return parsed
+
+    def home(self, block: int) -> tuple[int, int]:
+        """Return where a block lies from its second value on."""
+        return (OUT if block // self.cut in self.wanted else WORK), block
+
+    def held(self, block: int, verb: str) -> tuple[int, int]:
+        """Return where a block lies now."""
+        place = self.where[block]
+        if place is None:
+            raise self.fail(f"{verb} block {block}, which it does not hold")
+        return place
+
+    def parcel(self, blocks: Sequence[int]) -> Run:
+        """Return places of their own for blocks that travel together."""
+        run = Run(WORK, self.nblocks + len(self.parcels), len(blocks))
+        self.parcels += blocks
+        return run
+
+    def gather(self, blocks: Sequence[int]) -> Run:
+        """Return where blocks that will be sent lie side by side, bringing them together first."""
+        places = [self.held(b, "sends") for b in blocks]
+        if len(runs := _joined(places)) == 1:
+            return runs[0]
+        homes = [self.home(b) for b in blocks]
+        if len(joined := _joined(homes)) == 1:
+            # What lies elsewhere moves to its home, where it is also next to the others later.
+            pairs = [(a, h) for a, h in zip(places, homes, strict=True) if a != h]
+            for b, home in zip(blocks, homes, strict=True):
+                self.where[b] = home
+            run = joined[0]
+        else:
+            run = self.parcel(blocks)
+            pairs = [(place, (WORK, run.first + k)) for k, place in enumerate(places)]
+        self.rounds.append(Round([], list(_copies(pairs))))
+        return run
+
+    def add(self, exchange: Exchange) -> None:
+        """Append one round."""
+        sends = self.parse(exchange.send, "send")
+        recvs = self.parse(exchange.recv, "receive")
+        groups: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        if exchange.fold:
+            for number, (peer, blocks) in enumerate(recvs):
+                groups.setdefault(tuple(blocks), []).append((peer, number))
+            seen: set[int] = set()
+            for group in groups:
+                for b in group:
+                    self.held(b, "folds into")
+                if not seen.isdisjoint(group):
+                    raise self.fail("folds into runs of blocks that overlap but are not equal")
+                seen.update(group)
+        sources = [self.gather(blocks) for _, blocks in sends]
+        busy = shared(sources)
+        received: list[Message] = []
+        steps: list[Step] = []
+        slot = 0
+        for number, (peer, blocks) in enumerate(recvs):
+            homes = _joined([self.home(b) for b in blocks])
+            if exchange.fold and len(homes) == 1 == len(self.ways(blocks)):
+                run = Run(TMP, slot, len(blocks))
+                slot += len(blocks)
+            elif not exchange.fold and len(homes) == 1 and busy.isdisjoint(homes[0].shared()):
+                run = homes[0]
+            else:
+                run = self.parcel(blocks)
+                if not exchange.fold:
+                    steps += self.unpacked(number, run, blocks, busy)
+            home = homes[0] if run.space == TMP else run
+            received.append(Message(False, peer, run, home, exchange.fold))
+        for group, incoming in groups.items():
+            offset = 0
+            for part in self.ways(group):
+                steps += self.chain(part, offset, incoming, received, busy)
+                offset += len(part)
+        for (_, blocks), message in zip(recvs, received, strict=True):
+            for k, b in enumerate(blocks):
+                space, place = message.run.space, message.run.first + k
+                forwarded = not exchange.fold and self.home(b)[0] == WORK and space == WORK
+                self.where[b] = (WORK, place) if forwarded else self.home(b)
+        sent = [
+            Message(True, peer, run, run) for (peer, _), run in zip(sends, sources, strict=True)
+        ]
+        if received or sent:
+            self.rounds.append(Round(received + sent, steps))
+
+    def ways(self, blocks: Sequence[int]) -> list[list[int]]:
+        """Split blocks into runs that lie side by side, now and at home."""
+        runs: list[list[int]] = []
+        for b in blocks:
+            place, home = self.held(b, "folds into"), self.home(b)
+            if runs:
+                last = runs[-1][-1]
+                before, after = self.where[last] or home, self.home(last)
+                if _next(before) == place and _next(after) == home:
+                    runs[-1].append(b)
+                    continue
+            runs.append([b])
+        return runs
+
+    def unpacked(
+        self, number: int, run: Run, blocks: Sequence[int], busy: set[tuple[int, int]]
+    ) -> Iterator[Step]:
+        """Yield the steps that carry a received parcel into the output, as far as it belongs there.
+
+        What is only passed on stays in the parcel.
+        """
+        pairs = []
+        for k, b in enumerate(blocks):
+            if self.home(b)[0] == OUT:
+                pairs.append(((WORK, run.first + k), self.home(b)))
+        for step in _copies(pairs):
+            wait = not busy.isdisjoint(step.dst.shared())
+            yield step._replace(needs=(number,), after_sends=wait)
+
+    def chain(
+        self,
+        blocks: list[int],
+        offset: int,
+        incoming: list[tuple[int, int]],
+        received: list[Message],
+        busy: set[tuple[int, int]],
+    ) -> Iterator[Step]:
+        """Yield the steps that fold what came in, and the rank's own value, in rank order.
+
+        What is folded before the rank's own value is gathered in a temporary slot, because the
+        own value may lie where the result will.
+        """
+        first, length = blocks[0], len(blocks)
+        result = Run(*self.home(first), length)
+        own = Run(*self.held(first, "folds into"), length)
+        hazard = not busy.isdisjoint(result.shared())
+        terms: list[tuple[int, Run, tuple[int, ...]]] = [(self.r, own, ())]
+        for peer, number in incoming:
+            run = received[number].run
+            terms.append((peer, Run(run.space, run.first + offset, length), (number,)))
+        terms.sort()
+        _, left, needs = terms[0]
+        for peer, right, need in terms[1:]:
+            dst = result if peer >= self.r else left
+            yield Step(dst, left, right, result, needs + need, hazard and dst == result)
+            left, needs = dst, ()
+
+    def finish(self) -> None:
+        """Copy what the result still lacks from the input, beside the last round's messages."""
+        pairs = []
+        for b in _blocks(self.wanted, self.cut):
+            place = self.where[b]
+            if place is not None and place != (OUT, b):
+                pairs.append((place, (OUT, b)))
+        if pairs:
+            if not self.rounds:
+                self.rounds.append(Round())
+            self.rounds[-1].steps[:0] = _copies(pairs)
+
+
+def _next(place: tuple[int, int]) -> tuple[int, int]:
+    return place[0], place[1] + 1
+
+
+def _joined(places: Sequence[tuple[int, int]]) -> list[Run]:
+    """Return places as runs of those that follow each other."""
+    runs: list[Run] = []
+    for space, place in places:
+        if runs and runs[-1].space == space and runs[-1].first + runs[-1].length == place:
+            runs[-1] = runs[-1]._replace(length=runs[-1].length + 1)
+        else:
+            runs.append(Run(space, place, 1))
+    return runs
+
+
+def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterator[Step]:
+    """Yield the steps that copy from one place to another, as few as there can be."""
+    start = 0
+    for end in range(1, len(pairs) + 1):
+        if end < len(pairs):
+            before, here = pairs[end - 1 : end + 1]
+            if (_next(before[0]), _next(before[1])) == here:
+                continue
+        source, target = pairs[start]
+        dst = Run(*target, end - start)
+        yield Step(dst, Run(*source, end - start), None, dst)
+        start = end
+
+
+def _short(run: Sequence[int]) -> str:
+    return str(run[0]) if len(run) == 1 else str(run)
+
+
+def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: bool = True) -> Plan:
+    """Return the plan of one rank. Local.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        A row of the registry.
+    p, rank, root : int
+        Size, this rank, and the root (of a rooted collective).
+    merged : bool
+        Whether neighbouring rounds that do not depend on each other are joined.
+
+    Raises
+    ------
+    ArgumentError
+        If p, rank or root is out of range, or p does not meet a requirement.
+    ProofError
+        If a round names a rank or block that does not exist, or a block that is not held.
+    """
+    if not 0 <= rank < p:
+        raise ArgumentError(f"rank is {rank}, and must be in 0..{p - 1}")
+    if not 0 <= root < p:
+        raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
+    refusal = algorithm.refusal(p)
+    if refusal:
+        raise ArgumentError(refusal)
+    builder = _Builder(algorithm, p, rank, root)
+    for number, exchange in enumerate(algorithm.rounds(rank, p, root), start=1):
+        builder.number = number
+        if not isinstance(exchange, Exchange):
+            raise builder.fail(f"yields {exchange!r}, which is not an Exchange")
+        builder.add(exchange)
+    builder.finish()
+    plan = Plan(
+        algorithm=algorithm,
+        p=p,
+        rank=rank,
+        root=root,
+        nblocks=builder.nblocks,
+        cut=builder.cut,
+        rounds=tuple(builder.rounds),
+        tmp=_extent(_runs(builder.rounds), TMP),
+        parcels=tuple(builder.parcels),
+    )
+    return plan.merged() if merged else plan
+
+
+def _runs(rounds: Iterable[Round]) -> Iterator[Run]:
+    for each in rounds:
+        for message in each.messages:
+            yield message.run
+        for step in each.steps:
+            yield from (run for run in step[:3] if run is not None)
+
+
+def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
+    """Return the blocks of memory that runs cover, in place."""
+    return {cell for run in runs for cell in run.shared()}
+
+
+def _extent(runs: Iterable[Run], space: int) -> int:
+    return max((run.first + run.length for run in runs if run.space == space), default=0)
+
+
+def merge(rounds: Sequence[Round]) -> list[Round]:
+    """Join each round to the one before it where neither depends on the other.
+
+    The order of folding does not change: the later round's steps follow the earlier one's.
+    """
+    merged: list[Round] = []
+    for each in rounds:
+        joined = merged and _join(merged[-1], each)
+        if joined:
+            merged[-1] = joined
+        else:
+            merged.append(each)
+    return merged
+
+
+def _join(a: Round, b: Round) -> Round | None:
+    """Return rounds `a` and `b` as one, or None if `b` depends on `a`."""
+    shift = _extent((message.run for message in a.messages), TMP)
+    if shift + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
+        return None
+    if a.messages and b.messages and len(a.messages) + len(b.messages) > MERGED_MESSAGES:
+        return None
+    landed = shared(message.run for message in a.messages if not message.send)
+    read = shared(message.run for message in a.messages if message.send)
+    read |= shared(run for step in a.steps for run in step[1:3] if run is not None)
+    written = landed | shared(step.dst for step in a.steps)
+    if not written.isdisjoint(shared(m.run for m in b.messages if m.run.space != TMP)):
+        return None
+    if not read.isdisjoint(shared(m.run for m in b.messages if not m.send and m.run.space != TMP)):
+        return None
+    touched = (run for step in b.steps for run in step[:3] if run is not None and run.space != TMP)
+    if not landed.isdisjoint(shared(touched)):
+        return None
+
+    def moved(run: Run) -> Run:
+        return run._replace(first=run.first + shift) if run.space == TMP else run
+
+    count = len(a.messages)
+    messages = a.messages + [m._replace(run=moved(m.run), home=moved(m.home)) for m in b.messages]
+    sources = shared(message.run for message in messages if message.send)
+    steps = []
+    for step in a.steps:
+        steps.append(step._replace(after_sends=not sources.isdisjoint(step.dst.shared())))
+    for step in b.steps:
+        steps.append(
+            Step(
+                dst=moved(step.dst),
+                left=moved(step.left),
+                right=None if step.right is None else moved(step.right),
+                home=step.home,
+                needs=tuple(number + count for number in step.needs),
+                after_sends=not sources.isdisjoint(moved(step.dst).shared()),
+            )
+        )
+    return Round(messages, steps)

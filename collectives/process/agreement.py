@@ -1,0 +1,145 @@
+"""``COLLECTIVES_VALIDATE=1``: the ranks agree on each call before any of it starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from collectives._core import Engine, Turn, advance_all, stopped
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    MismatchError,
+    MPIError,
+    StallError,
+    UnsupportedTypeError,
+)
+from collectives.process import binding
+from collectives.text.words import ranks
+
+__all__ = ["Agreement", "refusing"]
+
+RECORD = 512  # bytes that each rank tells the others
+
+
+class Agreement:
+    """One small exchange before each call, on a communicator of its own.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        A communicator that nobody else uses.
+    engine : Engine
+        Has the deadline, and learns that the communicator is broken.
+    """
+
+    def __init__(self, mpi: Any, engine: Engine) -> None:
+        self.mpi = mpi
+        self.engine = engine
+        self.lost: list[Any] = []  # what MPI may still write into after a stall
+
+    def __call__(
+        self, collective: str, text: str, valid: bool, timeout: float | None = None
+    ) -> None:
+        """Tell the other ranks what this one calls. Collective.
+
+        Parameters
+        ----------
+        collective : str
+            The collective that this rank calls.
+        text : str
+            Its arguments, or why they were refused.
+        valid : bool
+            Whether they were accepted; if not, the caller raises its own error afterwards.
+        timeout : float, optional
+            Seconds to wait for the others; the communicator's by default.
+
+        Raises
+        ------
+        MismatchError
+            On every rank whose own call is valid, if the calls differ or one was refused.
+        StallError, PeerLostError, PeerAbortedError
+            If a rank does not come within the deadline, or at all; the communicator is broken then.
+        MPIError
+            If MPI fails; likewise.
+        """
+        mine = f"{'called' if valid else 'refused'} {collective}({text})"
+        try:
+            said = self.exchange(mine, self.engine.timeout if timeout is None else timeout)
+        except binding.load().Exception as error:
+            self.engine.broken = (
+                f"the communicator is broken: rank {self.engine.rank} failed to agree"
+            )
+            raise MPIError(f"while the ranks agree on {collective}: MPI says: {error}") from error
+        if not valid or all(other == mine for other in said):
+            return
+        groups: dict[str, int] = {}
+        for rank, other in enumerate(said):
+            groups[other] = groups.get(other, 0) | 1 << rank
+        told = "; ".join(f"{ranks(mask)} {other}" for other, mask in groups.items())
+        raise MismatchError(f"the ranks do not agree: {told}")
+
+    def exchange(self, mine: str, timeout: float) -> list[str]:
+        """Tell all ranks `mine`; return what each says within `timeout` seconds. Collective."""
+        size = self.mpi.Get_size()
+        record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
+        records = bytearray(RECORD * size)
+        with Turn():
+            request = self.mpi.Iallgather(record, records)
+        began = looked = time.monotonic()
+        polls = 0
+        while True:
+            with Turn():
+                if request.Test():
+                    break
+            advance_all()  # another rank may wait for one of them before it comes here
+            polls += 1
+            if polls > 100:
+                time.sleep(0)
+            began += stopped(looked)
+            looked = time.monotonic()
+            if polls % 1024 == 0:
+                self._check_host(request, record, records)
+            if polls % 1024 == 0 and looked - began > timeout:
+                self.lost.append((request, record, records))
+                rank = self.engine.rank
+                self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
+                raise StallError(
+                    f"rank {rank} {mine} and waited {timeout:g} s for the other ranks to call "
+                    f"anything"
+                )
+        parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
+        return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
+
+    def _check_host(self, *used: Any) -> None:
+        """Raise if a rank of this host will not come; what MPI uses stays alive. Local."""
+        try:
+            self.engine.check_host()
+        except CollectivesError:
+            self.lost.append(used)
+            self.engine.broken = (
+                f"the communicator is broken: rank {self.engine.rank} failed to agree"
+            )
+            raise
+
+
+@contextmanager
+def refusing(engine: Engine, collective: str) -> Iterator[None]:
+    """Tell the other ranks of a refusal that the engine does not come to see.
+    Collective, if there is one.
+
+    Parameters
+    ----------
+    engine : Engine
+    collective : str
+        What was called.
+    """
+    try:
+        yield
+    except (ArgumentError, UnsupportedTypeError) as error:
+        if engine.agree is not None and engine.broken is None:
+            with engine:
+                engine.agree(collective, f"{type(error).__name__}: {error}", False)
+        raise

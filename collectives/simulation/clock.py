@@ -1,0 +1,524 @@
+"""The clock of messages: when each rank is done, on a machine that need not exist.
+
+Theory of operation
+-------------------
+What runs are the rounds of the generator, on all ranks (`traffic`), over a network (`networks`):
+
+1. A rank enters a round when the one before it is done, that is, when everything it sends in it has
+   left, everything it receives is in, and what is to be folded is folded.
+2. A rank sends one message at a time and receives one at a time, in both directions at once. The
+   sends of a round go in the order in which it lists them. A message starts when its sender has
+   come to it, its receiver is in the round that receives it, and both ports are free. It holds both
+   until its last byte has left.
+3. A message takes its latency, and then bytes times beta. Bytes that cross shared links at the same
+   time share them max-min fairly: nobody gets more at the cost of one who gets less. Where the
+   machine has a delay, the message is in so much later than its last byte has left, and the ports
+   are free meanwhile (the latency L of LogP, where alpha is its overhead).
+4. What is folded takes bytes times gamma after it has come in, one after the other on each rank,
+   while the next message may already come in.
+5. Long blocks are cut into segments as the executor cuts them: a window of cursors goes through
+   the algorithm, each with a segment of its own, and shares the ports of the rank with the others.
+
+Where several messages want one port at one instant, the lowest segment goes first, then the lowest
+round of the receiver, then the lowest sender.
+
+Simulated time goes from one instant at which something ends to the next. All that ends at an
+instant, on whatever rank, is one step of array arithmetic; ranks of a regular algorithm march in
+step, so that thousands of them take few steps. Memory: 9 bytes for each message (17 where blocks
+differ in length), more than twice that while they are found, and 33 more where they are recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ProofError
+from collectives.simulation.networks import Network
+from collectives.simulation.result import Transfer
+from collectives.simulation.traffic import Traffic
+
+__all__ = ["Clock"]
+
+# What ends within this part of the time that has passed ends at the same instant: times are sums,
+# and equal sums of unequal order differ in the last bits.
+INSTANT = 1e-11
+# Seconds per byte of what takes no time: a number whose inverse is finite.
+NOTHING = 1e-30
+
+Numbers = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+
+class Clock:
+    """The state of a simulation: what each cursor of each rank waits for, and what is under way.
+
+    Cursors are numbered ``w * p + r``. A rank has one message on its way out at most, so that what
+    is under way is written down at its sender; times are inf where there is none.
+
+    Ranks that march in step are most often all of them. What is picked by `_places` is then read
+    and written as it lies, which takes a fraction of the time that picking takes.
+    """
+
+    def __init__(
+        self,
+        messages: Traffic,
+        topology: Network,
+        segments: int,
+        window: int,
+        record: bool,
+    ) -> None:
+        p = topology.p
+        self.messages, self.topology = messages, topology
+        self.segments, self.window = segments, min(window, segments)
+        self.record, self.p = record, p
+        self.now = topology.call
+        # Cursors: rank, segment, round, place in the profile, next message, sends still to start in
+        # the round, and what the round still waits for.
+        cursors = self.window * p
+        self.rank = np.arange(cursors) % p
+        self.segment = np.arange(cursors) // p
+        self.round = np.full(cursors, -1)
+        self.sent = np.zeros(cursors, np.int64)
+        self.to_send = np.zeros(cursors, np.int64)
+        self.waiting = np.zeros(cursors, np.int64)
+        self.touched = np.zeros(cursors, bool)
+        self.first = messages.first[self.rank]
+        self.stride = messages.stride[self.rank]
+        self.profile = messages.profile[self.rank]
+        self.last = messages.rounds[self.rank]
+        # Ports and what is under way, by the sender.
+        self.out_busy = np.zeros(p, bool)
+        self.in_busy = np.zeros(p, bool)
+        self.end = np.full(p, np.inf)
+        self.message = np.zeros(p, np.int64)
+        self.cursor = np.zeros(p, np.int64)
+        self.target = np.zeros(p, np.int64)
+        # Of what crosses links: whether bytes flow, how many are left, how fast, over which links.
+        self.shared = len(topology.names) > 0
+        if self.shared:
+            self.ways = np.full((p, 1), -1)
+            self.latent = np.zeros(p, bool)
+            self.flowing = np.zeros(p, bool)
+            self.left = np.zeros(p)
+            self.alone = np.zeros(p)
+            self.rate = np.zeros(p)
+            self.speeds = 1.0 / np.maximum(topology.capacities, NOTHING)
+            self.changed = False
+            self.flowed = self.now
+        self.carried = np.zeros(len(topology.names))
+        self.sent_bytes = np.zeros(p)
+        # What has left and is not in yet: when it is, which message it is, and of whom.
+        self.delayed = np.empty(0)
+        self.delayed_of = np.empty((2, 0), np.int64)
+        # Folding: when the unit of each rank is free, and what is being folded.
+        self.fold_free = np.zeros(p)
+        self.folding = np.empty(0)
+        self.folding_of = np.empty(0, np.int64)
+        # Results.
+        self.finish = np.full(p, topology.call)
+        self.rounds = np.zeros(int(messages.rounds.max(initial=0)))
+        if record:
+            self.begin_record()
+
+    def begin_record(self) -> None:
+        """Make room for what each message did, and what let cursors and ports go on."""
+        total = len(self.messages.target) * self.segments
+        self.starts, self.ends, self.folds = np.full((3, total), np.nan)
+        self.causes = np.full(total, -1)
+        self.due = np.zeros(total, np.int32)
+        # What let each cursor enter its round, and freed each port, with the times.
+        self.entered, self.entered_by = (
+            np.full(len(self.rank), self.now),
+            np.full(len(self.rank), -1),
+        )
+        self.out_free, self.out_by = np.full(self.p, -1.0), np.full(self.p, -1)
+        self.in_free, self.in_by = np.full(self.p, -1.0), np.full(self.p, -1)
+        self.folding_by = np.empty(0, np.int64)
+        self.senders = self.messages.senders()
+
+    def run(self, title: str) -> None:
+        """Go from instant to instant until nothing is under way."""
+        self.advance(np.arange(len(self.rank)), None)
+        while True:
+            self.start()
+            if self.shared and self.changed:
+                self.share()
+            due = self.end.min()
+            for times in (self.delayed, self.folding):
+                if len(times):
+                    due = min(due, times.min())
+            if due == np.inf:
+                break
+            self.finish_until(due + due * INSTANT)
+        stuck = np.flatnonzero(self.waiting)
+        if len(stuck):
+            c = stuck[0]
+            raise ProofError(
+                f"{title}: rank {self.rank[c]} waits for ever in round {self.round[c] + 1}"
+            )
+
+    def advance(self, cursors: Numbers, by: Numbers | None) -> None:
+        """Bring cursors that are done with a round into the next in which there is something to do.
+
+        `by` has, where it is recorded, the message that each of them waited for last.
+        """
+        if self.record:
+            self.entered[cursors] = self.now
+            if by is not None:
+                self.entered_by[cursors] = by
+        while len(cursors):
+            at = _places(cursors, len(self.rank))
+            here = self.round[at]
+            left = here >= 0
+            if left.all():
+                self.rounds[here] = self.now
+            else:
+                self.rounds[here[left]] = self.now
+            here = here + 1
+            done = here >= self.last[at]
+            if done.any():
+                over = cursors[done]
+                self.segment[over] += self.window
+                again = self.segment[over] < self.segments
+                here[done] = np.where(again, 0, self.last[over])
+                self.sent[over] = 0
+                self.finish[self.rank[over]] = self.now
+                self.round[at] = here
+                going = ~done
+                going[np.flatnonzero(done)[again & (self.last[over] > 0)]] = True
+                cursors, here = cursors[going], here[going]
+                at = _places(cursors, len(self.rank))
+            else:
+                self.round[at] = here
+            phase = self.profile[at] + here
+            sends = self.messages.sends[phase]
+            work = sends + self.messages.receives[phase]
+            self.to_send[at] = sends
+            self.waiting[at] = work
+            cursors = cursors[work == 0]
+
+    def start(self) -> None:
+        """Start each message that can be."""
+        messages = self.messages
+        every = len(self.rank)
+        heads = np.flatnonzero(self.to_send)
+        busy = self.out_busy[self.rank[_places(heads, every)]]
+        if busy.any():
+            heads = heads[~busy]
+        if not len(heads):
+            return
+        at = _places(heads, every)
+        number = self.first[at] + self.stride[at] * self.sent[at]
+        target = messages.target[number].astype(np.int64)
+        due = messages.due[number]
+        takers = target if self.window == 1 else heads - self.rank[at] + target
+        ready = self.round[takers] == due
+        ready &= ~self.in_busy[target]
+        if self.segments > 1:
+            ready &= self.segment[takers] == self.segment[at]
+        if not ready.all():
+            heads, number, target, due = heads[ready], number[ready], target[ready], due[ready]
+            if not len(heads):
+                return
+        source = self.rank[_places(heads, every)]
+        if _collide(target, self.p) or (self.window > 1 and _collide(source, self.p)):
+            order = np.lexsort((target, source, due, self.segment[heads]))
+            chosen = np.sort(order[_greedy(source[order], target[order], self.p)])
+            heads, number, target = heads[chosen], number[chosen], target[chosen]
+            source = source[chosen]
+        at = _places(heads, every)
+        self.sent[at] += 1
+        self.to_send[at] -= 1
+        out = _places(source, self.p) if self.window == 1 else source
+        self.out_busy[out] = True
+        self.in_busy[target] = True
+        self.message[out] = number
+        self.cursor[out] = heads
+        self.target[out] = target
+        self.depart(heads, number, source, target, out)
+
+    def depart(
+        self,
+        heads: Numbers,
+        number: Numbers,
+        source: Numbers,
+        target: Numbers,
+        out: Numbers | slice,
+    ) -> None:
+        """Write down how long messages take that start now; `out` picks their sources."""
+        nbytes = self.bytes_of(number, heads)
+        seconds = self.topology.latency(source, target)
+        beta = self.topology.beta(source, target, nbytes)
+        self.sent_bytes[out] += nbytes
+        if self.record:
+            instance = number * self.segments + self.segment[heads]
+            self.starts[instance] = self.now
+            takers = heads - source + target
+            self.due[instance] = self.round[takers]
+            # The last of what it waited for is what made it wait so long.
+            times = np.stack(
+                [
+                    self.entered[heads],
+                    self.entered[takers],
+                    self.out_free[source],
+                    self.in_free[target],
+                ]
+            )
+            by = np.stack(
+                [
+                    self.entered_by[heads],
+                    self.entered_by[takers],
+                    self.out_by[source],
+                    self.in_by[target],
+                ]
+            )
+            self.causes[instance] = by[times.argmax(axis=0), np.arange(len(heads))]
+        if not self.shared:
+            self.end[out] = self.now + (seconds + nbytes * beta)
+            return
+        ways = self.topology.route(source, target)
+        crosses = (ways >= 0).any(axis=1) & (nbytes > 0)
+        width = ways.shape[1]
+        if width > self.ways.shape[1]:
+            wider = ((0, 0), (0, width - self.ways.shape[1]))
+            self.ways = np.pad(self.ways, wider, constant_values=-1)
+        self.ways[source] = -1
+        self.ways[source, :width] = ways
+        self.latent[source] = crosses
+        self.left[source] = nbytes
+        self.alone[source] = 1.0 / np.maximum(beta, NOTHING)
+        self.end[source] = self.now + np.where(crosses, seconds, seconds + nbytes * beta)
+        links = ways[ways >= 0]
+        loads = np.broadcast_to(nbytes[:, None], ways.shape)[ways >= 0]
+        self.carried += np.bincount(links, loads, minlength=len(self.carried))
+
+    def bytes_of(self, number: Numbers, heads: Numbers) -> Times:
+        """Return the bytes of messages in the segments of their cursors."""
+        whole = self.messages.nbytes[number]
+        return whole if self.segments == 1 else self.piece(whole, self.segment[heads])
+
+    def piece(self, whole: Any, segment: Any) -> Any:
+        """Return the bytes of a segment of blocks, cut as the executor cuts them."""
+        return whole * (segment + 1) // self.segments - whole * segment // self.segments
+
+    def share(self) -> None:
+        """Share the links anew among all whose bytes flow."""
+        flows = np.flatnonzero(self.flowing)
+        if len(flows):
+            self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
+            rates = _fair(self.ways[flows], self.alone[flows], self.speeds)
+            self.rate[flows] = rates
+            self.end[flows] = self.now + np.maximum(self.left[flows], 0) / rates
+        self.flowed = self.now
+        self.changed = False
+
+    def finish_until(self, limit: float) -> None:
+        """End everything that ends by the time `limit`, and let the cursors go on."""
+        sources = np.flatnonzero(self.end <= limit)
+        folded = self.folding <= limit
+        come = self.delayed <= limit
+        ended = self.end[sources], self.delayed[come], self.folding[folded]
+        self.now = max(float(times.max()) for times in ended if len(times))
+        touched: list[Numbers] = []
+        by: list[Numbers] = []
+        if folded.any():
+            touched.append(self.folding_of[folded])
+            if self.record:
+                by.append(self.folding_by[folded])
+                self.folding_by = self.folding_by[~folded]
+            self.folding, self.folding_of = self.folding[~folded], self.folding_of[~folded]
+        if self.shared and len(sources):
+            flowing = self.latent[sources]
+            if flowing.any():
+                begin = sources[flowing]
+                self.settle()
+                self.latent[begin] = False
+                self.flowing[begin] = True
+                self.rate[begin] = 0.0
+                self.end[begin] = np.inf
+                sources = sources[~flowing]
+            if self.flowing[sources].any():
+                self.settle()
+                self.flowing[sources] = False
+        if come.any():
+            number, takers = self.delayed_of[:, come]
+            self.delayed, self.delayed_of = self.delayed[~come], self.delayed_of[:, ~come]
+            # Of several that come to one rank at once, one is folded after the other.
+            together = not _collide(self.rank[takers], self.p)
+            for some in [slice(None)] if together else np.arange(len(number))[:, None]:
+                self.arrive(number[some], takers[some], touched, by)
+        if len(sources):
+            self.leave(sources, touched, by)
+        if not touched:
+            return
+        cursors = np.concatenate(touched)
+        np.subtract.at(self.waiting, cursors, 1)
+        if self.record:
+            causes = np.full(len(self.rank), -1)
+            causes[cursors] = np.concatenate(by)
+        self.touched[cursors] = True
+        cursors = np.flatnonzero(self.touched)
+        self.touched[cursors] = False
+        cursors = cursors[self.waiting[cursors] == 0]
+        self.advance(cursors, causes[cursors] if self.record else None)
+
+    def settle(self) -> None:
+        """Count the bytes that have flowed since the links were shared last."""
+        flows = np.flatnonzero(self.flowing)
+        self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
+        self.flowed = self.now
+        self.changed = True
+
+    def leave(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
+        """Free the ports of messages whose last byte has left."""
+        out = _places(sources, self.p)
+        number, heads, target = self.message[out], self.cursor[out], self.target[out]
+        takers = target if self.window == 1 else heads - sources + target
+        self.end[out] = np.inf
+        self.out_busy[out] = False
+        self.in_busy[target] = False
+        delay = self.topology.delay(sources, target)
+        if np.any(delay):
+            delay = np.broadcast_to(delay, sources.shape)
+            away = delay > 0
+            self.delayed = np.concatenate([self.delayed, self.now + delay[away]])
+            found = np.stack([number[away], takers[away]])
+            self.delayed_of = np.concatenate([self.delayed_of, found], axis=1)
+            self.arrive(number[~away], takers[~away], touched, by)
+        else:
+            self.arrive(number, takers, touched, by)
+        touched.append(heads)
+        if self.record:
+            instance = number * self.segments + self.segment[heads]
+            self.out_free[sources] = self.in_free[target] = self.now
+            self.out_by[sources] = self.in_by[target] = instance
+            by.append(instance)
+
+    def arrive(
+        self, number: Numbers, takers: Numbers, touched: list[Numbers], by: list[Numbers]
+    ) -> None:
+        """Fold messages that are in, where they are to be folded."""
+        target = self.rank[takers]
+        fold = self.messages.fold[number]
+        later = np.zeros(len(number), bool)
+        if fold.any():
+            nbytes = self.bytes_of(number, takers)
+            seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
+            done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
+            later = done > self.now
+            self.fold_free[target[later]] = done[later]
+            self.folding = np.concatenate([self.folding, done[later]])
+            self.folding_of = np.concatenate([self.folding_of, takers[later]])
+        touched.append(takers[~later])
+        if self.record:
+            instance = number * self.segments + self.segment[takers]
+            self.ends[instance] = self.now
+            self.folds[instance] = done if fold.any() else self.now
+            self.folding_by = np.concatenate([self.folding_by, instance[later]])
+            by.append(instance[~later])
+
+    def transfers(self) -> list[Transfer]:
+        """Return what was recorded, in order of start."""
+        if not self.record:
+            return []
+        order = np.lexsort((np.arange(len(self.starts)), self.starts))
+        return [self.transfer(int(k)) for k in order]
+
+    def transfer(self, instance: int) -> Transfer:
+        """Return one message that was recorded."""
+        number, segment = divmod(instance, self.segments)
+        nbytes = float(self.piece(self.messages.nbytes[number], segment))
+        return Transfer(
+            int(self.senders[number]),
+            int(self.messages.target[number]),
+            int(self.due[instance]),
+            segment,
+            nbytes,
+            float(self.starts[instance]),
+            float(self.ends[instance]),
+            float(self.folds[instance]),
+        )
+
+    def critical_path(self) -> list[Transfer]:
+        """Return the messages that the last rank waited for, one because of the other."""
+        if not self.record:
+            return []
+        last = int(self.finish.argmax())
+        own = np.flatnonzero(self.rank == last)
+        instance = int(self.entered_by[own[self.entered[own].argmax()]])
+        path = []
+        while instance >= 0:
+            path.append(self.transfer(instance))
+            instance = int(self.causes[instance])
+        return path[::-1]
+
+
+def _places(numbers: Numbers, every: int) -> Numbers | slice:
+    """Return what picks `numbers`, which rise, out of 0 to `every` - 1; all of them are a slice."""
+    return slice(None) if len(numbers) == every else numbers
+
+
+def _collide(ranks: Numbers, p: int) -> bool:
+    """Say whether a rank is there twice."""
+    return bool(np.bincount(ranks, minlength=p).max() > 1)
+
+
+def _greedy(source: Numbers, target: Numbers, p: int) -> Numbers:
+    """Return the places of the messages that start, if one after the other takes what is free.
+
+    A message that is the first of its sender and of its receiver goes before all that could be in
+    its way; it takes both, and the next ones of each are out.
+    """
+    chosen = []
+    places = np.arange(len(source))
+    while len(places):
+        first = np.full((2, p), len(source))
+        np.minimum.at(first[0], source[places], places)
+        np.minimum.at(first[1], target[places], places)
+        wins = (first[0, source[places]] == places) & (first[1, target[places]] == places)
+        chosen.append(places[wins])
+        taken = np.zeros((2, p), bool)
+        taken[0, source[places[wins]]] = True
+        taken[1, target[places[wins]]] = True
+        places = places[~(taken[0, source[places]] | taken[1, target[places]])]
+    return np.concatenate(chosen)
+
+
+def _fair(ways: Numbers, alone: Times, speeds: Times) -> Times:
+    """Return the max-min fair rates of flows, in bytes per second.
+
+    Parameters
+    ----------
+    ways : (flows, width) array
+        Links that each crosses, -1 for none.
+    alone : array
+        How fast each can be by itself.
+    speeds : array
+        Bytes per second of each link.
+    """
+    rates = np.zeros(len(ways))
+    used = ways >= 0
+    links = np.where(used, ways, len(speeds))
+    free = np.append(speeds, np.inf)
+    rising = np.ones(len(ways), bool)
+    while rising.any():
+        load = np.bincount(links[rising].reshape(-1), minlength=len(free))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(load > 0, free / np.maximum(load, 1), np.inf)
+        part[-1] = np.inf
+        level = np.minimum(part[links].min(axis=1, initial=np.inf), alone)
+        least = level[rising].min()
+        full = rising & (level <= least * (1 + INSTANT))
+        rates[full] = level[full]
+        taken = np.bincount(
+            links[full].reshape(-1),
+            np.broadcast_to(level[full, None], links[full].shape).reshape(-1),
+            minlength=len(free),
+        )
+        taken[-1] = 0.0
+        free = np.maximum(free - taken, 0.0)
+        rising &= ~full
+    return rates

@@ -1,0 +1,182 @@
+"""Which algorithm wins where: simulated times over numbers of ranks and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan
+
+from collectives.algorithms.registry import Algorithm
+from collectives.errors import ArgumentError
+from collectives.simulation.networks import Topology
+from collectives.simulation.simulate import simulate
+from collectives.simulation.traffic import exceeds
+from collectives.text.words import count
+
+__all__ = ["Grid", "simulated"]
+
+# Between two sizes whose middle lies on the line between them to this part, no other is simulated:
+# time is a maximum of sums that grow with the size, hence convex, and convex between is a line.
+LINE = 1e-3
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The times of algorithms: ``times[p][name]`` has one for each size, nan where there is none.
+
+    Attributes
+    ----------
+    collective, machine : str
+    names, ranks, sizes : list
+        Algorithms, numbers of ranks, and bytes.
+    times : dict
+        Seconds.
+    left_out : list of str
+        What could not be simulated, and why.
+    """
+
+    collective: str
+    machine: str
+    names: list[str]
+    ranks: list[int]
+    sizes: list[int]
+    times: dict[int, dict[str, list[float]]]
+    left_out: list[str]
+
+    def winner(self, p: int, k: int) -> str | None:
+        """Return the fastest at the k-th size, or None if nobody ran. Local."""
+        ran = {name: times[k] for name, times in self.times[p].items() if not isnan(times[k])}
+        # Of those that are equal but for the last bits, the first.
+        return next((name for name in ran if ran[name] <= min(ran.values()) * (1 + 1e-9)), None)
+
+    def regions(self, p: int) -> list[tuple[str | None, float]]:
+        """Return who wins up to which size, in order; the last one up to inf. Local."""
+        found: list[tuple[str | None, float]] = []
+        for k, size in enumerate(self.sizes):
+            name = self.winner(p, k)
+            if found and found[-1][0] == name:
+                continue
+            if found:
+                found[-1] = found[-1][0], self.crossing(p, found[-1][0], name, k) or size
+            found.append((name, inf))
+        return found
+
+    def crossing(self, p: int, before: str | None, after: str | None, k: int) -> float | None:
+        """Return where two take equally long, between the sizes k - 1 and k. Local."""
+        if before is None or after is None:
+            return None
+        a, b = self.times[p][before], self.times[p][after]
+        low, high = b[k - 1] - a[k - 1], a[k] - b[k]
+        if isnan(low + high) or low + high <= 0:
+            return None
+        return self.sizes[k - 1] + (self.sizes[k] - self.sizes[k - 1]) * low / (low + high)
+
+
+def simulated(
+    rows: Sequence[Algorithm],
+    machine: str,
+    make: Callable[[int], Topology],
+    ranks: list[int],
+    sizes: list[int],
+    *,
+    root: int = 0,
+    segment: int = 0,
+    limit: int,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Grid:
+    """Simulate algorithms on all numbers of ranks and at all sizes. Local.
+
+    Parameters
+    ----------
+    rows : sequence of Algorithm
+        Of one collective.
+    machine : str
+        What the machine is called.
+    make : callable
+        Returns the machine of p ranks.
+    ranks, sizes : list of int
+        Numbers of ranks, and bytes.
+    root, segment : int
+        As for `simulate`.
+    limit : int
+        What sends more messages is left out.
+    tell : callable
+        Told how far it has come.
+
+    Returns
+    -------
+    Grid
+
+    Raises
+    ------
+    ArgumentError
+        If the machine cannot have the first number of ranks.
+    """
+    times: dict[int, dict[str, list[float]]] = {}
+    left_out = []
+    done, steps = 0, len(rows) * len(ranks)
+    for p in ranks:
+        times[p] = {row.name: [nan] * len(sizes) for row in rows}
+        try:
+            topology = make(p)
+        except ArgumentError as error:
+            if p == ranks[0]:
+                raise
+            left_out.append(str(error))
+            continue
+        for row in rows:
+            tell(f"{done} of {steps}: {row.name} on {count(p, 'rank')}")
+            done += 1
+            refusal = row.refusal(p) or _too_long(row, p, root, limit)
+            if refusal:
+                left_out.append(refusal)
+                continue
+            times[p][row.name] = _times(row, topology, sizes, root, segment)
+    collective = rows[0].collective.name
+    return Grid(collective, machine, [r.name for r in rows], ranks, sizes, times, left_out)
+
+
+def _too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:
+    """Say that an algorithm sends too many messages to be simulated, or None."""
+    if not exceeds(row, p, root, limit):
+        return None
+    return f"{row.title(p, root)}, more than {limit} messages (--limit N simulates it all the same)"
+
+
+def _times(
+    row: Algorithm, topology: Topology, sizes: list[int], root: int, segment: int
+) -> list[float]:
+    """Return the time at each size."""
+
+    def run(k: int) -> float:
+        return simulate(
+            row.collective.name,
+            row,
+            sizes[k],
+            topology,
+            root=root,
+            segment=segment,
+            record=False,
+        ).time
+
+    found = {k: run(k) for k in {0, len(sizes) - 1}}
+
+    def fill(low: int, high: int) -> None:
+        if high - low < 2:
+            return
+        middle = (low + high) // 2
+        found[middle] = run(middle)
+
+        def line(k: int) -> float:
+            part = (sizes[k] - sizes[low]) / (sizes[high] - sizes[low])
+            return found[low] + part * (found[high] - found[low])
+
+        if abs(line(middle) - found[middle]) <= LINE * found[middle]:
+            for k in range(low + 1, high):
+                found.setdefault(k, line(k))
+        else:
+            fill(low, middle)
+            fill(middle, high)
+
+    fill(0, len(sizes) - 1)
+    return [found[k] for k in range(len(sizes))]

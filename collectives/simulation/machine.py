@@ -1,0 +1,154 @@
+"""``--topology``: a machine to simulate on, written as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from collectives.errors import ArgumentError
+from collectives.simulation.networks import (
+    ALPHA,
+    BETA,
+    GAMMA,
+    FatTree,
+    Flat,
+    Hosts,
+    Topology,
+    Torus,
+)
+
+__all__ = ["HELP", "machine", "rate", "seconds"]
+
+HELP = (
+    "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
+    "and oversubscription=2; torus=16x16x16 or torus (as square as can be); and for each, after a "
+    "comma, alpha=1us, beta=12.5GB/s, gamma=20GB/s, delay=0; inside_alpha=, inside_beta= and "
+    "memory= of a host; hop= of a torus"
+)
+KINDS = ("flat", "hosts", "fattree", "torus")
+INSIDE_ALPHA, INSIDE_BETA = 0.2e-6, 0.05e-9
+TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+SPEEDS = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
+SPEEDS.update({name.replace("B/s", "bit/s"): speed / 8 for name, speed in list(SPEEDS.items())})
+
+
+def seconds(text: str) -> float:
+    """Read a time: ``1us``, ``200ns``, ``1e-6``. Local."""
+    return _read(text, TIMES, "a time such as 1us, 200ns or 1e-6")
+
+
+def rate(text: str) -> float:
+    """Read seconds per byte: ``12.5GB/s``, ``100Gbit/s``, or ``0.08ns``. Local."""
+    try:
+        speed = _read(text, SPEEDS, "")
+    except ArgumentError:
+        return _read(text, TIMES, "a speed such as 12.5GB/s or 100Gbit/s, or a time per byte")
+    if speed == 0:
+        raise ArgumentError(f"--topology: a speed of {text!r} would never end")
+    return 1 / speed
+
+
+def _read(text: str, units: dict[str, float], wanted: str) -> float:
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([A-Za-z/]*)", text.strip())
+    if match is None or match[2] not in units:
+        raise ArgumentError(f"--topology: {text!r} is not {wanted}")
+    try:
+        return float(match[1]) * units[match[2]]
+    except ValueError:
+        raise ArgumentError(f"--topology: {text!r} is not {wanted}") from None
+
+
+def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
+    """Read a topology; return what it is called, and the function that makes it for p ranks. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If the text cannot be read; later, if the machine does not have that many ranks.
+    """
+    head, *rest = [word.strip() for word in text.split(",")]
+    kind, _, size = head.partition("=")
+    if kind not in KINDS:
+        raise ArgumentError(f"--topology {kind!r} is not one of {', '.join(KINDS)}; as in: {HELP}")
+    options = {}
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ArgumentError(f"--topology: {word!r} is not an option such as alpha=1us")
+        options[name] = value
+    alpha = seconds(options.pop("alpha", str(ALPHA)))
+    beta = rate(options.pop("beta", str(BETA)))
+    gamma = rate(options.pop("gamma", str(GAMMA)))
+    delay = seconds(options.pop("delay", "0"))
+    lengths = _lengths(kind, size)
+    make: Callable[[int], Topology]
+    if kind == "flat":
+
+        def make(p: int) -> Topology:
+            return Flat(p, alpha, beta, gamma, delay=delay)
+
+    elif kind == "torus":
+        hop = seconds(options.pop("hop", "0"))
+
+        def make(p: int) -> Topology:
+            shape = lengths or _square(p)
+            torus = Torus(shape, alpha, beta, gamma, hop, delay=delay)
+            if torus.p != p:
+                raise ArgumentError(f"a torus of {size} has {torus.p} ranks, not {p}")
+            return torus
+
+    else:
+        inside = (
+            seconds(options.pop("inside_alpha", str(INSIDE_ALPHA))),
+            rate(options.pop("inside_beta", str(INSIDE_BETA))),
+        )
+        memory = rate(options.pop("memory")) if "memory" in options else None
+        per_switch = _whole("per_switch", options.pop("per_switch", "16"))
+        narrower = _read(options.pop("oversubscription", "2"), {"": 1.0}, "a number of times")
+        ranks = lengths[-1]
+
+        def make(p: int) -> Topology:
+            each = min(ranks, p)
+            hosts, odd = divmod(p, each)
+            if odd:
+                raise ArgumentError(f"{p} ranks do not fill hosts of {ranks}")
+            if len(lengths) > 1 and hosts > lengths[0]:
+                raise ArgumentError(f"{lengths[0]} hosts of {ranks} have no {p} ranks")
+            rates = (alpha, beta, gamma, inside, memory)
+            if kind == "hosts":
+                return Hosts(hosts, each, *rates, delay=delay)
+            return FatTree(hosts, each, per_switch, narrower, *rates, delay=delay)
+
+    if options:
+        raise ArgumentError(
+            f"--topology {kind} has no option {next(iter(options))!r}; as in: {HELP}"
+        )
+    return text, make
+
+
+def _lengths(kind: str, size: str) -> tuple[int, ...]:
+    """Read ``512x8``."""
+    if kind == "flat" and size:
+        raise ArgumentError(f"--topology flat takes no size, not {size!r}; ranks come from -p")
+    if not size:
+        return () if kind in ("flat", "torus") else (8,)
+    lengths = tuple(_whole(kind, word) for word in size.split("x"))
+    if kind in ("hosts", "fattree") and len(lengths) > 2:
+        raise ArgumentError(f"--topology {kind}={size}: it is {kind}=512x8, hosts by ranks on each")
+    return lengths
+
+
+def _whole(what: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"--topology: {what} is {text!r}, not a whole number of at least 1")
+    return int(text)
+
+
+def _square(p: int) -> tuple[int, ...]:
+    """Return the three lengths of a torus of `p` ranks that are nearest to each other."""
+    best = (1, 1, p)
+    for a in range(1, round(p ** (1 / 3)) + 1):
+        if p % a == 0:
+            b = max(k for k in range(1, int((p // a) ** 0.5) + 1) if p // a % k == 0)
+            best = min(best, (a, b, p // a // b), key=max)
+    return best

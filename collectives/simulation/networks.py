@@ -1,0 +1,517 @@
+"""Machines to simulate on: how long a message takes between two ranks, and which links it crosses.
+
+A network answers four questions about arrays of (source, target) pairs: the latency before the
+first byte, the seconds that a byte takes with nothing else under way, the shared links that the
+bytes cross, and the delay from when the last byte has left to when it is in. A link has a capacity,
+in seconds per byte, which all that cross it at the same time share. Each rank also has a port out
+and a port in, which take one message at a time; those belong to the simulation and are not links.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ArgumentError
+from collectives.text.words import count
+
+__all__ = ["FatTree", "Flat", "Hosts", "Links", "Network", "Rate", "Topology", "Torus"]
+
+Ranks = NDArray[np.int64]
+Numbers = NDArray[np.float64]
+Route = Callable[[int, int], "tuple[float, Sequence[Hashable]]"]
+# Seconds per byte: a number, or a table of (bytes, seconds per byte) with rising bytes.
+Rate = Union[float, Sequence["tuple[float, float]"]]
+
+# Of a network of 100 Gbit/s with remote direct memory access: 1 us, and 12.5 GB/s. What is folded
+# is read twice and written once, at the speed of one core. Round figures, for examples.
+ALPHA, BETA, GAMMA = 1e-6, 0.08e-9, 0.05e-9
+
+
+class _Table:
+    """Seconds per byte, by the bytes of the message."""
+
+    def __init__(self, what: str, rate: Rate) -> None:
+        wanted = "seconds per byte, or pairs (bytes, seconds per byte) with rising bytes"
+        try:
+            pairs = [(1.0, rate)] if isinstance(rate, int | float) else list(rate)
+            sizes = [float(size) for size, _ in pairs]
+        except (TypeError, ValueError):
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}") from None
+        if not pairs or sizes[0] <= 0 or any(a >= b for a, b in pairwise(sizes)):
+            raise ArgumentError(f"{what} is {rate!r}, and must be {wanted}")
+        self.rates = np.array([seconds(what, value) for _, value in pairs])
+        self.sizes = np.log2(sizes)
+
+    def __call__(self, nbytes: Numbers) -> Numbers | float:
+        if len(self.rates) == 1:
+            return float(self.rates[0])
+        rates: Numbers = np.interp(np.log2(np.maximum(nbytes, 1.0)), self.sizes, self.rates)
+        return rates
+
+    def __str__(self) -> str:
+        low, high = self.rates.min(), self.rates.max()
+        return f"{low:.3g}" if low == high else f"{low:.3g}..{high:.3g}"
+
+
+class Topology:
+    """A machine that `simulate` runs on; the base of networks and of hosts.
+
+    Parameters
+    ----------
+    p : int
+        Number of ranks.
+    call : float
+        Seconds before a rank enters its first round: what the call itself takes.
+    """
+
+    def __init__(self, p: int, call: float) -> None:
+        if p < 1:
+            raise ArgumentError(f"a topology of {p} ranks, and there must be one at least")
+        self.p = p
+        self.call = seconds("call", call)
+
+
+class Network(Topology, ABC):
+    """Ranks that send each other messages, each through ports of its own; the base of those below.
+
+    Parameters
+    ----------
+    p : int
+        Number of ranks.
+    gamma : float or table
+        Seconds to fold a byte.
+    call : float
+        Seconds before the first round.
+    links : dict
+        Seconds that a byte takes on each shared link, by its name.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
+
+    Attributes
+    ----------
+    names : list
+        Names of the shared links, by their numbers.
+    capacities : array of float64
+        Seconds that a byte takes on each of them.
+
+    Notes
+    -----
+    Wherever a rate in seconds per byte is asked for (but those of shared links), it is a number, or
+    a table of pairs (bytes, seconds per byte): what it is for messages of so many bytes,
+    interpolated over the logarithm of the bytes. What is measured is seldom one line.
+    """
+
+    def __init__(
+        self,
+        p: int,
+        gamma: Rate,
+        call: float,
+        links: Mapping[Any, float] | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        super().__init__(p, call)
+        links = links or {}
+        self._delay = seconds("delay", delay)
+        self._gamma = _Table("gamma", gamma)
+        self.names = list(links)
+        self.capacities = np.array(
+            [seconds(f"link {name!r}", rate) for name, rate in links.items()], float
+        )
+
+    def gamma(self, nbytes: Numbers) -> Numbers | float:
+        """Return the seconds per byte to fold messages of `nbytes`. Local."""
+        return self._gamma(nbytes)
+
+    @abstractmethod
+    def latency(self, source: Ranks, target: Ranks) -> Numbers | float:
+        """Return the seconds before the first byte from each `source` to its `target`. Local."""
+
+    @abstractmethod
+    def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
+        """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
+
+    def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
+        """Return the seconds from when the last byte has left each `source` to when it is in its
+        `target`. Local.
+        """
+        return self._delay
+
+    def route(self, source: Ranks, target: Ranks) -> Ranks:
+        """Return the links from each `source` to its `target`, a row of numbers each. Local.
+
+        Rows are filled up with -1.
+        """
+        return np.full((len(source), 0), -1)
+
+
+def seconds(what: str, value: float) -> float:
+    """Return a number of seconds, called `what` in an error, if `value` is one. Local."""
+    if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
+        raise ArgumentError(f"{what} is {value!r}, and must be seconds, 0 or more")
+    return float(value)
+
+
+class Flat(Network):
+    """Every rank is as far from every other: the machine of the cost formulas.
+
+    Parameters
+    ----------
+    p : int
+        Number of ranks.
+    alpha, beta, gamma : float
+        Seconds for a message, for a byte sent, and for a byte folded.
+    call : float
+        Seconds before the first round.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
+    """
+
+    def __init__(
+        self,
+        p: int,
+        alpha: float = ALPHA,
+        beta: Rate = BETA,
+        gamma: Rate = GAMMA,
+        call: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
+        super().__init__(p, gamma, call, delay=delay)
+        self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
+
+    def latency(self, source: Ranks, target: Ranks) -> float:
+        """Return alpha, from any `source` to any `target`. Local."""
+        return self._alpha
+
+    def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
+        """Return beta of `nbytes`, from any `source` to any `target`. Local."""
+        return self._beta(nbytes)
+
+    def __repr__(self) -> str:
+        rates = f"beta={self._beta}, gamma={self._gamma}"
+        more = f", delay={self._delay:.3g}" if self._delay else ""
+        return f"Flat({self.p}, alpha={self._alpha:.3g}, {rates}{more})"
+
+
+class Hosts(Network):
+    """Hosts with several ranks each, and one network card for all ranks of a host.
+
+    Rank ``r`` is on host ``r // ranks``. What goes from one host to another shares the link out of
+    the first, ``("out", host)``, and the link into the second, ``("in", host)``.
+
+    Parameters
+    ----------
+    hosts, ranks : int
+        Hosts, and ranks on each.
+    alpha, beta, gamma : float
+        Seconds for a message between hosts, for a byte sent, and for a byte folded; beta is of a
+        rank and of the card alike.
+    inside : (float, float)
+        Alpha and beta of a message within a host.
+    memory : float, optional
+        Seconds that a byte takes if all messages within a host share its memory, the link
+        ``("memory", host)``; by default they do not disturb each other.
+    call : float
+        Seconds before the first round.
+    delay : float
+        Seconds that a message between hosts is on its way while its ports are free again.
+    """
+
+    def __init__(
+        self,
+        hosts: int,
+        ranks: int,
+        alpha: float = ALPHA,
+        beta: Rate = BETA,
+        gamma: Rate = GAMMA,
+        inside: tuple[float, Rate] = (0.2e-6, 0.05e-9),
+        memory: float | None = None,
+        call: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
+        if hosts < 1 or ranks < 1:
+            raise ArgumentError(f"{hosts} hosts of {ranks} ranks, and neither can be below 1")
+        links: dict[Any, float] = {}
+        self._between = seconds("alpha", alpha), _Table("beta", beta)
+        self._inside = seconds("alpha inside", inside[0]), _Table("beta inside", inside[1])
+        card = float(self._between[1].rates.min())
+        for side in ("out", "in"):
+            links.update(((side, host), card) for host in range(hosts))
+        if memory is not None:
+            links.update((("memory", host), memory) for host in range(hosts))
+        links.update(self._more_links(hosts, card))
+        super().__init__(hosts * ranks, gamma, call, links, delay)
+        self.hosts, self.ranks = hosts, ranks
+        self._memory = 2 * hosts if memory is not None else -1
+
+    def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
+        return {}
+
+    def latency(self, source: Ranks, target: Ranks) -> Numbers:
+        """Return the alpha from `source` to `target`, inside or between hosts. Local."""
+        near = source // self.ranks == target // self.ranks
+        return np.where(near, self._inside[0], self._between[0])
+
+    def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
+        """Return the beta of `nbytes` from `source` to `target`, inside or between. Local."""
+        near = source // self.ranks == target // self.ranks
+        return np.where(near, self._inside[1](nbytes), self._between[1](nbytes))
+
+    def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
+        """Return the delay from `source` to `target`, which is 0 inside a host. Local."""
+        if not self._delay:
+            return 0.0
+        return np.where(source // self.ranks == target // self.ranks, 0.0, self._delay)
+
+    def route(self, source: Ranks, target: Ranks) -> Ranks:
+        """Return the links out of the host of `source` and into that of `target`. Local."""
+        a, b = source // self.ranks, target // self.ranks
+        near = a == b
+        within = a + self._memory if self._memory >= 0 else np.full_like(a, -1)
+        return np.stack([np.where(near, within, a), np.where(near, -1, b + self.hosts)], axis=-1)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.hosts} hosts of {count(self.ranks, 'rank')})"
+
+
+class FatTree(Hosts):
+    """Hosts below switches, and the switches below a core that has less than all of them need.
+
+    Beside the links of `Hosts`, what leaves a switch shares its link ``("up", switch)``, and what
+    comes into one its ``("down", switch)``. Each carries what ``per_switch / oversubscription``
+    hosts can send.
+
+    Parameters
+    ----------
+    hosts, ranks : int
+        Hosts, and ranks on each.
+    per_switch : int
+        Hosts below one switch.
+    oversubscription : float
+        How many times less the core carries than the hosts can send; 1 is a full fat tree.
+    alpha, beta, gamma, inside, memory, call, delay
+        As in `Hosts`.
+    """
+
+    def __init__(
+        self,
+        hosts: int,
+        ranks: int,
+        per_switch: int,
+        oversubscription: float = 2.0,
+        alpha: float = ALPHA,
+        beta: Rate = BETA,
+        gamma: Rate = GAMMA,
+        inside: tuple[float, Rate] = (0.2e-6, 0.05e-9),
+        memory: float | None = None,
+        call: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
+        if per_switch < 1 or not oversubscription > 0:
+            raise ArgumentError(
+                f"{per_switch} hosts below a switch, oversubscribed {oversubscription} times, and "
+                f"both must be above 0"
+            )
+        self.per_switch, self.oversubscription = per_switch, oversubscription
+        super().__init__(hosts, ranks, alpha, beta, gamma, inside, memory, call, delay)
+        switches = -(-hosts // per_switch)
+        self._up = len(self.names) - 2 * switches
+        self._down = len(self.names) - switches
+
+    def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
+        switches = range(-(-hosts // self.per_switch))
+        each = card * self.oversubscription / self.per_switch
+        return {(side, switch): each for side in ("up", "down") for switch in switches}
+
+    def route(self, source: Ranks, target: Ranks) -> Ranks:
+        """Return the links from `source` to `target`, up to the core and down again. Local."""
+        below = self.ranks * self.per_switch
+        a, b = source // below, target // below
+        away = a != b
+        core = [np.where(away, a + self._up, -1), np.where(away, b + self._down, -1)]
+        return np.concatenate([super().route(source, target), np.stack(core, axis=-1)], axis=-1)
+
+
+class Torus(Network):
+    """A grid of ranks that is closed to rings in each dimension, as in many large machines.
+
+    A message goes along one dimension after the other, the shorter way round (upward if both are
+    as long). It crosses a link of its own direction at each step.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Ranks along each dimension; the last one counts fastest.
+    alpha, beta, gamma : float
+        Seconds for a message, for a byte sent, and for a byte folded.
+    hop : float
+        Seconds of latency for each link that a message crosses.
+    call : float
+        Seconds before the first round.
+    delay : float
+        Seconds that a message is on its way while its ports are free again.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        alpha: float = ALPHA,
+        beta: Rate = BETA,
+        gamma: Rate = GAMMA,
+        hop: float = 0.0,
+        call: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
+        if not shape or min(shape) < 1:
+            raise ArgumentError(f"a torus of shape {tuple(shape)}, and lengths must be 1 or more")
+        self.shape = tuple(shape)
+        places = list(np.ndindex(*self.shape))
+        self._alpha, self._beta = seconds("alpha", alpha), _Table("beta", beta)
+        card = float(self._beta.rates.min())
+        links = {
+            (place, axis, way): card
+            for axis, length in enumerate(self.shape)
+            if length > 1
+            for way in (1, -1)
+            for place in places
+        }
+        super().__init__(len(places), gamma, call, links, delay)
+        self._hop = seconds("hop", hop)
+
+    def _legs(self, source: Ranks, target: Ranks) -> list[tuple[Ranks, Ranks]]:
+        """For each dimension, where the source is and how far it goes, with a sign."""
+        legs = []
+        starts = np.unravel_index(source, self.shape)
+        ends = np.unravel_index(target, self.shape)
+        for length, a, b in zip(self.shape, starts, ends, strict=True):
+            up = (b - a) % length
+            legs.append((a, np.where(up <= length - up, up, up - length)))
+        return legs
+
+    def latency(self, source: Ranks, target: Ranks) -> Numbers:
+        """Return alpha and the hops from `source` to `target`. Local."""
+        hops = np.sum([np.abs(far) for _, far in self._legs(source, target)], axis=0)
+        return self._alpha + self._hop * np.asarray(hops, float)
+
+    def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
+        """Return beta of `nbytes`, from any `source` to any `target`. Local."""
+        return self._beta(nbytes)
+
+    def route(self, source: Ranks, target: Ranks) -> Ranks:
+        """Return the links from `source` to `target`, one dimension after the other. Local."""
+        source, target = np.atleast_1d(source), np.atleast_1d(target)
+        here = [np.array(c) for c in np.unravel_index(source, self.shape)]
+        columns = []
+        first = 0
+        for axis, (_, far) in enumerate(self._legs(source, target)):
+            length = self.shape[axis]
+            if length == 1:
+                continue
+            up = far > 0
+            for step in range(length // 2):
+                going = step < np.abs(far)
+                place = np.ravel_multi_index(here, self.shape)
+                link = first + place + np.where(up, 0, self.p)
+                columns.append(np.where(going, link, -1))
+                moved = (here[axis] + np.where(up, 1, -1)) % length
+                here[axis] = np.where(going, moved, here[axis])
+            first += 2 * self.p
+        return np.stack(columns, axis=-1) if columns else np.empty((len(source), 0), np.int64)
+
+    def __repr__(self) -> str:
+        return f"Torus({' x '.join(map(str, self.shape))})"
+
+
+class Links(Network):
+    """A machine of one's own: a list of links, and the way between each two ranks.
+
+    Parameters
+    ----------
+    p : int
+        Number of ranks.
+    links : dict
+        Seconds that a byte takes, for each link by its name.
+    route : callable or dict
+        ``route(source, target)``, or ``route[source, target]``: the latency in seconds, and the
+        names of the links that a message crosses.
+    gamma, call, delay : float
+        Seconds to fold a byte, before the first round, and that a message is on its way while its
+        ports are free again.
+
+    Examples
+    --------
+    Two pairs of ranks, joined by one slow cable:
+
+    >>> from collectives.topology import Links
+    >>> def route(source, target):
+    ...     near = source // 2 == target // 2
+    ...     return (1e-6, []) if near else (5e-6, ["cable"])
+    >>> cable = Links(4, {"cable": 1e-9}, route)
+    """
+
+    def __init__(
+        self,
+        p: int,
+        links: Mapping[Any, float],
+        route: Route | Mapping[tuple[int, int], tuple[float, Sequence[Hashable]]],
+        gamma: Rate = GAMMA,
+        call: float = 0.0,
+        delay: float = 0.0,
+    ) -> None:
+        super().__init__(p, gamma, call, links, delay)
+        self._route = route
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        self._known: dict[tuple[int, int], tuple[float, list[int]]] = {}
+
+    def _way(self, source: int, target: int) -> tuple[float, list[int]]:
+        """Return the latency and the numbers of the links between two ranks."""
+        known = self._known.get((source, target))
+        if known is None:
+            pair = f"from rank {source} to rank {target}"
+            try:
+                route = self._route
+                found = route(source, target) if callable(route) else route[source, target]
+                latency, names = found
+            except KeyError:
+                raise ArgumentError(f"there is no route {pair}") from None
+            except (TypeError, ValueError):
+                raise ArgumentError(
+                    f"the route {pair} is not a pair of a latency and a list of links"
+                ) from None
+            unknown = [name for name in names if name not in self._numbers]
+            if unknown:
+                raise ArgumentError(f"the route {pair} crosses {unknown[0]!r}, which is no link")
+            known = (
+                seconds(f"the latency {pair}", latency),
+                [self._numbers[name] for name in dict.fromkeys(names)],
+            )
+            self._known[source, target] = known
+        return known
+
+    def latency(self, source: Ranks, target: Ranks) -> Numbers:
+        """Return the latency from each `source` to its `target`. Local."""
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
+        return np.array([self._way(*pair)[0] for pair in pairs], float)
+
+    def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
+        """Return that of the slowest link from `source` to `target`, for any `nbytes`. Local."""
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
+        ways = (self._way(*pair)[1] for pair in pairs)
+        return np.array([max((self.capacities[k] for k in way), default=0.0) for way in ways])
+
+    def route(self, source: Ranks, target: Ranks) -> Ranks:
+        """Return the links from each `source` to its `target`. Local."""
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
+        ways = [self._way(*pair)[1] for pair in pairs]
+        width = max(map(len, ways), default=0)
+        return np.array([way + [-1] * (width - len(way)) for way in ways], np.int64).reshape(
+            len(ways), width
+        )
+
+    def __repr__(self) -> str:
+        return f"Links({count(self.p, 'rank')}, {count(len(self.names), 'link')})"

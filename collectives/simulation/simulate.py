@@ -1,0 +1,139 @@
+"""One function for both kinds of machine: networks (`clock`) and hosts (`shared`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collectives.algorithms.registry import Algorithm, get
+from collectives.algorithms.spec import collective as contract_of
+from collectives.errors import ArgumentError
+from collectives.plans.program import WINDOW
+from collectives.simulation.clock import Clock
+from collectives.simulation.host import SharedMemory
+from collectives.simulation.networks import Network, Topology
+from collectives.simulation.result import RECORDED, Simulation
+from collectives.simulation.shared import simulation
+from collectives.simulation.traffic import Cut, traffic
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    collective: str,
+    algorithm: str | Algorithm,
+    nbytes: int,
+    topology: Topology,
+    *,
+    root: int = 0,
+    segment: int = 0,
+    window: int = WINDOW,
+    record: bool | None = None,
+) -> Simulation:
+    """Run an algorithm in simulated time. Local.
+
+    Parameters
+    ----------
+    collective : str
+    algorithm : str or Algorithm
+        Its name, as in ``algorithm=`` of a call, or a row of the registry.
+    nbytes : int
+        Bytes of the caller's whole array: the larger side, where input and output differ.
+    topology : Topology
+        The machine; it says how many ranks there are. On a `SharedMemory` the programs of the
+        ranks run, which send no messages: a transfer there is a publication that another rank
+        reads.
+    root : int
+        Of a rooted collective.
+    segment : int
+        Most bytes of a block that travel at a time; 0 for whole blocks. Longer blocks are cut as
+        the executor cuts them.
+    window : int
+        Segments that a rank has in flight.
+    record : bool, optional
+        Whether each message is recorded; by default where they are few enough (200 000).
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such algorithm, it cannot run on so many ranks, or a number is out of range.
+    ProofError
+        If a rank sends what nobody receives, or ranks wait for each other; see `check`.
+
+    Examples
+    --------
+    >>> from collectives.simulate import simulate
+    >>> from collectives.topology import Flat
+    >>> machine = Flat(4, alpha=1e-6, beta=1e-9, gamma=0)
+    >>> ring = simulate("allreduce", "ring", 4000, machine)
+    >>> print(f"{ring.time * 1e6:g} us")  # 6 rounds of 1 us, and 1000 bytes in each
+    12 us
+    """
+    row = _checked(collective, algorithm, nbytes, topology, root, segment, window)
+    if isinstance(topology, SharedMemory):
+        options = {"root": root, "segment": segment, "window": window}
+        return simulation(row, nbytes, topology, record=record, **options)
+    assert isinstance(topology, Network)  # as was checked
+    p = topology.p
+    nblocks = row.array_blocks(p)
+    longest = -(-nbytes // nblocks)
+    segments = max(1, -(-longest // segment)) if segment else 1
+    messages = traffic(row, p, root, Cut(nbytes, nblocks), apart=segments > 1)
+    total = len(messages.target) * segments
+    clock = Clock(
+        messages,
+        topology,
+        segments,
+        window,
+        total <= RECORDED if record is None else record,
+    )
+    clock.run(row.title(p, root))
+    return Simulation(
+        row,
+        nbytes,
+        root,
+        segments,
+        topology,
+        float(clock.finish.max()),
+        clock.finish,
+        clock.rounds,
+        total,
+        clock.sent_bytes,
+        dict(zip(topology.names, clock.carried.tolist(), strict=True)),
+        clock.transfers(),
+        clock.critical_path(),
+    )
+
+
+def _checked(
+    collective: str,
+    algorithm: str | Algorithm,
+    nbytes: int,
+    topology: Topology,
+    root: int,
+    segment: int,
+    window: int,
+) -> Algorithm:
+    """Check the arguments of `simulate`; return the row of the registry."""
+    row = algorithm if isinstance(algorithm, Algorithm) else get(collective, algorithm)
+    if not isinstance(topology, Network | SharedMemory):
+        raise ArgumentError(f"topology is {topology!r}, and must be one of collectives.topology")
+    p = topology.p
+    if row.collective is not contract_of(collective):
+        raise ArgumentError(
+            f"{row.name!r} is an algorithm of {row.collective.name}, not {collective}"
+        )
+    for what, value, least in (
+        ("nbytes", nbytes, 0),
+        ("segment", segment, 0),
+        ("window", window, 1),
+    ):
+        if not isinstance(value, int | np.integer):
+            raise ArgumentError(f"{what} is {value!r}, and must be a whole number")
+        if value < least:
+            raise ArgumentError(f"{what} is {value}, and must be {least} or more")
+    if not 0 <= root < p:
+        raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
+    refusal = row.refusal(p)
+    if refusal:
+        raise ArgumentError(refusal)
+    return row

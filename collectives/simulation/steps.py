@@ -1,0 +1,174 @@
+"""From the program of a rank to steps with their times; `simulate_shared` has the rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from collectives.plans.program import (
+    MESSAGE_FIELDS,
+    NOWHERE,
+    OPERAND_FIELDS,
+    ROUND_FIELDS,
+    SLOT,
+    STEP_FIELDS,
+    WINDOW,
+    Program,
+)
+from collectives.plans.schedule import IN, OUT, TMP, Plan
+from collectives.simulation.host import MessageHost, SharedMemory
+
+__all__ = ["INLINE", "Step", "segments_of", "translated"]
+
+INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/segment.h
+
+
+class Step(NamedTuple):
+    """A step of a program: how long it takes, what it waits for, and what it publishes."""
+
+    alone: float
+    at_once: float
+    needs: tuple[tuple[int, int], ...]  # (rank, publication)
+    publication: int
+    round: int
+    fetched: tuple[tuple[int, float], ...]  # (rank, bytes)
+
+
+def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, bool]:
+    """Return how many segments a call has, and whether runs of blocks stay whole. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    nbytes : int
+        Bytes of the caller's whole array.
+    segment : int
+        Bytes that a segment of a block has at most, 0 for any number.
+    room : int
+        Bytes that a publication has at most.
+    """
+    contract = plan.algorithm.collective
+    block = -(-(nbytes // contract.per_array(plan.p)) // plan.cut)
+    largest = min(segment or room, room)
+    if block > largest:
+        return -(-block // largest), False
+    return 1, -(-block // 64) * 64 <= room
+
+
+class _Translation:
+    """From the program of a rank to steps with their times, as long as one segment takes."""
+
+    def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
+        self.plan, self.segments, self.host = plan, segments, host
+        part = nbytes // plan.algorithm.collective.per_array(plan.p)
+        self.starts: list[list[float]] = []  # of IN, OUT and WORK: where each place starts
+        for blocks in (plan.held(), plan.wanted(), plan.workspace()):
+            starts = [0.0]
+            for b in blocks:
+                k = b % plan.cut
+                starts.append(starts[-1] + part * (k + 1) // plan.cut - part * k // plan.cut)
+            self.starts.append(starts)
+        # The array of a broadcast is one, where it is given and where it is wanted.
+        is_one = self.starts[IN][-1] > 0 and plan.algorithm.collective.name == "broadcast"
+        self.output = IN if is_one else OUT
+        arrays = self.starts[IN][-1] + (0.0 if is_one else self.starts[OUT][-1])
+        # Ranks that share a core go over their arrays in turns, and share its caches.
+        self.arrays = max(1.0, arrays * plan.p / min(plan.p, host.cores))
+        self.touched: set[tuple[int, int]] = set()
+        self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
+
+    def steps(self, packed: Program) -> list[Step]:
+        """Return the steps; what a round sends and receives comes before its own."""
+        made: list[Step] = []
+        for at in range(0, len(packed.rounds), ROUND_FIELDS):
+            first, end, step, steps_end = packed.rounds[at : at + ROUND_FIELDS]
+            rows = [
+                packed.messages[k * MESSAGE_FIELDS : (k + 1) * MESSAGE_FIELDS]
+                for k in range(first, end)
+            ]
+            for row in sorted(rows, key=lambda row: -row[0]):  # sends first
+                made.append(self.message(at // ROUND_FIELDS, row))
+            for k in range(step, steps_end):
+                row = packed.steps[k * STEP_FIELDS : (k + 1) * STEP_FIELDS]
+                made.append(self.step(at // ROUND_FIELDS, row, packed.operands))
+        return made
+
+    def length(self, space: int, first: int, count: int) -> float:
+        """Return the bytes that one segment has of a run at its home."""
+        return (self.starts[space][first + count] - self.starts[space][first]) / self.segments
+
+    def passed(self, of: Any, n: float, space: int, first: int, count: int) -> tuple[float, float]:
+        """Return the seconds in which a run is read or written, and note that it has been."""
+        cells = {(space, b) for b in range(first, first + count)}
+        known = space == TMP or cells <= self.touched
+        self.touched.update(cells)
+        # What was gone over in this segment before is still in the cache.
+        alone, at_once = of(min(self.arrays, WINDOW * n) if known else self.arrays)
+        return n * alone, n * at_once
+
+    def message(self, number: int, row: Sequence[int]) -> Step:
+        """Return what a message takes its sender, or its receiver."""
+        host, plan = self.host, self.plan
+        assert isinstance(host, MessageHost)
+        send, peer, space, first, count, home_space, home = row
+        way = peer if send else ~peer
+        name = self.numbers[way] * plan.p  # as publications have one: this plus the receiver
+        self.numbers[way] += 1
+        if send:
+            return Step(host.send, host.send, (), name + peer, number, ())
+        n = self.length(home_space, home, count)
+        space = self.output if space == OUT else space
+        self.touched.update((space, b) for b in range(first, first + count))
+        alone, at_once = (host.receive + n * each for each in host.bytes(n))
+        return Step(alone, at_once, ((peer, name + plan.rank),), -1, number, ((peer, n),))
+
+    def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> Step:
+        """Return what a step takes."""
+        host = self.host
+        dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = row
+        dst_space = self.output if dst_space == OUT else dst_space
+        n = self.length(home_space, home, count)
+        times = [(host.step, host.step)]
+        stays = False  # what is to be copied is there already
+        needs: list[tuple[int, int]] = []
+        fetched: list[tuple[int, float]] = []
+        for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
+            space, first, peer, _, _ = operands[each : each + OPERAND_FIELDS]
+            space = self.output if space == OUT else space
+            stays = (dst_space, dst) == (space, first) and end - begin == 1
+            if stays and publication < 0:
+                continue
+            if space != SLOT:
+                times.append(self.passed(host.read, n, space, first, count))
+                continue
+            needs.append((peer, first))
+            fetched.append((peer, n))
+            if n > INLINE:
+                alone, at_once = host.fetch(n)
+                times.append((n * alone, n * at_once))
+        if dst_space != NOWHERE and not stays:
+            times.append(self.passed(host.write, n, dst_space, dst, count))
+        if publication >= 0 and n > INLINE:
+            alone, at_once = host.publish(n)
+            times.append((n * alone, n * at_once))
+        alone, at_once = (sum(each) for each in zip(*times, strict=True))
+        return Step(alone, at_once, tuple(needs), publication, number, tuple(fetched))
+
+
+def translated(
+    plan: Plan, packed: Program, nbytes: int, segments: int, host: SharedMemory
+) -> list[Step]:
+    """Return the steps of a program of a rank, as long as one segment takes. Local.
+
+    Parameters
+    ----------
+    plan : Plan
+    packed : Program
+        Made of it.
+    nbytes : int
+        Bytes of the caller's whole array.
+    segments : int
+    host : SharedMemory
+    """
+    return _Translation(plan, nbytes, segments, host).steps(packed)

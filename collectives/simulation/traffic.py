@@ -1,0 +1,524 @@
+"""All messages of an algorithm on all ranks, as flat arrays.
+
+Theory of operation
+-------------------
+A generator is written for one rank. Most of what it computes from the rank is arithmetic, and
+arithmetic works on arrays as it does on numbers; so it is run once on an array of *all* ranks.
+Where it branches on something that is not the same for all of them, the array splits: the run
+stops, and starts again for those ranks for whom it is true and for the others. A *group* are ranks
+that take the same way through the generator, so that in each round they send equally many messages.
+Where there are too many groups, or the generator does what arrays cannot, it is run for each rank
+by itself.
+
+The messages of a group lie round by round, those of its ranks side by side: message ``j`` of rank
+``r`` has the number ``first[r] + j * stride[r]``. Simulated ranks march in step more often than
+not, and so read neighbouring numbers.
+
+The messages from one rank to another are received in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.algorithms.exchange import Exchange, listed
+from collectives.algorithms.registry import Algorithm
+from collectives.errors import ProofError
+from collectives.plans.schedule import compile
+from collectives.text.words import count
+
+__all__ = ["Traffic", "exceeds", "traffic"]
+
+# More groups than this are not worth it: each is a run of the generator, and ranks by themselves
+# are runs without arrays.
+GROUPS = 64
+
+
+class _Split(BaseException):
+    """A branch that not all ranks of a group take; `mask` says who does. No error."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self.mask = mask
+
+
+class _Ranks(np.ndarray[Any, np.dtype[Any]]):
+    """The ranks of a group, or what was computed from them, for a generator that thinks of one."""
+
+    def _same(self) -> Any:
+        first = self.flat[0]
+        same = np.asarray(self == first)
+        if not same.all():
+            raise _Split(same)
+        return first
+
+    def __bool__(self) -> bool:
+        truth = np.asarray(self, bool)
+        if truth.any() and not truth.all():
+            raise _Split(truth)
+        return bool(truth.flat[0])
+
+    def __index__(self) -> int:
+        return int(self._same())
+
+    __int__ = __index__
+
+    def bit_length(self) -> int:
+        """Return what the method of int does, which ranks may not have in common. Local."""
+        return int(self._same()).bit_length()
+
+    def bit_count(self) -> int:
+        """Return what the method of int does, which ranks may not have in common. Local."""
+        return int(self._same()).bit_count()
+
+
+# What a group does in one round: to whom and with which blocks, from whom and with how many, and
+# whether what comes is folded. Peers and blocks are numbers, or arrays with one for each rank.
+_Side = list[tuple[Any, Sequence[Any]]]
+_Round = tuple[_Side, _Side, bool]
+# The same by bytes: the pieces that go to each, and how many come from each.
+_Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], bool]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The messages of an algorithm: from whom, to whom, how long, and in which rounds.
+
+    Attributes
+    ----------
+    first, stride : array of int64
+        For each rank, the number of its first message, and how far apart its messages are.
+    target : array of int32
+        For each message, the rank that receives it.
+    nbytes : array of float64
+        For each message, its bytes.
+    fold : array of bool
+        For each message, whether it is folded when it is received.
+    due : array of int32
+        For each message, the round of the receiver that receives it, from 0.
+    profile : array of int64
+        For each rank, where its rounds begin in `sends` and `receives`.
+    rounds : array of int64
+        For each rank, how many rounds it has.
+    sends, receives : array of int32
+        Messages that are sent and received in each round.
+    """
+
+    first: NDArray[np.int64]
+    stride: NDArray[np.int64]
+    target: NDArray[np.int32]
+    nbytes: NDArray[np.float64]
+    fold: NDArray[np.bool_]
+    due: NDArray[np.int32]
+    profile: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    sends: NDArray[np.int32]
+    receives: NDArray[np.int32]
+
+    def senders(self) -> NDArray[np.int32]:
+        """Return, for each message, the rank that sends it. Local."""
+        p = len(self.first)
+        sent = np.array(
+            [self.sends[k : k + n].sum() for k, n in zip(self.profile, self.rounds, strict=True)]
+        )
+        senders = np.empty(len(self.target), np.int32)
+        for r in range(p):
+            senders[self.first[r] : self.first[r] + sent[r] * self.stride[r] : self.stride[r]] = r
+        return senders
+
+
+class Cut:
+    """How an array is cut: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
+
+    Where arrays are cut by rank, the blocks of one follow those of the other.
+    """
+
+    def __init__(self, nbytes: int, nblocks: int) -> None:
+        self.nbytes, self.nblocks = nbytes, nblocks
+        self.each, self.rest = divmod(nbytes, nblocks)
+
+    def start(self, block: Any) -> Any:
+        """Return where a block starts, or each of an array of them. Local."""
+        b = block % self.nblocks
+        rest = self.rest * b // self.nblocks if self.rest else 0
+        return block // self.nblocks * self.nbytes + self.each * b + rest
+
+    def size(self, block: Any) -> Any:
+        """Return the bytes of a block, or of each of an array of them. Local."""
+        return self.start(block + 1) - self.start(block) if self.rest else self.each
+
+    def total(self, blocks: Sequence[Any]) -> Any:
+        """Return the bytes of blocks that travel together. Local."""
+        if not self.rest:
+            return self.each * len(blocks)
+        if isinstance(blocks, range) and blocks.step == 1:
+            return self.start(blocks.stop) - self.start(blocks.start)
+        return sum(self.size(b) for b in blocks)
+
+
+def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> Traffic:
+    """Return all messages of an algorithm. Local.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+    p, root : int
+    cut : Cut
+        How the array is cut into blocks.
+    apart : bool
+        Whether blocks that travel together are messages of their own.
+
+    Raises
+    ------
+    ProofError
+        If a rank sends to one that does not exist or to itself, or what one sends is not what the
+        other receives.
+    """
+    parts = []
+    lone = _Lists(cut, apart)
+    alone: list[tuple[int, int, int, int]] = []
+    waiting = [np.arange(p)]
+    found = 0
+    while waiting:
+        ranks = waiting.pop()
+        lists = None
+        if len(ranks) > 1 and found + len(waiting) < GROUPS:
+            try:
+                lists = _together(algorithm, p, root, ranks, _Lists(cut, apart))
+            except _Split as split:
+                waiting += [ranks[~split.mask], ranks[split.mask]]
+                continue
+        found += 1
+        if lists is not None:
+            parts.append(_group(ranks, lists))
+            continue
+        for r in ranks.tolist():
+            alone.append((r, len(lone.target), len(lone.source), len(lone.sends)))
+            _by_itself(algorithm, p, root, r, lone)
+    if alone:
+        parts.append(_lone(alone, lone))
+    if not all(_apart(part, p) for part in parts):
+        for r in range(p):
+            compile(algorithm, p, r, root)  # says what is wrong
+    first, stride, profile, count_of = np.empty((4, p), np.int64)
+    messages = phases = 0
+    for part in parts:
+        first[part.ranks] = messages + part.first
+        stride[part.ranks] = part.stride
+        profile[part.ranks] = phases + part.profile
+        count_of[part.ranks] = part.rounds
+        messages += part.target.size
+        phases += len(part.sends)
+    due, fold = _matched(parts, p, algorithm.title(p, root))
+    return Traffic(
+        first,
+        stride,
+        _flat([part.target for part in parts]),
+        _lengths([part.nbytes for part in parts], messages),
+        fold,
+        due,
+        profile,
+        count_of,
+        np.concatenate([part.sends for part in parts]),
+        np.concatenate([part.receives for part in parts]),
+    )
+
+
+def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
+    """Say whether `algorithm` sends more than so many `messages` on `p` ranks, with that `root`, as
+    four of these do; what is wrong does not. Local.
+    """
+    if algorithm.refusal(p):
+        return False
+
+    def more(r: int) -> bool:
+        sent = 0
+        for each in algorithm.rounds(r, p, root):
+            sent += len(listed(each.send))
+            if sent * p > messages:
+                return True
+        return False
+
+    try:
+        # In a tree, few send much: it is too long if even the one of these who sends least is.
+        return all(more(r) for r in {0, 1 % p, p // 2, p - 1})
+    except Exception:  # who runs it will say what is wrong
+        return False
+
+
+def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if len(matrices) == 1:
+        return np.ascontiguousarray(matrices[0]).reshape(-1)
+    return np.concatenate([matrix.reshape(-1) for matrix in matrices])
+
+
+def _lengths(matrices: list[NDArray[np.float64]], messages: int) -> NDArray[np.float64]:
+    """Join the bytes of messages, without a place for each where all are equal."""
+    used = [matrix for matrix in matrices if matrix.size]
+    if used and all((each == used[0].flat[0]).all() for each in used):
+        return np.broadcast_to(used[0].flat[0], (messages,))
+    return _flat(matrices)
+
+
+def _together(
+    algorithm: Algorithm, p: int, root: int, ranks: NDArray[np.int64], lists: _Lists
+) -> _Lists | None:
+    """Write down the rounds of a group, or return None if arrays cannot do what its generator does.
+
+    What is computed for all is compared with what the generator says to a few of them.
+
+    Raises
+    ------
+    _Split
+        If not all ranks of the group take the same way.
+    """
+    every: Any = ranks.view(_Ranks)
+    few = sorted({0, len(ranks) // 2, len(ranks) - 1})
+    alone = (algorithm.rounds(int(ranks[k]), p, root) for k in few)
+    try:
+        with np.errstate(all="raise"):  # as numbers of Python do, which generators compute with
+            for k, (first, *others) in enumerate(
+                zip(algorithm.rounds(every, p, root), *alone, strict=True)
+            ):
+                both = lists.weighed(_parsed(first))
+                for n, other in zip(few, others, strict=True):
+                    if not _agree(both, n, lists.weighed(_parsed_one(other))):
+                        return None
+                lists.add(k, both)
+    except Exception:  # the ranks by themselves say if it is wrong
+        return None
+    return lists
+
+
+def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
+    """Say whether the `n`-th rank of a group does in a round what it does by itself."""
+
+    def of(value: Any) -> Any:
+        return value[n] if isinstance(value, np.ndarray) and value.ndim else value
+
+    sends = [(of(peer), [of(b) for b in pieces]) for peer, pieces in both[0]]
+    return (sends, [(of(peer), m) for peer, m in both[1]], both[2]) == one
+
+
+def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -> None:
+    """Write down the rounds of one rank."""
+    try:
+        for k, each in enumerate(algorithm.rounds(r, p, root)):
+            lists.add(k, lists.weighed(_parsed_one(each)))
+    except (TypeError, ValueError):
+        compile(algorithm, p, r, root)  # says what is wrong
+        raise
+
+
+def _parsed_one(exchange: Exchange) -> _Round:
+    """Bring what a generator wrote for one rank into the form of rounds."""
+    send, recv, fold = exchange
+    # The usual form, without the checks of the others: a pair of numbers.
+    if type(send) is tuple and len(send) == 2 and type(send[1]) is int:
+        sends: _Side = [(send[0], [send[1]])]
+    else:
+        sends = listed(send)
+    if type(recv) is tuple and len(recv) == 2 and type(recv[1]) is int:
+        receives: _Side = [(recv[0], [recv[1]])]
+    else:
+        receives = listed(recv)
+    return sends, receives, bool(fold)
+
+
+def _parsed(exchange: Exchange) -> _Round:
+    """Bring what a generator wrote for a group into the form of rounds."""
+
+    def narrow(peer: Any) -> Any:
+        # Half the memory: there may be very many of them.
+        return peer.astype(np.int32) if isinstance(peer, np.ndarray) else peer
+
+    def side(messages: Any) -> _Side:
+        if not isinstance(messages, list | tuple) or (
+            messages and not isinstance(messages[0], list | tuple)
+        ):
+            messages = [messages]
+        return [
+            (narrow(peer), blocks if isinstance(blocks, list | tuple | range) else [blocks])
+            for peer, blocks in messages
+        ]
+
+    return side(exchange.send), side(exchange.recv), bool(exchange.fold)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The messages of a group, or of all ranks by themselves.
+
+    Of a group, matrices have a row for each message of a rank, and a column for each rank; of lone
+    ranks there is one column. `sender` and `receiver` broadcast to them. `source` has from whom
+    each receive is, `due` and `fold` its round and whether it is folded, `rows` the round of a
+    send; `first` and `profile` count from the start of the part.
+    """
+
+    ranks: NDArray[np.int64]
+    first: NDArray[np.int64]
+    stride: int
+    profile: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    sender: NDArray[np.int64]
+    target: NDArray[np.int32]
+    nbytes: NDArray[np.float64]
+    rows: NDArray[np.int32]
+    receiver: NDArray[np.int64]
+    source: NDArray[np.int32]
+    due: NDArray[np.int32]
+    fold: NDArray[np.bool_]
+    sends: NDArray[np.int32]
+    receives: NDArray[np.int32]
+
+
+class _Lists:
+    """Rounds, message by message."""
+
+    def __init__(self, cut: Cut, apart: bool) -> None:
+        self.cut, self.apart = cut, apart
+        self.target: list[Any] = []
+        self.nbytes: list[Any] = []
+        self.rows: list[int] = []
+        self.source: list[Any] = []
+        self.due: list[int] = []
+        self.fold: list[bool] = []
+        self.sends: list[int] = []
+        self.receives: list[int] = []
+
+    def weighed(self, each: _Round) -> _Weighed:
+        """Return what of a round matters here: to whom how many bytes, and from whom."""
+        out, into, fold = each
+        cut = self.cut
+        sends = [
+            (peer, [cut.size(b) for b in blocks] if self.apart else [cut.total(blocks)])
+            for peer, blocks in out
+        ]
+        return sends, [(peer, len(blocks) if self.apart else 1) for peer, blocks in into], fold
+
+    def add(self, k: int, each: _Weighed) -> None:
+        """Append the round `k` of a group or a rank."""
+        sends, receives, fold = each
+        before = len(self.target)
+        for peer, pieces in sends:
+            self.nbytes += pieces
+            self.target += [peer] * len(pieces)
+        self.sends.append(len(self.target) - before)
+        self.rows += [k] * self.sends[-1]
+        before = len(self.source)
+        for peer, number in receives:
+            self.source += [peer] * number
+        self.receives.append(len(self.source) - before)
+        self.due += [k] * self.receives[-1]
+        self.fold += [fold] * self.receives[-1]
+
+
+def _group(ranks: NDArray[np.int64], lists: _Lists) -> _Part:
+    """Write the rounds of a group as arrays."""
+    m = len(ranks)
+    first = lists.nbytes[0] if lists.nbytes else 0
+    if all(type(each) is int for each in lists.nbytes) and set(lists.nbytes) <= {first}:
+        nbytes = np.broadcast_to(np.float64(first), (len(lists.nbytes), m))
+    else:
+        nbytes = _matrix(lists.nbytes, m, np.float64)
+    return _Part(
+        ranks,
+        np.arange(m),
+        m,
+        np.zeros(m, np.int64),
+        np.full(m, len(lists.sends)),
+        ranks,
+        _matrix(lists.target, m, np.int32),
+        nbytes,
+        np.array(lists.rows, np.int32),
+        ranks,
+        _matrix(lists.source, m, np.int32),
+        np.array(lists.due, np.int32),
+        np.array(lists.fold, bool),
+        np.array(lists.sends, np.int32),
+        np.array(lists.receives, np.int32),
+    )
+
+
+def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
+    """Write the rounds of ranks by themselves as arrays: each rank, and where its lists start."""
+    ranks, first, arrived, profile = np.array(alone).T
+    sent = np.diff(first, append=len(lists.target))
+    received = np.diff(arrived, append=len(lists.source))
+    return _Part(
+        ranks,
+        first,
+        1,
+        profile,
+        np.diff(profile, append=len(lists.sends)),
+        np.repeat(ranks, sent)[:, None],
+        np.array(lists.target, np.int32)[:, None],
+        np.array(lists.nbytes, np.float64)[:, None],
+        np.array(lists.rows, np.int32),
+        np.repeat(ranks, received)[:, None],
+        np.array(lists.source, np.int32)[:, None],
+        np.array(lists.due, np.int32),
+        np.array(lists.fold, bool),
+        np.array(lists.sends, np.int32),
+        np.array(lists.receives, np.int32),
+    )
+
+
+def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
+    """Return rows as a matrix; they are given up one by one, so that not all are there twice."""
+    made: NDArray[Any] = np.empty((len(rows), m), dtype)
+    for k, row in enumerate(rows):
+        made[k] = row
+        rows[k] = None
+    return made
+
+
+def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return, for each message that is sent, the receiver's round and whether it is folded."""
+    if len(parts) == 1 and _mirrored(parts[0], p):
+        (part,) = parts
+        return np.repeat(part.due, p), np.repeat(part.fold, p)
+    # From whom, to whom: a stable sort keeps the order of each pair, on both sides.
+    sent = [part.sender * p + part.target for part in parts]
+    come = [part.source.astype(np.int64) * p + part.receiver for part in parts]
+    keys = [_flat(sent), _flat(come)]
+    out, into = (np.argsort(key, kind="stable") for key in keys)
+    ordered = [key[order] for key, order in zip(keys, (out, into), strict=True)]
+    if len(keys[0]) != len(keys[1]) or not np.array_equal(ordered[0], ordered[1]):
+        sides = [Counter(key.tolist()) for key in keys]
+        pair = min(pair for pair in sides[0] | sides[1] if sides[0][pair] != sides[1][pair])
+        source, target = divmod(pair, p)
+        given, taken = sides[0][pair], sides[1][pair]
+        raise ProofError(
+            f"{title}: rank {source} sends {count(given, 'message')} to rank {target}, which "
+            f"receives {taken}"
+        )
+    rounds = np.concatenate([np.repeat(part.due, part.source.shape[1]) for part in parts])
+    folds = np.concatenate([np.repeat(part.fold, part.source.shape[1]) for part in parts])
+    due, fold = np.empty(len(out), np.int32), np.empty(len(out), bool)
+    due[out], fold[out] = rounds[into], folds[into]
+    return due, fold
+
+
+def _apart(part: _Part, p: int) -> bool:
+    """Say whether all messages are from one rank to another one."""
+    return all(
+        not peers.size or (peers.min() >= 0 and peers.max() < p and not (peers == own).any())
+        for peers, own in ((part.target, part.sender), (part.source, part.receiver))
+    )
+
+
+def _mirrored(part: _Part, p: int) -> bool:
+    """Say whether what each rank sends as its k-th message is received as the k-th by the other."""
+    if part.target.shape != part.source.shape or not np.array_equal(part.rows, part.due):
+        return False
+    ranks = np.arange(p)
+    return part.target.shape[1] == p and all(
+        np.array_equal(source[target], ranks)
+        for source, target in zip(part.source, part.target, strict=True)
+    )

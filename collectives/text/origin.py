@@ -1,0 +1,41 @@
+"""Origins: where in a program an operation was started, or a communicator was made."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import FrameType
+
+__all__ = ["Origin", "levels"]
+
+DEPTH = 16  # frames that are kept: the innermost ones
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+def levels() -> int:
+    """Return the `stacklevel` of a warning that is for the line which called the library. Local."""
+    frame: FrameType | None = sys._getframe(1)
+    count = 1
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+        count += 1
+    return count
+
+
+class Origin:
+    """The stack of the caller, as cheap as can be: no source line is read before it is shown.
+
+    Parameters
+    ----------
+    frame : frame, optional
+        The innermost frame to keep; that of the caller by default.
+    """
+
+    def __init__(self, frame: FrameType | None = None) -> None:
+        walk = traceback.walk_stack(frame or sys._getframe(1))
+        self.stack = traceback.StackSummary.extract(walk, limit=DEPTH, lookup_lines=False)
+
+    def __str__(self) -> str:
+        """Return the text of a traceback, outermost call first."""
+        return "".join(traceback.StackSummary.from_list(self.stack[::-1]).format()).rstrip("\n")
