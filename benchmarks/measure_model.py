@@ -5,7 +5,7 @@ Run it on two ranks of a quiet machine::
     mpiexec -n 2 python benchmarks/measure_model.py
 
 It prints half a round trip of 8 bytes, half a round trip of 4 MiB for each byte, and the time of
-one NumPy addition of float32 for each byte. `collectives/select.py` rounds them.
+one NumPy addition of float32 for each byte. `collectives/choice/model.py` rounds them.
 """
 
 import statistics

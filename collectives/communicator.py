@@ -465,7 +465,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         Parameters
         ----------
         collective : str
-            One of ``collectives.spec.COLLECTIVES``.
+            One of ``collectives.algorithms.COLLECTIVES``.
         nbytes : int
             Bytes of the whole array: the larger side, where input and output differ.
         algorithm : str, optional

@@ -240,7 +240,7 @@ def test_dtypes_of_results_for_numpy():
     """A process of its own: the names stay when ml_dtypes is imported once."""
     imported("ml_dtypes")
     code = (
-        "from collectives import frameworks\n"
+        "from collectives.arrays import frameworks\n"
         "print(frameworks.numpy_dtype('float32', 'x'))\n"
         "try: frameworks.numpy_dtype('bfloat16', 'x')\n"
         "except BufferError as error: print(error)\n"

@@ -225,7 +225,7 @@ def test_a_rank_dies_as_segments_are_made(ranks):
     """The file has no name that somebody would have to take away."""
     notes = ranks(
         """
-        from collectives import segment
+        from collectives.process import segment
         if rank == 1:
             segment._open = lambda *offer: die()
         cc.Communicator()

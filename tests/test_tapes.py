@@ -96,7 +96,8 @@ def dead_tape(path, rank, *, more=""):
     """Leave what a rank leaves that records and is killed."""
     program = f"""
 import os, signal
-from collectives import _core, tape, timeline
+from collectives import _core
+from collectives.records import tape, timeline
 facts = {{"rank": {rank}, "size": 3, "host": "here", "node": 0, "process": os.getpid(),
           "ranks": [0, 1, 2], "epoch": 0, "offset": 0}}
 recording = timeline._Recording({str(path)!r}, facts)

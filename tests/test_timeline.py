@@ -146,7 +146,7 @@ try:
 except cc.CollectivesError as error:
     assert type(error).__name__ in ("PeerLostError", "PeerAbortedError"), error
 comm._engine.timeout = 1
-from collectives import abort
+from collectives.process import abort
 abort.run_before_end()  # as at the end of the program; without MPI's farewell, which waits
 os._exit(0)
 """
@@ -284,7 +284,7 @@ def test_hosts_that_do_not_see_the_file(path):
     rank = MPI.COMM_WORLD.Get_rank()
     os.environ["COLLECTIVES_HOST"] = str(rank % 2)
     import numpy as np, collectives as cc
-    from collectives import timeline
+    from collectives.records import timeline
     comm = cc.world()
     class Apart(timeline.Timeline):
         # What a path means on this host.
@@ -348,7 +348,8 @@ def test_a_job_that_still_runs(path):
         CALLS
         + f"""
 import subprocess
-from collectives import errors, tracefile
+from collectives import errors
+from collectives.records import tracefile
 if comm.rank == 0:
     said = subprocess.run(
         [sys.executable, "-m", "collectives", "timeline", {str(path)!r}],
@@ -357,7 +358,7 @@ if comm.rank == 0:
     env = {{name: text for name, text in os.environ.items() if not name.startswith(
         ("PMI", "OMPI", "PMIX", "PRTE", "HYDRA", "HYDI", "MPI_"))}}
     said = subprocess.run(
-        [sys.executable, "-c", "from collectives import tracefile\\n"
+        [sys.executable, "-c", "from collectives.records import tracefile\\n"
          "tracefile.create({str(path)!r}, '', [])"], env=env, capture_output=True, text=True)
     assert "is the timeline of a job that still runs" in said.stderr, said
 comm.barrier()

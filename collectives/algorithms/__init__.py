@@ -1,6 +1,8 @@
-"""The included algorithms, and the door for your own.
+"""The included algorithms, and the registry for your own.
 
-Each is a generator of rounds for one rank, written as in a textbook::
+In come the numbers of a rank and of all ranks; out go the rounds of that rank, as `Exchange`
+objects. `spec` has the contracts of the collectives, `registry` the table of algorithms. Nothing
+here knows bytes, dtypes, memory or MPI. Each algorithm is a generator, written as in a textbook::
 
     @algorithm("allreduce", blocks=lambda p: p)
     def ring(r, p):
@@ -15,8 +17,18 @@ from __future__ import annotations
 
 from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.registry import Algorithm, Cost, algorithm, get, names, unregister
+from collectives.algorithms.spec import COLLECTIVES
 
-__all__ = ["Algorithm", "Cost", "Exchange", "algorithm", "get", "names", "unregister"]
+__all__ = [
+    "COLLECTIVES",
+    "Algorithm",
+    "Cost",
+    "Exchange",
+    "algorithm",
+    "get",
+    "names",
+    "unregister",
+]
 
 # The order is that of every list, table and picture; flat comes first, as others compose it.
 # isort: off

@@ -31,7 +31,7 @@ class Exchange(NamedTuple):
 
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
-    """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]. Local.
+    """Return `messages` as a generator wrote them as [(peer, numbers of blocks), ...]. Local.
 
     Raises
     ------

@@ -246,7 +246,7 @@ def algorithm(
     Parameters
     ----------
     collective_name : str
-        One of ``collectives.spec.COLLECTIVES``.
+        One of ``collectives.algorithms.COLLECTIVES``.
     name : str, optional
         What callers write as ``algorithm=``; the function's name by default.
     blocks : int or callable

@@ -4,8 +4,8 @@ Data is counted in *parts*. The array of an allreduce is one part. Where arrays 
 part ``b`` of ``p`` is what rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter),
 and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract is two ranges of
 parts, those in a rank's input and those in its output, in the order in which they lie there, and
-the set of ranks whose contributions a finished part holds. `check` holds algorithms against it,
-`schedule` and the executor find by it where a block lies.
+the set of ranks whose contributions a finished part holds. `plans.proof` checks algorithms
+against it; `plans.schedule` and the executor find by it where a block lies.
 """
 
 from __future__ import annotations

@@ -70,9 +70,14 @@ class Planner(Protocol):
 
     settled: dict[Class, Decision]
 
-    def ranks(self) -> Ranks | None: ...
-    def decide(self, collective: str, name: str | None, nbytes: int) -> Decision: ...
-    def planned(self, decision: Decision, root: int, vector: bool) -> Choice: ...
+    def ranks(self) -> Ranks | None:
+        """Return the communicator, if it is still there. Local."""
+
+    def decide(self, collective: str, name: str | None, nbytes: int) -> Decision:
+        """Return what `collective` runs for `name` and `nbytes`. Local."""
+
+    def planned(self, decision: Decision, root: int, vector: bool) -> Choice:
+        """Return the plan of a `decision` for `root`, in its form of a `vector` or not. Local."""
 
 
 class Trials:

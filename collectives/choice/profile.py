@@ -280,7 +280,7 @@ def merged(known: Profile, section: Section) -> Profile:
 
 
 def write(known: Profile, file: str) -> None:
-    """Write a file in one piece: who reads it sees the old one or the new one. Local."""
+    """Write the profile `known` to `file` in one piece: readers see the old or the new. Local."""
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     new = f"{file}.{os.getpid()}"
     with open(new, "w", encoding="utf-8") as stream:

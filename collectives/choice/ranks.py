@@ -13,9 +13,17 @@ class Ranks(Protocol):
     size: int
 
     @property
-    def mpi(self) -> Any: ...
+    def mpi(self) -> Any:
+        """The mpi4py communicator; None when it was freed."""
 
-    def barrier(self, *args: Any, **options: Any) -> None: ...
-    def allreduce(self, *args: Any, **options: Any) -> Any: ...
-    def allgather(self, *args: Any, **options: Any) -> Any: ...
-    def reduce_scatter(self, *args: Any, **options: Any) -> Any: ...
+    def barrier(self, *args: Any, **options: Any) -> None:
+        """Run `Communicator.barrier`. Collective."""
+
+    def allreduce(self, *args: Any, **options: Any) -> Any:
+        """Run `Communicator.allreduce`. Collective."""
+
+    def allgather(self, *args: Any, **options: Any) -> Any:
+        """Run `Communicator.allgather`. Collective."""
+
+    def reduce_scatter(self, *args: Any, **options: Any) -> Any:
+        """Run `Communicator.reduce_scatter`. Collective."""

@@ -1,7 +1,8 @@
-"""The command ``collectives`` and its subcommands.
+"""The command ``collectives``: one module for each subcommand.
 
-Nothing heavy is imported before a subcommand needs it: ``list``, ``explain`` and ``timeline`` work
-without MPI.
+In come the words of a command line; out go printed text, files and an exit status. Subcommands
+parse, call and print; what they call, a program can import from the other packages. MPI is loaded
+only by the subcommands that need it: ``list``, ``explain`` and ``timeline`` work without.
 """
 
 from __future__ import annotations

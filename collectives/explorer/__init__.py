@@ -1,9 +1,9 @@
-"""The explorer: a page in which one steps through algorithms, made of files and nothing else.
+"""The explorer: a page in which one steps through algorithms.
 
-The page knows no algorithm. What it plays is written by Python from the registered generators and
-their proofs (`cases`), with their text and the line that each round comes from (`sources`); what
-the page adds is a clock, which gives each message its time by the rules of the model of costs. It
-fetches nothing, so it works from a disk, and without a network.
+In come the registered algorithms; out goes a folder of files that a browser opens. `cases` has what
+the page plays, from the generators and their proofs, and `sources` their text, with the line that
+each round comes from. The page itself knows no algorithm. It adds a clock, which gives each message
+its time by the cost model. It fetches nothing, so that it works without a network.
 """
 
 from __future__ import annotations

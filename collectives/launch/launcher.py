@@ -62,7 +62,7 @@ class Launcher:
     library: Library
 
     def command(self, n: int, program: Sequence[str], extra: str = "") -> list[str]:
-        """Return the command that runs `program` on `n` ranks. Local.
+        """Return the command that runs `program` on `n` ranks, with `extra` arguments. Local.
 
         Open MPI refuses root, and more ranks than cores, unless told otherwise; and when it shares
         cores it must be told to give way while it waits, or each message costs a time slice.

@@ -59,7 +59,7 @@ def call(command: Sequence[str]) -> int:
 
 
 def capture(command: Sequence[str], timeout: float) -> tuple[int, str]:
-    """Run a launcher to its end or `timeout`; return exit status and output. Local.
+    """Run the `command` of a launcher, until `timeout`; return exit status and output. Local.
 
     The status is 124 if the time was up.
     """

@@ -44,7 +44,7 @@ class Bench:
         self._rooms: dict[int | None, Room] = {}
 
     def communicator(self, segment: int | None) -> Communicator:
-        """Return a communicator that decides on segments of this size. Collective.
+        """Return a communicator that uses a `segment` of this size, or None. Collective.
 
         A communicator keeps its decisions, so that each size of segments has one of its own.
         """
@@ -53,13 +53,13 @@ class Bench:
         return self._segmented[segment]
 
     def room(self, segment: int | None) -> Room:
-        """Return the shared memory of a communicator for segments of this size. Collective."""
+        """Return the shared memory of the communicator for this `segment`. Collective."""
         if segment not in self._rooms:
             self._rooms[segment] = Room(self.communicator(segment))
         return self._rooms[segment]
 
     def peers(self, arrays: Arrays) -> dict[str, Prepared]:
-        """Prepare the calls of all peers that have one. Collective."""
+        """Prepare the calls of all peers that have one, with these `arrays`. Collective."""
         theirs = arrays.theirs(self.mpi, self.MPI)
         found = {} if theirs is None else {MPI_LABEL: Prepared(theirs)}
         prepared = None if self.gloo is None else self.gloo.prepare(arrays)

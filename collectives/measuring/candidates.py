@@ -18,7 +18,16 @@ PARAMETERS = (2, 8)  # that are tried beside the default, where there are more r
 
 
 def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
-    """Resolve ``--algorithm`` for an operation on p ranks. Local.
+    """Return the algorithms of an operation that a text names. Local.
+
+    Parameters
+    ----------
+    text : str
+        Names with commas between; ``auto`` is the library's choice, ``all`` every algorithm.
+    operation : str
+        One of `OPERATIONS`.
+    p : int
+        Number of ranks.
 
     Returns
     -------
@@ -70,7 +79,7 @@ def _third(operation: str, name: str, p: int) -> str | None:
 
 
 def candidates(name: str, p: int) -> list[str]:
-    """Return the names of all algorithms that can run, with other values of their parameters.
+    """Return the algorithms `name` has on `p` ranks, with other values of parameters, too. Local.
 
     Of those that are the same on so many ranks (`plain`), there is one.
     """
@@ -78,7 +87,7 @@ def candidates(name: str, p: int) -> list[str]:
 
 
 def plain(collective: str, entry: Entry, p: int) -> Entry:
-    """Return the same, by the name of the first algorithm with the same plans on `p` ranks. Local.
+    """Return `entry` by the first algorithm of `collective` with equal plans on `p` ranks. Local.
 
     Two ranks have one way to exchange what they have, which is a butterfly as well as a ring.
     """

@@ -103,7 +103,7 @@ class Contest:
         self.calls: dict[str, Calls] = {}
         self.refills: dict[str, list[Callable[[], Any] | None]] = {}
         self.arrays: dict[str, list[Arrays]] = {}
-        private = self.arranged(np.empty)
+        private = self._arranged(np.empty)
         if settings.peer:
             prepared = [bench.peers(each) for each in private]
             for label in prepared[0]:
@@ -115,67 +115,69 @@ class Contest:
         for entry in settings.entries:
             self.enter(entry)
         if settings.limit and self.nbytes:
-            self.calls[COPY] = state.copies(self.nbytes, self.number)
+            self.calls[COPY] = state.copies(self.nbytes, self._number)
         if self.operation.runs_ahead:
             self.calls[BARRIER] = [lambda: None]
 
     def enter(self, entry: Entry) -> None:
-        """Let an entry take part. Collective."""
+        """Let `entry` take part. Collective."""
         label = str(entry)
         comm = self.bench.communicator(entry.segment)
         if self.settings.shared and entry.segment not in self._shared:
             room = self.bench.room(entry.segment)
-            room.clear(2 * self.number, self.nbytes)
-            self._shared[entry.segment] = self.arranged(room.empty)
+            room.clear(2 * self._number, self.nbytes)
+            self._shared[entry.segment] = self._arranged(room.empty)
         arrays = self._shared.get(entry.segment, self._private)
         self.entries[label] = entry
         self.arrays[label] = arrays
         self.calls[label] = [each.ours(comm, entry.algorithm) for each in arrays]
 
     @property
-    def folds(self) -> reductions.Reduction | None:
+    def _folds(self) -> reductions.Reduction | None:
         return self.op if self.operation.reduces else None
 
     @property
-    def number(self) -> int:
+    def _number(self) -> int:
         """How many buffers the iterations walk over."""
         if not self.operation.moves:
             return 1
         return 4 if self.nbytes <= SMALL else 2 if self.nbytes <= LARGE else 1
 
-    def arranged(self, empty: Callable[..., NDArray[Any]]) -> list[Arrays]:
+    def _arranged(self, empty: Callable[..., NDArray[Any]]) -> list[Arrays]:
         """Return all buffers, in arrays that are made by `empty`."""
         place = self.comm.size, self.comm.rank, self.settings.root, self.op
         return [
             Arrays(
-                self.operation, self.count, *place, patterns.filled(*self.input(k), empty), empty
+                self.operation, self.count, *place, patterns.filled(*self._input(k), empty), empty
             )
-            for k in range(self.number)
+            for k in range(self._number)
         ]
 
-    def input(self, k: int) -> tuple[int, Any, int]:
+    def _input(self, k: int) -> tuple[int, Any, int]:
         """Return the length of this rank's input of buffer k, one period, and where it begins."""
         rank, p = self.comm.rank, self.comm.size
         parts = self.operation.contract.inputs(rank, p, self.settings.root)
         pieces = list(self.operation.pieces(parts, self.count, p))
-        op = None if self.folds is None else self.op.name
+        op = None if self._folds is None else self.op.name
         values = patterns.period(rank, p, k, self.settings.dtype, op)
         first = pieces[0][1] if pieces else 0
         return sum(size for _, _, size in pieces), values, first
 
     def chosen(self, label: str) -> str:
-        """Return the name of the algorithm that runs."""
+        """Return the name of the algorithm that runs for `label`. Local."""
         entry = self.entries.get(label)
         if entry is None:
             return label
         return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
 
     def has_barriers(self, label: str) -> bool:
-        """Say whether each iteration of a contestant ends with a barrier."""
+        """Say whether each iteration of `label` ends with a barrier. Local."""
         return self.operation.runs_ahead and label != COPY
 
     def run(self) -> tuple[dict[str, list[float]], dict[str, int]]:
-        """Return this rank's seconds of an iteration in each block, and the iterations."""
+        """Return this rank's seconds of an iteration in each block, and the iterations.
+        Collective.
+        """
         settings = self.settings
         size = f"{settings.operation} of {self.nbytes} bytes"
         iterations: dict[str, int] = {}
@@ -183,7 +185,7 @@ class Contest:
         for label in self.calls:
             self.bench.progress(f"{size}: {label}, warm-up")
             with segmented(self.entries.get(label, Entry()).segment):
-                iterations[label], seconds = self.trial(label)
+                iterations[label], seconds = self._trial(label)
             if label in self.entries:
                 trials[label] = seconds
         keep = [label for label in iterations if self._near(label, trials)]
@@ -202,7 +204,7 @@ class Contest:
         return trials[label] <= prune * min(trials.values())
 
     def block(self, label: str, iterations: int) -> float:
-        """Return this rank's seconds for one iteration."""
+        """Return this rank's seconds for one of the `iterations` of `label`. Collective."""
         calls, barrier = self.calls[label], self.mpi.Barrier
         barrier()
         if self.has_barriers(label):
@@ -217,11 +219,11 @@ class Contest:
         return (time.perf_counter_ns() - start) / iterations * 1e-9
 
     def agreed(self, seconds: float) -> float:
-        """Return the slowest rank's time, on all ranks."""
+        """Return the `seconds` of the slowest rank, on all ranks. Collective."""
         slowest: float = max(self.mpi.allgather(seconds))
         return slowest
 
-    def trial(self, label: str) -> tuple[int, float]:
+    def _trial(self, label: str) -> tuple[int, float]:
         """Warm up; return how many iterations make a block, and the seconds of one."""
         settings = self.settings
         self.block(label, max(settings.warmup, len(self.calls[label])))
@@ -239,7 +241,9 @@ class Contest:
             count *= 4
 
     def wrong(self, label: str) -> int | None:
-        """Run from poisoned outputs, and count wrong elements on all ranks, inputs included.
+        """Run `label` from poisoned outputs; count wrong elements on all ranks. Collective.
+
+        Inputs that have changed count, too.
 
         None where there is nothing to verify, or it is not wanted.
         """
@@ -263,12 +267,12 @@ class Contest:
         contract, rank = self.operation.contract, self.comm.rank
         wrong = 0
         if each.has_input:
-            wrong += patterns.different(each.x, *self.input(k)[1:])
-        tolerance = 0.01 if self.folds and self.op.average else 0.0
+            wrong += patterns.different(each.x, *self._input(k)[1:])
+        tolerance = 0.01 if self._folds and self.op.average else 0.0
         at = 0
         for part, first, size in each.wanted():
             sources = contract.sources(part, rank, p, settings.root)
-            values = patterns.folded(sources, p, k, settings.dtype, self.folds)
+            values = patterns.folded(sources, p, k, settings.dtype, self._folds)
             wrong += patterns.different(each.out[at : at + size], values, first, tolerance)
             at += size
         return wrong

@@ -69,10 +69,16 @@ class Operation:
         return self.contract.rooted or self.contract.name in ("scan", "exscan")
 
     def elements(self, count: int, p: int, whole: bool = False) -> int:
-        """Return the number of elements to measure for about `count`. Local.
+        """Return the number of elements to measure. Local.
 
-        At least one for each rank where the array is cut by rank, and a multiple of p unless it is
-        a vector form, or if `whole` is asked for.
+        Parameters
+        ----------
+        count : int
+            About how many.
+        p : int
+            Number of ranks. Where the array is cut by rank, each gets at least one element.
+        whole : bool
+            Whether a vector form, too, gets a multiple of p.
         """
         if not self.moves:
             return 0
@@ -81,13 +87,20 @@ class Operation:
         return max(p if self.vector else 1, count)
 
     def bus_factor(self, p: int) -> float:
-        """Return busbw / algbw as nccl-tests defines it. Local."""
+        """Return busbw / algbw on `p` ranks, as nccl-tests defines it. Local."""
         if self.name == "allreduce":
             return 2 * (p - 1) / p
         return (p - 1) / p if self.contract.name in CUT else 1.0
 
     def pieces(self, parts: range, n: int, p: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (part, first element of it in the imagined array, number of elements). Local."""
+        """Yield (part, its first element in the whole array, number of elements). Local.
+
+        Parameters
+        ----------
+        parts : range
+        n, p : int
+            Elements of the whole array, and number of ranks.
+        """
         per = self.contract.per_array(p)
         for part in parts:
             row, b = divmod(part, per)
@@ -193,12 +206,12 @@ class Arrays:
         self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
 
     def wanted(self) -> Iterator[tuple[int, int, int]]:
-        """Return the pieces of the output; see `Operation.pieces`."""
+        """Return the pieces of the output; see `Operation.pieces`. Local."""
         parts = self.operation.contract.outputs(self.rank, self.p, self.root)
         return self.operation.pieces(parts, self.n, self.p)
 
     def ours(self, comm: Communicator, algorithm: str | None) -> Callable[[], Any]:
-        """Prepare the library's call, as a program writes it: without what is so by default."""
+        """Return the library's call on `comm` by `algorithm`, as a program writes it. Local."""
         operation, contract = self.operation, self.operation.contract
         method = getattr(comm, operation.name)
         if operation.name == "sendrecv":
@@ -222,7 +235,7 @@ class Arrays:
         return partial(method, x, out, **options)
 
     def theirs(self, mpi: Any, MPI: Any) -> Callable[[], Any] | None:
-        """Prepare MPI's own call; None where MPI lacks the type or the operation."""
+        """Return the call of `mpi`; None where `MPI` lacks the type or the operation. Local."""
         operation, contract = self.operation, self.operation.contract
         method = getattr(mpi, operation.peer)
         if not operation.moves:

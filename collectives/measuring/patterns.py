@@ -138,7 +138,7 @@ def different(
 
 
 def poison(array: NDArray[Any]) -> None:
-    """Overwrite an array with what no collective of the benchmark leaves. Local."""
+    """Overwrite `array` with values that no collective of the benchmark leaves. Local."""
     if array.dtype == np.bool_:
         np.logical_not(array, out=array)
     else:

@@ -121,7 +121,13 @@ def host() -> dict[str, Any]:
 
 
 def machine(MPI: Any, mpi: Any) -> dict[str, Any]:
-    """Return what only the ranks know: library, thread level, hosts and cores. Collective."""
+    """Return library, thread level, hosts and cores of the ranks in `mpi`. Collective.
+
+    Parameters
+    ----------
+    MPI : module
+    mpi : mpi4py.MPI.Intracomm
+    """
     levels = {
         MPI.THREAD_SINGLE: "single",
         MPI.THREAD_FUNNELED: "funneled",

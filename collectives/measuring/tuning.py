@@ -102,7 +102,7 @@ class Result(NamedTuple):
 
 
 def points(names: list[str], begin: int, end: int, factor: int) -> list[Point]:
-    """Return all sizes of some collectives. Local."""
+    """Return the sizes from `begin` to `end` by `factor` of the collectives `names`. Local."""
     found = []
     for name in names:
         if not OPERATIONS[name].moves:

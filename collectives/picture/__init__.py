@@ -1,9 +1,9 @@
-"""Pictures of algorithms as SVG: messages in space and time, and who holds what after each step.
+"""Pictures of algorithms: messages in space and time, and who holds what after each step.
 
-Like the text of `draw`, a picture is a view of a `check.Proof` and of nothing else. It is one file
-of shapes and text, without scripts and without anything fetched; it is light or dark as its reader
-likes it, or as its author says. A tooltip on each arrow and cell says in words what it is. `png`
-makes dots of it, for programs that read no SVG.
+In comes a `Proof`; out go its drawing as text (`text`), as SVG (`lanes`, `cells`), and as PNG
+(`raster`). An SVG is one file without scripts, and nothing in it is fetched; it is light or dark as
+the reader's system is, or as the caller says. Each arrow and cell has a tooltip. `figures` has what
+plots of Matplotlib share. Nothing is proven or simulated here.
 """
 
 from __future__ import annotations

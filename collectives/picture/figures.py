@@ -18,7 +18,7 @@ def check() -> None:
 
 
 def save(figure: Any, path: str) -> None:
-    """Write a figure of pyplot to `path`, and forget it. Local."""
+    """Write a `figure` of pyplot to `path`, and forget it. Local."""
     from matplotlib import pyplot
 
     try:
@@ -30,7 +30,7 @@ def save(figure: Any, path: str) -> None:
 
 
 def short(value: float) -> str:
-    """Write bytes as on an axis: ``64K``. Local."""
+    """Write `value` bytes as on an axis: ``64K``. Local."""
     for unit in ("", "K", "M"):
         if value < 1024:
             return f"{value:.4g}{unit}"

@@ -150,7 +150,7 @@ def named(blocks: Sequence[int]) -> str:
 
 
 def hazards(each: Round) -> str | None:
-    """Say what in one round reads or writes memory while it is in use, or None."""
+    """Return what in the round `each` reads or writes memory in use, or None. Local."""
     sources = {cell for m in each.messages if m.send for cell in m.run.shared()}
     targets = [(i, m.run) for i, m in enumerate(each.messages) if not m.send]
     landing = Counter(cell for _, run in targets for cell in run.shared())

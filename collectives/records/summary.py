@@ -49,12 +49,12 @@ class Sum:
         return max(0.0, self.last - self.first)
 
     def share(self, number: int) -> float:
-        """The part of the time that a rank waits."""
+        """Return the part of the time that rank `number` waits. Local."""
         return self.ranks[number].waits / self.lasted if self.lasted else 0.0
 
 
 def summed(events: list[dict[str, Any]]) -> Sum:
-    """Sum trace events up. Local."""
+    """Sum trace `events` up. Local."""
     found = Sum()
     # On each track the call whose phases follow it, if it has no good end.
     unfinished: dict[tuple[int, int], list[dict[str, Any]] | None] = {}
@@ -94,7 +94,7 @@ def summed(events: list[dict[str, Any]]) -> Sum:
 
 
 def text(found: Sum) -> list[str]:
-    """Return what is known, as lines. Local."""
+    """Return what was `found`, as lines. Local."""
     most = max((share.calls for share in found.ranks.values()), default=0)
     ranks = count(len(found.ranks), "rank")
     lines = [f"{ranks}, {count(most, 'call')} on each at most, {_time(found.lasted)}"]
@@ -155,7 +155,7 @@ def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def verdict(found: Sum) -> str:
-    """Say who are the stragglers: a few ranks that wait much less than all others. Local."""
+    """Say by what was `found` which ranks are stragglers: few that wait less. Local."""
     shares = {number: found.share(number) for number in found.ranks}
     if len(shares) < 2:
         return "One rank waits for nobody."

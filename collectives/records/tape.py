@@ -189,83 +189,106 @@ def events(
         Nanoseconds of a tick.
     """
     facts = facts or tape.facts
-    rate = tape.rate if rate is None or not tape.counts else rate
-    zero = int(tape.ticks[0])
-    base = int(tape.ns[0]) + facts["offset"] - facts["epoch"]
-    kinds = (tape.records["span"] >> np.uint64(56)).astype(np.int64)
-    order = np.argsort(tape.records["start"], kind="stable")
-    of_call: dict[int, list[int]] = {}
-    calls: list[int] = []
-    for i in order.tolist():
-        if kinds[i] in (CALL, FAILED):
-            if tape.records["start"][i] >= since:
-                calls.append(i)
-        else:
-            of_call.setdefault(int(tape.records["call"][i]), []).append(i)
-
-    starts = (base + (tape.records["start"] - np.uint64(zero)).astype(np.int64) * rate) / 1e3
-    spans = (tape.records["span"] & np.uint64((1 << 56) - 1)).astype(np.int64) * rate / 1e3
-    ends = starts + spans
-    sizes = (tape.records["size"] & np.uint64((1 << 40) - 1)).astype(np.int64)
-    others = (tape.records["size"] >> np.uint64(40)).astype(np.int64) - 1
-    places = zip(tape.records["round"].tolist(), tape.records["segment"].tolist(), strict=True)
-    rounds, segments = zip(*places, strict=True) if len(kinds) else ((), ())
-
+    read = _Read(tape, facts, tape.rate if rate is None or not tape.counts else rate)
+    calls, of_call = read.calls(since)
     pid = facts["rank"]
-    numbers = {rank: number for number, rank in enumerate(facts["ranks"])}
     call_tracks, message_tracks = _Tracks(0, "calls"), _Tracks(MESSAGE_TRACKS, "messages")
     messages: list[tuple[float, float, str, str, str]] = []
     for i in calls:
-        label = tape.labels.get(int(others[i]), {})
+        label = tape.labels.get(int(read.others[i]), {})
         parts = of_call.get(int(tape.records["call"][i]), [])
-        start, end = float(starts[i]), float(ends[i])
-        unfinished = spans[i] == 0
-        if unfinished:
-            end = max((float(ends[k]) for k in parts), default=start)
+        start, end = read.lasted(i, parts)
         name = label.get("collective", "?")
-        number = segments[i] << 16 | rounds[i]
+        about = read.about(i, label)
+        track = call_tracks.take(start, end)
+        yield _event(pid, track, start, end, name, name, json.dumps(about))
+        common = f'"algorithm":{json.dumps(about["algorithm"])},"call":{json.dumps(about["call"])}'
+        for k in parts:
+            kind = int(read.kinds[k])
+            text = f"{{{common}{read.place(k, label)}}}"
+            first, last = float(read.starts[k]), float(read.ends[k])
+            if kind in MESSAGES:
+                messages.append((first, last, MESSAGES[kind], name, text))
+            else:
+                first, last = max(start, first), min(end, last)
+                phase = PHASES.get(kind, "?")
+                yield _event(pid, track, first, max(first, last), phase, name, text)
+    for start, end, word, name, text in sorted(messages):
+        track = message_tracks.take(start, end)
+        yield _event(pid, track, start, end, word, name, text)
+    yield from call_tracks.names(pid)
+    yield from message_tracks.names(pid)
+
+
+class _Read:
+    """The records of a tape as columns: kinds, microseconds, bytes, and what each of them names."""
+
+    def __init__(self, tape: Tape, facts: dict[str, Any], rate: float) -> None:
+        records = tape.records
+        self.records = records
+        base = int(tape.ns[0]) + facts["offset"] - facts["epoch"]
+        since = (records["start"] - np.uint64(int(tape.ticks[0]))).astype(np.int64)
+        self.kinds = (records["span"] >> np.uint64(56)).astype(np.int64)
+        self.starts = (base + since * rate) / 1e3
+        self.spans = (records["span"] & np.uint64((1 << 56) - 1)).astype(np.int64) * rate / 1e3
+        self.ends = self.starts + self.spans
+        self.sizes = (records["size"] & np.uint64((1 << 40) - 1)).astype(np.int64)
+        self.others = (records["size"] >> np.uint64(40)).astype(np.int64) - 1
+        self.rounds: list[int] = records["round"].tolist()
+        self.segments: list[int] = records["segment"].tolist()
+        self.numbers = {rank: number for number, rank in enumerate(facts["ranks"])}
+
+    def calls(self, since: int) -> tuple[list[int], dict[int, list[int]]]:
+        """Return the records of calls from the tick `since` on, and by call all others."""
+        calls: list[int] = []
+        of_call: dict[int, list[int]] = {}
+        for i in np.argsort(self.records["start"], kind="stable").tolist():
+            if self.kinds[i] not in (CALL, FAILED):
+                of_call.setdefault(int(self.records["call"][i]), []).append(i)
+            elif self.records["start"][i] >= since:
+                calls.append(i)
+        return calls, of_call
+
+    def lasted(self, i: int, parts: list[int]) -> tuple[float, float]:
+        """Return the start and the end of a call; if it did not finish, the end of its parts."""
+        start, end = float(self.starts[i]), float(self.ends[i])
+        if self.spans[i] == 0:
+            end = max((float(self.ends[k]) for k in parts), default=start)
+        return start, end
+
+    def about(self, i: int, label: dict[str, Any]) -> dict[str, Any]:
+        """Return what is said of a call."""
+        number = self.segments[i] << 16 | self.rounds[i]
         about: dict[str, Any] = {
             "algorithm": label.get("algorithm"),
-            "bytes": int(sizes[i]),
+            "bytes": int(self.sizes[i]),
             "call": None if number == UNNUMBERED else number + 1,
             "communicator": label.get("communicator"),
             "segment": label.get("segment"),
             "transport": label.get("transport"),
             "reason": label.get("reason"),
         }
-        if unfinished:
+        if self.spans[i] == 0:
             about["unfinished"] = True
-        if kinds[i] == FAILED:
+        if self.kinds[i] == FAILED:
             about["failed"] = True
-        track = call_tracks.take(start, end)
-        yield _event(pid, track, start, end, name, name, json.dumps(about))
-        common = f'"algorithm":{json.dumps(about["algorithm"])},"call":{json.dumps(about["call"])}'
-        for k in parts:
-            kind = int(kinds[k])
-            peer = int(others[k])
-            if kind in (AWAIT, TAKE) and peer >= 0:  # a number among the ranks of this host
-                peer = label["local"][peer] if peer < len(label.get("local", ())) else -1
-            if peer >= 0:
-                peer = numbers.get(label["ranks"][peer], -1)
-            text = common
-            if kind != QUEUE:
-                text += f',"round":{rounds[k] + 1},"piece":{segments[k] + 1}'
-            if kind not in (QUEUE, WAIT, AWAIT):
-                text += f',"bytes":{sizes[k]}'
-            if peer >= 0:
-                text += f',"peer":{peer}'
-            if kind in MESSAGES:
-                times = float(starts[k]), float(ends[k])
-                messages.append((*times, MESSAGES[kind], name, f"{{{text}}}"))
-            else:
-                first, last = max(start, float(starts[k])), min(end, float(ends[k]))
-                phase = PHASES.get(kind, "?")
-                yield _event(pid, track, first, max(first, last), phase, name, f"{{{text}}}")
-    for start, end, word, name, text in sorted(messages):
-        track = message_tracks.take(start, end)
-        yield _event(pid, track, start, end, word, name, text)
-    yield from call_tracks.names(pid)
-    yield from message_tracks.names(pid)
+        return about
+
+    def place(self, k: int, label: dict[str, Any]) -> str:
+        """Return in JSON where in its call a part belongs, and with whom."""
+        kind, peer = int(self.kinds[k]), int(self.others[k])
+        if kind in (AWAIT, TAKE) and peer >= 0:  # a number among the ranks of this host
+            peer = label["local"][peer] if peer < len(label.get("local", ())) else -1
+        if peer >= 0:
+            peer = self.numbers.get(label["ranks"][peer], -1)
+        text = ""
+        if kind != QUEUE:
+            text += f',"round":{self.rounds[k] + 1},"piece":{self.segments[k] + 1}'
+        if kind not in (QUEUE, WAIT, AWAIT):
+            text += f',"bytes":{self.sizes[k]}'
+        if peer >= 0:
+            text += f',"peer":{peer}'
+        return text
 
 
 class _Tracks:

@@ -121,9 +121,9 @@ class Clock:
         self.finish = np.full(p, topology.call)
         self.rounds = np.zeros(int(messages.rounds.max(initial=0)))
         if record:
-            self.begin_record()
+            self._begin_record()
 
-    def begin_record(self) -> None:
+    def _begin_record(self) -> None:
         """Make room for what each message did, and what let cursors and ports go on."""
         total = len(self.messages.target) * self.segments
         self.starts, self.ends, self.folds = np.full((3, total), np.nan)
@@ -140,19 +140,30 @@ class Clock:
         self.senders = self.messages.senders()
 
     def run(self, title: str) -> None:
-        """Go from instant to instant until nothing is under way."""
-        self.advance(np.arange(len(self.rank)), None)
+        """Go from instant to instant until nothing is under way. Local.
+
+        Parameters
+        ----------
+        title : str
+            What runs, for errors.
+
+        Raises
+        ------
+        ProofError
+            If ranks wait for each other.
+        """
+        self._advance(np.arange(len(self.rank)), None)
         while True:
-            self.start()
+            self._start()
             if self.shared and self.changed:
-                self.share()
+                self._share()
             due = self.end.min()
             for times in (self.delayed, self.folding):
                 if len(times):
                     due = min(due, times.min())
             if due == np.inf:
                 break
-            self.finish_until(due + due * INSTANT)
+            self._finish_until(due + due * INSTANT)
         stuck = np.flatnonzero(self.waiting)
         if len(stuck):
             c = stuck[0]
@@ -160,7 +171,7 @@ class Clock:
                 f"{title}: rank {self.rank[c]} waits for ever in round {self.round[c] + 1}"
             )
 
-    def advance(self, cursors: Numbers, by: Numbers | None) -> None:
+    def _advance(self, cursors: Numbers, by: Numbers | None) -> None:
         """Bring cursors that are done with a round into the next in which there is something to do.
 
         `by` has, where it is recorded, the message that each of them waited for last.
@@ -200,7 +211,7 @@ class Clock:
             self.waiting[at] = work
             cursors = cursors[work == 0]
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start each message that can be."""
         messages = self.messages
         every = len(self.rank)
@@ -238,9 +249,9 @@ class Clock:
         self.message[out] = number
         self.cursor[out] = heads
         self.target[out] = target
-        self.depart(heads, number, source, target, out)
+        self._depart(heads, number, source, target, out)
 
-    def depart(
+    def _depart(
         self,
         heads: Numbers,
         number: Numbers,
@@ -249,7 +260,7 @@ class Clock:
         out: Numbers | slice,
     ) -> None:
         """Write down how long messages take that start now; `out` picks their sources."""
-        nbytes = self.bytes_of(number, heads)
+        nbytes = self._bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)
         self.sent_bytes[out] += nbytes
@@ -295,16 +306,16 @@ class Clock:
         loads = np.broadcast_to(nbytes[:, None], ways.shape)[ways >= 0]
         self.carried += np.bincount(links, loads, minlength=len(self.carried))
 
-    def bytes_of(self, number: Numbers, heads: Numbers) -> Times:
+    def _bytes_of(self, number: Numbers, heads: Numbers) -> Times:
         """Return the bytes of messages in the segments of their cursors."""
         whole = self.messages.nbytes[number]
-        return whole if self.segments == 1 else self.piece(whole, self.segment[heads])
+        return whole if self.segments == 1 else self._piece(whole, self.segment[heads])
 
-    def piece(self, whole: Any, segment: Any) -> Any:
+    def _piece(self, whole: Any, segment: Any) -> Any:
         """Return the bytes of a segment of blocks, cut as the executor cuts them."""
         return whole * (segment + 1) // self.segments - whole * segment // self.segments
 
-    def share(self) -> None:
+    def _share(self) -> None:
         """Share the links anew among all whose bytes flow."""
         flows = np.flatnonzero(self.flowing)
         if len(flows):
@@ -315,7 +326,7 @@ class Clock:
         self.flowed = self.now
         self.changed = False
 
-    def finish_until(self, limit: float) -> None:
+    def _finish_until(self, limit: float) -> None:
         """End everything that ends by the time `limit`, and let the cursors go on."""
         sources = np.flatnonzero(self.end <= limit)
         folded = self.folding <= limit
@@ -334,14 +345,14 @@ class Clock:
             flowing = self.latent[sources]
             if flowing.any():
                 begin = sources[flowing]
-                self.settle()
+                self._settle()
                 self.latent[begin] = False
                 self.flowing[begin] = True
                 self.rate[begin] = 0.0
                 self.end[begin] = np.inf
                 sources = sources[~flowing]
             if self.flowing[sources].any():
-                self.settle()
+                self._settle()
                 self.flowing[sources] = False
         if come.any():
             number, takers = self.delayed_of[:, come]
@@ -349,9 +360,9 @@ class Clock:
             # Of several that come to one rank at once, one is folded after the other.
             together = not _collide(self.rank[takers], self.p)
             for some in [slice(None)] if together else np.arange(len(number))[:, None]:
-                self.arrive(number[some], takers[some], touched, by)
+                self._arrive(number[some], takers[some], touched, by)
         if len(sources):
-            self.leave(sources, touched, by)
+            self._leave(sources, touched, by)
         if not touched:
             return
         cursors = np.concatenate(touched)
@@ -363,16 +374,16 @@ class Clock:
         cursors = np.flatnonzero(self.touched)
         self.touched[cursors] = False
         cursors = cursors[self.waiting[cursors] == 0]
-        self.advance(cursors, causes[cursors] if self.record else None)
+        self._advance(cursors, causes[cursors] if self.record else None)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Count the bytes that have flowed since the links were shared last."""
         flows = np.flatnonzero(self.flowing)
         self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
         self.flowed = self.now
         self.changed = True
 
-    def leave(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
+    def _leave(self, sources: Numbers, touched: list[Numbers], by: list[Numbers]) -> None:
         """Free the ports of messages whose last byte has left."""
         out = _places(sources, self.p)
         number, heads, target = self.message[out], self.cursor[out], self.target[out]
@@ -387,9 +398,9 @@ class Clock:
             self.delayed = np.concatenate([self.delayed, self.now + delay[away]])
             found = np.stack([number[away], takers[away]])
             self.delayed_of = np.concatenate([self.delayed_of, found], axis=1)
-            self.arrive(number[~away], takers[~away], touched, by)
+            self._arrive(number[~away], takers[~away], touched, by)
         else:
-            self.arrive(number, takers, touched, by)
+            self._arrive(number, takers, touched, by)
         touched.append(heads)
         if self.record:
             instance = number * self.segments + self.segment[heads]
@@ -397,7 +408,7 @@ class Clock:
             self.out_by[sources] = self.in_by[target] = instance
             by.append(instance)
 
-    def arrive(
+    def _arrive(
         self, number: Numbers, takers: Numbers, touched: list[Numbers], by: list[Numbers]
     ) -> None:
         """Fold messages that are in, where they are to be folded."""
@@ -405,7 +416,7 @@ class Clock:
         fold = self.messages.fold[number]
         later = np.zeros(len(number), bool)
         if fold.any():
-            nbytes = self.bytes_of(number, takers)
+            nbytes = self._bytes_of(number, takers)
             seconds = np.where(fold, nbytes * self.topology.gamma(nbytes), 0.0)
             done = np.where(fold, np.maximum(self.fold_free[target], self.now), self.now) + seconds
             later = done > self.now
@@ -421,16 +432,16 @@ class Clock:
             by.append(instance[~later])
 
     def transfers(self) -> list[Transfer]:
-        """Return what was recorded, in order of start."""
+        """Return what was recorded, in order of start. Local."""
         if not self.record:
             return []
         order = np.lexsort((np.arange(len(self.starts)), self.starts))
-        return [self.transfer(int(k)) for k in order]
+        return [self._transfer(int(k)) for k in order]
 
-    def transfer(self, instance: int) -> Transfer:
+    def _transfer(self, instance: int) -> Transfer:
         """Return one message that was recorded."""
         number, segment = divmod(instance, self.segments)
-        nbytes = float(self.piece(self.messages.nbytes[number], segment))
+        nbytes = float(self._piece(self.messages.nbytes[number], segment))
         return Transfer(
             int(self.senders[number]),
             int(self.messages.target[number]),
@@ -443,7 +454,7 @@ class Clock:
         )
 
     def critical_path(self) -> list[Transfer]:
-        """Return the messages that the last rank waited for, one because of the other."""
+        """Return the messages that the last rank waited for, one because of the other. Local."""
         if not self.record:
             return []
         last = int(self.finish.argmax())
@@ -451,7 +462,7 @@ class Clock:
         instance = int(self.entered_by[own[self.entered[own].argmax()]])
         path = []
         while instance >= 0:
-            path.append(self.transfer(instance))
+            path.append(self._transfer(instance))
             instance = int(self.causes[instance])
         return path[::-1]
 

@@ -44,13 +44,13 @@ class Grid:
     left_out: list[str]
 
     def winner(self, p: int, k: int) -> str | None:
-        """Return the fastest at the k-th size, or None if nobody ran. Local."""
+        """Return the fastest on `p` ranks at size number `k`, or None if none ran. Local."""
         ran = {name: times[k] for name, times in self.times[p].items() if not isnan(times[k])}
         # Of those that are equal but for the last bits, the first.
         return next((name for name in ran if ran[name] <= min(ran.values()) * (1 + 1e-9)), None)
 
     def regions(self, p: int) -> list[tuple[str | None, float]]:
-        """Return who wins up to which size, in order; the last one up to inf. Local."""
+        """Return who wins on `p` ranks up to which size; the last one up to inf. Local."""
         found: list[tuple[str | None, float]] = []
         for k, size in enumerate(self.sizes):
             name = self.winner(p, k)
@@ -62,7 +62,15 @@ class Grid:
         return found
 
     def crossing(self, p: int, before: str | None, after: str | None, k: int) -> float | None:
-        """Return where two take equally long, between the sizes k - 1 and k. Local."""
+        """Return where two algorithms take equally long, or None. Local.
+
+        Parameters
+        ----------
+        p : int
+        before, after : str or None
+            The fastest at the sizes number k - 1 and k.
+        k : int
+        """
         if before is None or after is None:
             return None
         a, b = self.times[p][before], self.times[p][after]

@@ -33,12 +33,12 @@ SPEEDS.update({name.replace("B/s", "bit/s"): speed / 8 for name, speed in list(S
 
 
 def seconds(text: str) -> float:
-    """Read a time: ``1us``, ``200ns``, ``1e-6``. Local."""
+    """Read the time `text`: ``1us``, ``200ns``, ``1e-6``. Local."""
     return _read(text, TIMES, "a time such as 1us, 200ns or 1e-6")
 
 
 def rate(text: str) -> float:
-    """Read seconds per byte: ``12.5GB/s``, ``100Gbit/s``, or ``0.08ns``. Local."""
+    """Read `text` as seconds per byte: ``12.5GB/s``, ``100Gbit/s``, or ``0.08ns``. Local."""
     try:
         speed = _read(text, SPEEDS, "")
     except ArgumentError:
@@ -59,7 +59,7 @@ def _read(text: str, units: dict[str, float], wanted: str) -> float:
 
 
 def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
-    """Read a topology; return what it is called, and the function that makes it for p ranks. Local.
+    """Read a topology from `text`; return its name, and what makes it for p ranks. Local.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From the program of a rank to steps with their times; `simulate_shared` has the rules."""
+"""From the program of a rank to steps with their times; `shared` has the rules."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ COLOURS = [
 
 
 def draw(grid: Grid, path: str) -> None:
-    """Write the picture of a grid of times. Local.
+    """Write the picture of the times in `grid` to `path`. Local.
 
     Raises
     ------

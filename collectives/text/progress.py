@@ -24,7 +24,7 @@ class Line:
         self.wanted = wanted
 
     def show(self, text: str) -> None:
-        """Write a text in the place of the one before. Local."""
+        """Write `text` in the place of the one before. Local."""
         if self.wanted:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -48,7 +48,7 @@ class Bar:
         self.last = time.monotonic()
 
     def show(self, part: float, text: str) -> None:
-        """Say that a part of the work is done, 0 to 1, and what is next. Local."""
+        """Show the `part` of the work that is done, 0 to 1, and a `text`. Local."""
         part = min(1.0, max(0.0, part))
         full = round(part * WIDTH)
         self.line.show(f"[{'#' * full}{'.' * (WIDTH - full)}] {100 * part:3.0f} %  {text}")

@@ -1,0 +1,283 @@
+"""The layers of the library: the one table that the tests, the manual and CONTRIBUTING.md go by.
+
+Rooms (packages and modules) stand from the top to the bottom, and imports point downward: a room
+imports those below it and none above. `arrows` reads the imports out of the sources, those inside
+functions and under TYPE_CHECKING too; `table` and `picture` show the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCES = Path(__file__).resolve().parents[1] / "collectives"
+
+
+class Room(NamedTuple):
+    """A package, or some modules at the top level."""
+
+    name: str
+    modules: tuple[str, ...]
+    what: str
+    short: str  # for the picture
+
+
+class Layer(NamedTuple):
+    """Rooms of one kind, from the top to the bottom."""
+
+    name: str
+    rooms: tuple[Room, ...]
+
+
+def _package(name: str, what: str, short: str) -> Room:
+    return Room(f"{name}/", (name,), what, short)
+
+
+LAYERS = (
+    Layer(
+        "tools",
+        (
+            Room(
+                "cli/",
+                ("cli", "__main__"),
+                "the command `collectives`: parse, call, print",
+                "parse, call, print",
+            ),
+            _package("explorer", "the page that plays algorithms", "a page that plays"),
+            _package(
+                "measuring",
+                "what `bench`, `tune` and `doctor` measure with, and their reports as data",
+                "bench, tune, doctor",
+            ),
+            _package("launch", "the right mpiexec, and jobs as children", "mpiexec"),
+        ),
+    ),
+    Layer(
+        "public",
+        (
+            Room(
+                "doors",
+                ("check", "draw", "simulate", "topology"),
+                "`check`, `draw`, `simulate`, `topology`: what programs import of the pure layer",
+                "check, draw, simulate",
+            ),
+            Room(
+                "default.py",
+                ("__init__", "default"),
+                "`import collectives`: the calls on the default communicator, all ranks of the job",
+                "cc.allreduce(x)",
+            ),
+            Room(
+                "communicator.py",
+                ("communicator",),
+                "the communicator: its making, groups, shared memory, `explain`",
+                "Communicator",
+            ),
+            _package(
+                "calls", "its methods: signatures, and what they do beside the run", "methods"
+            ),
+            _package("records", "what ran: timelines and traces", "timelines, traces"),
+        ),
+    ),
+    Layer(
+        "choice",
+        (_package("choice", "which algorithm runs, and why: profile, table, model", "which, why"),),
+    ),
+    Layer(
+        "process",
+        (
+            _package(
+                "process",
+                "the process of a rank: MPI, environment, shared segment, forks, its end",
+                "MPI, memory, forks, end",
+            ),
+            Room("reductions.py", ("reductions",), "`SUM`, `AVG`, your own", "SUM, AVG, ..."),
+        ),
+    ),
+    Layer(
+        "core",
+        (
+            Room(
+                "_core.pyx",
+                ("_core",),
+                "plans as C arrays, the executor, kernels, transports; no GIL, no algorithm",
+                "runs programs, without the GIL",
+            ),
+        ),
+    ),
+    Layer(
+        "pure",
+        (
+            _package("arrays", "what kinds of arrays there are", "NumPy, torch, ..."),
+            _package("simulation", "algorithms in simulated time", "time"),
+            _package("picture", "drawings as text, SVG and PNG", "text, SVG, PNG"),
+            _package(
+                "plans", "an algorithm's plan, its proof, its program", "plan, proof, program"
+            ),
+            _package("algorithms", "the texts, their registry, the contracts", "the text"),
+        ),
+    ),
+    Layer(
+        "words",
+        (
+            Room("errors.py", ("errors", "_version"), "the tree of errors and warnings", "errors"),
+            _package("text", "numbers in words, tables, places in a program", "words, tables"),
+        ),
+    ),
+)
+
+# What one generator becomes: from room to room.
+WAY = (
+    ("algorithms/", "plans/"),
+    ("plans/", "picture/"),
+    ("picture/", "simulation/"),
+    ("plans/", "_core.pyx"),
+)
+
+
+class Arrow(NamedTuple):
+    """An import: where it stands, and what it imports, as names of modules."""
+
+    file: str
+    line: int
+    source: str
+    target: str
+
+
+def modules(folder: Path = SOURCES) -> dict[str, Path]:
+    """Return all modules below a folder by their names inside the package."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = path
+    return found
+
+
+def arrows(folder: Path = SOURCES) -> Iterator[Arrow]:
+    """Yield every import between modules of the package, wherever in a file it stands."""
+    known = modules(folder)
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for target in _targets(node, known):
+                yield Arrow(str(path.relative_to(folder)), node.lineno, name, target)
+    for path in sorted(folder.rglob("*.p[yx][xi]")):
+        if path.suffix in (".pyx", ".pxi"):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                statement = re.match(r"\s*((?:from collectives|import collectives)\b.*)", line)
+                if statement:
+                    text = re.sub(r"\($", "(x)", statement[1].strip())
+                    for node in ast.walk(ast.parse(text)):
+                        for target in _targets(node, known):
+                            yield Arrow(str(path.relative_to(folder)), number, "_core", target)
+
+
+def _targets(node: ast.AST, known: dict[str, Path]) -> Iterator[str]:
+    """Yield the modules of the package that a statement imports."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name.partition(".")[0] == "collectives":
+                yield alias.name.partition(".")[2] or "__init__"
+    elif isinstance(node, ast.ImportFrom) and node.level:
+        raise ValueError(f"line {node.lineno}: imports of the package are absolute")
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "collectives":
+        module = (node.module or "").partition(".")[2]
+        for alias in node.names:
+            full = f"{module}.{alias.name}".lstrip(".")
+            yield full if full in known or full == "_core" else module or "__init__"
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module. Raises KeyError where the table has none."""
+    first = module.partition(".")[0]
+    return {name: room.name for room in rooms() for name in room.modules}[first]
+
+
+def rooms() -> list[Room]:
+    """Return all rooms from the top to the bottom."""
+    return [room for layer in LAYERS for room in layer.rooms]
+
+
+def table() -> list[str]:
+    """Return the table in Markdown, as CONTRIBUTING.md has it."""
+    lines = ["| layer | room | what is in it |", "|---|---|---|"]
+    for layer in LAYERS:
+        for number, room in enumerate(layer.rooms):
+            name = layer.name if number == 0 else ""
+            lines.append(f"| {name} | `{room.name}` | {room.what} |")
+    return lines
+
+
+# -- the picture ---------------------------------------------------------------------------------
+
+WIDTH, LEFT, ROW, HEIGHT, GAP = 860, 110, 66, 46, 10
+
+STYLE = """
+    .layers { width: 100%; max-width: 860px; height: auto;
+      color: var(--pst-color-text-base, #222); }
+    .layers text { fill: currentColor; font-family: system-ui, sans-serif; }
+    .layers .layer { fill: currentColor; fill-opacity: 0.05; }
+    .layers .label { font-size: 16px; font-weight: 600; }
+    .layers .box { fill: var(--pst-color-background, #fff); stroke: currentColor;
+      stroke-opacity: 0.45; }
+    .layers .name { font-size: 13px; font-weight: 600; font-family: monospace;
+      text-anchor: middle; }
+    .layers .what { font-size: 11.5px; text-anchor: middle; }
+    .layers .way { stroke: var(--pst-color-primary, #0a7d91); stroke-width: 2;
+      stroke-dasharray: 5 4; fill: none; }
+    .layers #tip path { fill: var(--pst-color-primary, #0a7d91); }
+"""
+
+
+def picture() -> str:
+    """Return the picture of the layers as SVG."""
+    bottom = ROW * len(LAYERS)
+    names = ", ".join(layer.name for layer in LAYERS)
+    lines = [
+        f'<svg class="layers" viewBox="0 0 {WIDTH} {bottom + 4}" '
+        'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="layers-title">',
+        f'  <title id="layers-title">The layers, from the top to the bottom: {names}</title>',
+        f"  <style>{STYLE}  </style>",
+        '  <defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0 0 L10 5 L0 10 z"/></marker></defs>',
+    ]
+    places: dict[str, tuple[float, float, float]] = {}
+    for row, layer in enumerate(LAYERS):
+        top = 4 + ROW * row
+        lines += [
+            f'  <rect class="layer" x="4" y="{top}" width="{WIDTH - 8}" height="{ROW - 8}" rx="8"/>',
+            f'  <text class="label" x="18" y="{top + 34}">{layer.name}</text>',
+        ]
+        width = (WIDTH - LEFT - 16 - GAP * (len(layer.rooms) - 1)) / len(layer.rooms)
+        for number, room in enumerate(layer.rooms):
+            left = LEFT + number * (width + GAP)
+            middle = left + width / 2
+            places[room.name] = left, top + 6, width
+            lines += [
+                f'  <rect class="box" x="{left:.1f}" y="{top + 6}" width="{width:.1f}" '
+                f'height="{HEIGHT}" rx="6"/>',
+                f'  <text class="name" x="{middle:.1f}" y="{top + 25}">{room.name}</text>',
+                f'  <text class="what" x="{middle:.1f}" y="{top + 43}">{escape(room.short)}</text>',
+            ]
+    for source, target in WAY:
+        lines.append(
+            f'  <path class="way" marker-end="url(#tip)" d="{_path(places, source, target)}"/>'
+        )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _path(places: dict[str, tuple[float, float, float]], source: str, target: str) -> str:
+    """Return a line from the edge of one box to that of another."""
+    left, top, width = places[source]
+    to_left, to_top, to_width = places[target]
+    if top == to_top:  # beside each other
+        middle = top + HEIGHT - 6
+        if left < to_left:
+            return f"M{left + width:.1f} {middle} L{to_left:.1f} {middle}"
+        return f"M{left:.1f} {middle} L{to_left + to_width:.1f} {middle}"
+    x = left + width / 2
+    return f"M{x:.1f} {top} L{x:.1f} {to_top + HEIGHT}"

@@ -1,0 +1,134 @@
+"""The rooms of the library: imports point downward, no circle, and the documents show the table."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import layers  # noqa: E402
+
+ARROWS = list(layers.arrows())
+
+
+def upward(arrows: list[layers.Arrow]) -> list[layers.Arrow]:
+    """Return the arrows between rooms that point up."""
+    order = [room.name for room in layers.rooms()]
+    places = [
+        (each, order.index(layers.room_of(each.source)), order.index(layers.room_of(each.target)))
+        for each in arrows
+    ]
+    return [each for each, source, target in places if source > target]
+
+
+def tree(tmp_path: Path, **files: str) -> Path:
+    """Write modules into a package of their own; ``__`` in a name stands for a folder."""
+    for name, text in files.items():
+        path = tmp_path / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_every_module_has_a_room():
+    for module in layers.modules():
+        assert layers.room_of(module)
+    named = {name for room in layers.rooms() for name in room.modules}
+    there = {module.partition(".")[0] for module in layers.modules()}
+    assert named == {*there, "_core"}
+
+
+def test_imports_point_downward():
+    assert len(ARROWS) > 300
+    assert upward(ARROWS) == []
+
+
+def test_there_is_no_circle():
+    graph: dict[str, set[str]] = {}
+    for each in ARROWS:
+        if each.source != each.target:
+            graph.setdefault(each.source, set()).add(each.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' <- '.join(error.args[1])}")
+
+
+def test_an_arrow_that_points_up_is_found_wherever_it_hides(tmp_path: Path):
+    folder = tree(
+        tmp_path,
+        plans__one="def late():\n    from collectives.cli import main\n",
+        plans__two="if TYPE_CHECKING:\n    from collectives.communicator import Communicator\n",
+        plans__three="from collectives.algorithms.ring import ring\nimport collectives.cli\n",
+    )
+    found = [(each.file, each.target) for each in upward(list(layers.arrows(folder)))]
+    assert sorted(found) == [
+        ("plans/one.py", "cli"),
+        ("plans/three.py", "cli"),
+        ("plans/two.py", "communicator"),
+    ]
+
+
+def test_imports_of_the_core_count(tmp_path: Path):
+    folder = tree(tmp_path, cli="")
+    (tmp_path / "_core.pyx").write_text("")
+    (tmp_path / "part.pxi").write_text("cdef f():\n    from collectives.cli import main\n")
+    assert [each.target for each in upward(list(layers.arrows(folder)))] == ["cli"]
+
+
+@pytest.mark.parametrize("room", [room.name for room in layers.rooms() if room.name[-1] == "/"])
+def test_a_package_says_what_comes_in_and_goes_out(room: str):
+    text = ast.get_docstring(ast.parse((layers.SOURCES / room / "__init__.py").read_text()))
+    assert text is not None
+    assert len(text.splitlines()) <= 16
+    said = " ".join(text.split())
+    assert re.search(r"\bIn comes? .*; out go(es)? .*\.", said), "what comes in, and what goes out"
+    assert re.search(r"\b([Nn]othing|[Nn]o|only) ", said), "what the package never does"
+
+
+def test_contributing_has_the_table():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- layers -->\n")[2].partition("\n<!-- /layers -->")[0]
+    assert shown.splitlines() == layers.table()
+
+
+def test_the_picture_names_every_room():
+    text = layers.picture()
+    for room in layers.rooms():
+        assert f">{room.name}</text>" in text
+
+
+# -- what a file may hold --------------------------------------------------------------------------
+
+MOST_LINES = {"file": 600, "function": 60}
+EXCUSE = "# long: "  # at the line of a function, or anywhere in a file, with the reason behind it
+
+
+def sources() -> list[Path]:
+    folders = ("collectives", "tests", "benchmarks", "docs", "examples")
+    kinds = ("*.py", "*.pyx", "*.pxi", "*.h", "*.js")
+    found = [path for name in folders for kind in kinds for path in (ROOT / name).rglob(kind)]
+    return [path for path in found if not {"_build", "_extra"} & set(path.parts)]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short(path: Path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    excused = any(EXCUSE in line and "EXCUSE =" not in line for line in lines)
+    assert len(lines) <= MOST_LINES["file"] or excused, f"{len(lines)} lines"
+    if path.suffix != ".py":
+        return
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = ast.get_docstring(node, clean=False)
+            length = (node.end_lineno or 0) - node.lineno + 1
+            length -= len(documented.splitlines()) if documented else 0
+            if EXCUSE not in lines[node.lineno - 1]:
+                assert length <= MOST_LINES["function"], f"{node.name} has {length} lines"
