@@ -16,6 +16,7 @@ from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.simulation.grid import Grid, simulated
 from collectives.text.progress import Line
+from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
 __all__ = ["add_parser"]
@@ -185,9 +186,7 @@ def _time_lines(grid: Grid) -> Iterator[str]:
             time = grid.times[p][name][k]
             text = "-" if isnan(time) else time_text(time, 4)
             cells[-1].append(text + ("*" if name == best else " "))
-    widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-    for row in cells:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(cells)
     yield _sentence(grid, p)
 
 

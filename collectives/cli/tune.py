@@ -15,6 +15,7 @@ from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.launch import launcher
 from collectives.measuring.operations import OPERATIONS
+from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
 __all__ = ["add_parser"]
@@ -201,11 +202,4 @@ def _table(section: Section, report: dict[str, Any]) -> list[str]:
                 f"{math.prod(gains) ** (1 / len(gains)):.2f}",
             )
             table.append(cells)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
-        texts = (
-            cell.rjust(width) if column in (1, 4, 5) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        lines.append("  ".join(texts).rstrip())
-    return lines
+    return lines + aligned(table, left=(0, 2, 3))

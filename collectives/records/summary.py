@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from collectives.text.table import aligned
 from collectives.text.words import count, size_text, spans
 
 __all__ = ["Share", "Sum", "summed", "text", "verdict"]
@@ -99,9 +100,9 @@ def text(found: Sum) -> list[str]:
     ranks = count(len(found.ranks), "rank")
     lines = [f"{ranks}, {count(most, 'call')} on each at most, {_time(found.lasted)}"]
     if found.calls:
-        lines += ["", *_table(_collective_rows(found))]
+        lines += ["", *aligned(_collective_rows(found), left=(0,))]
     if most:
-        lines += ["", *_table(_rank_rows(found)), "", verdict(found)]
+        lines += ["", *aligned(_rank_rows(found), left=(0,)), "", verdict(found)]
     lines += [_open(call, phase) for call, phase in found.open[-SHOWN:]]
     if len(found.open) > SHOWN:
         lines.append(f"So it was with {count(len(found.open) - SHOWN, 'call')} before these.")
@@ -194,17 +195,6 @@ def _open(call: dict[str, Any], phase: dict[str, Any] | None) -> str:
         whom = f" for rank {phase['args']['peer']}" if "peer" in phase["args"] else ""
         return f"{line}: it waited {_time(phase['dur'])}{whom}{where}."
     return f"{line}: its last phase was {phase['name']}{where}."
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _time(us: float) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, overload
 
 from collectives import _core
+from collectives.text.table import aligned
 from collectives.text.words import size_text
 
 __all__ = ["Trace", "TracedCall"]
@@ -122,15 +123,7 @@ class Trace(Sequence[TracedCall]):
                     call.reason,
                 )
             )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for row in rows:
-            cells = [
-                cell.rjust(width) if number in (0, 1, 4, 5) else cell.ljust(width)
-                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        return "\n".join(aligned(rows, left=(2, 3, 6, 7)))
 
 
 _lock = threading.Lock()

@@ -1,0 +1,28 @@
+"""Tables of text: columns as wide as their widest cell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+__all__ = ["aligned"]
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table, without blanks at their ends. Local.
+
+    Parameters
+    ----------
+    rows : sequence of sequence of str
+        As many cells in each, the titles first.
+    left : collection of int
+        The columns that are set to the left; the others are set to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
