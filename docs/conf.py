@@ -18,6 +18,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "docstrings",
+    "layers",
     "registry_pages",
     "terminal",
 ]

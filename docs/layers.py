@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SOURCES = Path(__file__).resolve().parents[1] / "collectives"
 
@@ -63,7 +63,7 @@ LAYERS = (
                 "doors",
                 ("check", "draw", "simulate", "topology"),
                 "`check`, `draw`, `simulate`, `topology`: what programs import of the pure layer",
-                "check, draw, simulate",
+                "check, simulate, ...",
             ),
             Room(
                 "default.py",
@@ -125,18 +125,17 @@ LAYERS = (
         "words",
         (
             Room("errors.py", ("errors", "_version"), "the tree of errors and warnings", "errors"),
-            _package("text", "numbers in words, tables, places in a program", "words, tables"),
+            _package(
+                "text",
+                "numbers and ranks in words, tables, progress, places in a program",
+                "words, tables",
+            ),
         ),
     ),
 )
 
 # What one generator becomes: from room to room.
-WAY = (
-    ("algorithms/", "plans/"),
-    ("plans/", "picture/"),
-    ("picture/", "simulation/"),
-    ("plans/", "_core.pyx"),
-)
+WAY = (("algorithms/", "plans/"), ("plans/", "picture/"), ("plans/", "_core.pyx"))
 
 
 class Arrow(NamedTuple):
@@ -214,7 +213,7 @@ def table() -> list[str]:
 
 # -- the picture ---------------------------------------------------------------------------------
 
-WIDTH, LEFT, ROW, HEIGHT, GAP = 860, 110, 66, 46, 10
+WIDTH, LEFT, ROW, HEIGHT, GAP = 860, 110, 66, 46, 24
 
 STYLE = """
     .layers { width: 100%; max-width: 860px; height: auto;
@@ -234,7 +233,7 @@ STYLE = """
 
 
 def picture() -> str:
-    """Return the picture of the layers as SVG."""
+    """Return the picture of the layers as SVG: imports point down, and in a row to the left."""
     bottom = ROW * len(LAYERS)
     names = ", ".join(layer.name for layer in LAYERS)
     lines = [
@@ -249,11 +248,12 @@ def picture() -> str:
     for row, layer in enumerate(LAYERS):
         top = 4 + ROW * row
         lines += [
-            f'  <rect class="layer" x="4" y="{top}" width="{WIDTH - 8}" height="{ROW - 8}" rx="8"/>',
+            f'  <rect class="layer" x="4" y="{top}" width="{WIDTH - 8}" height="{ROW - 8}" '
+            'rx="8"/>',
             f'  <text class="label" x="18" y="{top + 34}">{layer.name}</text>',
         ]
         width = (WIDTH - LEFT - 16 - GAP * (len(layer.rooms) - 1)) / len(layer.rooms)
-        for number, room in enumerate(layer.rooms):
+        for number, room in enumerate(reversed(layer.rooms)):
             left = LEFT + number * (width + GAP)
             middle = left + width / 2
             places[room.name] = left, top + 6, width
@@ -273,11 +273,22 @@ def picture() -> str:
 def _path(places: dict[str, tuple[float, float, float]], source: str, target: str) -> str:
     """Return a line from the edge of one box to that of another."""
     left, top, width = places[source]
-    to_left, to_top, to_width = places[target]
+    to_left, to_top, _ = places[target]
     if top == to_top:  # beside each other
-        middle = top + HEIGHT - 6
-        if left < to_left:
-            return f"M{left + width:.1f} {middle} L{to_left:.1f} {middle}"
-        return f"M{left:.1f} {middle} L{to_left + to_width:.1f} {middle}"
+        middle = top + HEIGHT / 2
+        return f"M{left + width:.1f} {middle} L{to_left:.1f} {middle}"
     x = left + width / 2
     return f"M{x:.1f} {top} L{x:.1f} {to_top + HEIGHT}"
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Give the manual a directive ``layers`` that shows the picture."""
+    from docutils import nodes
+    from docutils.parsers.rst import Directive
+
+    class Picture(Directive):
+        def run(self) -> list[nodes.Node]:
+            return [nodes.raw("", picture(), format="html")]
+
+    app.add_directive("layers", Picture)
+    return {"parallel_read_safe": True}
