@@ -1,10 +1,16 @@
-"""The docstrings as Sphinx gets them: names become links wherever they are defined."""
+"""The docstrings as Sphinx gets them: names become links to where they are described.
+
+An object may be described under another module than the one that defines it: `collectives.check`
+describes what users import from there, and `collectives.plans.proof` defines it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -43,15 +49,35 @@ def imported(app: Any, env: Any, node: Any, text: nodes.Node) -> nodes.Node | No
     """
     if node.get("refdomain") != "py" or node.get("reftype") != "obj":
         return None
-    found: Any = sys.modules.get(node.get("py:module") or "collectives")
-    for part in node["reftarget"].split("."):
-        found = getattr(found, part, None)
-    if getattr(found, "__qualname__", None) is None:
-        return text
-    target = f"{found.__module__}.{found.__qualname__}"
     domain = env.get_domain("py")
-    link = domain.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, text)
-    return link or text
+    module = sys.modules[node.get("py:module") or "collectives"]
+    for scope in scopes(module):
+        found = attribute(scope, node["reftarget"])
+        name = getattr(found, "__qualname__", None)
+        if name is None:
+            continue
+        for home in (found.__module__, *domain.modules):
+            target = f"{home}.{name}"
+            if target in domain.objects and attribute(sys.modules[home], name) is found:
+                return domain.resolve_xref(
+                    env, node["refdoc"], app.builder, "obj", target, node, text
+                )
+    return text
+
+
+def attribute(found: Any, name: str) -> Any:
+    """Return what a dotted name stands for in a module, or None."""
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def scopes(module: ModuleType) -> Iterator[ModuleType]:
+    """Yield a module, and those that define what it exports: a docstring uses their names."""
+    yield module
+    public = [getattr(module, name) for name in getattr(module, "__all__", ())]
+    homes = dict.fromkeys(getattr(value, "__module__", None) for value in public)
+    yield from (sys.modules[home] for home in homes if home in sys.modules)
 
 
 def complete(app: Any, env: Any) -> None:
