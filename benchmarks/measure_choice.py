@@ -27,8 +27,10 @@ from mpi4py import MPI
 import collectives as cc
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model, profile, select
-from collectives.cli import arguments, report
-from collectives.measuring import measure, tuning
+from collectives.choice.probe import probe
+from collectives.cli import arguments
+from collectives.measuring import candidates, report, tuning
+from collectives.measuring.bench import Bench
 from collectives.measuring.contest import BARRIER, Entry
 from collectives.process import binding
 from collectives.text.words import size_text
@@ -69,11 +71,11 @@ def main() -> None:
 
 def measured(comm: cc.Communicator, options: argparse.Namespace) -> list[dict]:
     """Measure all points on one communicator; return the same on all ranks."""
-    bench = measure.Bench(comm, comm.mpi.Dup())
+    bench = Bench(comm, comm.mpi.Dup())
     own, _ = profile.agreed(comm.mpi, comm.mpi.allgather(profile.offer(comm.rank)))
     library = binding.library_name(MPI)
     section = None if own is None else own.section(comm.transport, library, comm.nodes)
-    probed = model.probe(comm) if comm.size > 1 else None
+    probed = probe(comm) if comm.size > 1 else None
     points = []
     for point in tuning.points(options.collectives, options.begin, options.end, options.factor):
         choices = chosen(comm, point, section, probed)
@@ -114,7 +116,7 @@ def measured(comm: cc.Communicator, options: argparse.Namespace) -> list[dict]:
 
 
 def again(
-    bench: measure.Bench, point: tuning.Point, guesses: dict[Entry, float]
+    bench: Bench, point: tuning.Point, guesses: dict[Entry, float]
 ) -> dict[Entry, list[float]]:
     """Return the seconds of a call in each of some turns, on the slowest rank. Collective."""
     contest = tuning.contest_at(bench, point)
@@ -149,7 +151,7 @@ def chosen(
     def entry(decision: select.Decision) -> Entry:
         segment = decision.segment if decision.segment < point.nbytes else 0
         made = Entry(decision.algorithm.name, segment)
-        return tuning.plain(point.collective, made, comm.size)
+        return candidates.plain(point.collective, made, comm.size)
 
     def decide(**more: object) -> Entry:
         return entry(

@@ -43,8 +43,8 @@ from collectives import _core, algorithms
 from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import select
-from collectives.cli import arguments, report
-from collectives.measuring import state
+from collectives.cli import arguments
+from collectives.measuring import candidates, report, state
 from collectives.measuring.operations import OPERATIONS, Arrays
 from collectives.process import binding
 
@@ -236,7 +236,7 @@ def points(
     p, rank = comm.size, comm.rank
     clock = watch(comm, cores)
     operation = OPERATIONS[collective]
-    names = [name for name in arguments.chosen("all", collective, p)[0] if name not in PATTERNS]
+    names = [name for name in candidates.chosen("all", collective, p)[0] if name not in PATTERNS]
     rows = []
     for wanted in sizes if operation.moves else [0]:
         count = operation.elements(wanted // 4, p)
@@ -297,7 +297,7 @@ def main() -> None:
     if comm._segment is not None:
         with environment(COLLECTIVES_SHM="0"):
             communicators.append(cc.Communicator(timeout=60))
-    p, cores = comm.size, options.cores or comm._cores * comm.nodes
+    p, cores = comm.size, options.cores or comm._place.cores * comm.nodes
     if comm.nodes not in (1, p):
         raise SystemExit("all ranks must be on one host, or each on one of its own")
     passing("hops", 1)
