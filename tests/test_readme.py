@@ -1,15 +1,31 @@
-"""README.md says what the registry says."""
+"""README.md and the manual list the algorithms that are registered."""
 
 import re
 from pathlib import Path
 
+from collectives import algorithms
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import main
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_the_table_of_algorithms_is_the_registrys(capsys):
-    text = README.read_text(encoding="utf-8")
-    found = re.search(r"<!-- algorithms -->\n(.*?)<!-- /algorithms -->", text, re.DOTALL)
+def between(mark, file):
+    """Return the generated text of a page."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {mark} -->\n(.*?)<!-- /{mark} -->", text, re.DOTALL)
+    return found[1].strip()
+
+
+def test_the_manual_has_the_table_of_algorithms(capsys):
     assert main(["list", "--markdown"]) == 0
-    assert found[1].strip() == capsys.readouterr().out.strip()
+    table = capsys.readouterr().out.strip()
+    assert between("algorithms", "docs/reference/algorithms.md") == table
+
+
+def test_the_readme_names_the_algorithms_of_each_collective():
+    rows = ["| collective | algorithms |", "|---|---|"]
+    for collective in COLLECTIVES:
+        names = ", ".join(f"`{name}`" for name in algorithms.names(collective))
+        rows.append(f"| `{collective}` | {names} |")
+    assert between("collectives", "README.md") == "\n".join(rows)
