@@ -1,15 +1,15 @@
-"""A dot product of two long vectors: cut the data, work on the parts, add up what was found.
+"""A dot product of two long vectors: divide the data, compute partial results, add them up.
 
-Most parallel programs have this form. The vectors are cut into nearly equal parts, one for each
-rank; rank r of p has the elements from n * r // p up to n * (r + 1) // p, so no part differs from
-another by more than one element. Each rank multiplies and adds its own part: one number. One
-`allreduce` adds up those numbers, and every rank has the result. However long the vectors are, what
-is sent is 8 bytes.
+Most parallel programs have this structure. The vectors are divided into nearly equal parts, one
+for each rank. Rank r of p has the elements from n * r // p up to n * (r + 1) // p, so the lengths
+of the parts differ by at most one element. Each rank computes the dot product of its own part,
+which is one number. One `allreduce` adds up these numbers and returns the sum on every rank. The
+number has 8 bytes, however long the vectors are. (This program adds a second number, for the bound
+that it prints.)
 
-The sum of the parts may differ from the sum in one piece, in the last digits: floating-point
-numbers are rounded after each addition, and the additions come in another order. It is no mistake,
-and the bound that is printed says how far apart the two can be. All ranks have the same bits,
-though.
+The sum of the parts may differ from the sum in one piece in the last digits. Floating-point numbers
+are rounded after each addition, and the additions are made in a different order. This is not an
+error. The program prints an upper bound for the difference. All ranks have the same bits, though.
 
 Run it on any number of ranks::
 
@@ -29,7 +29,7 @@ def part_of(n, r, p):
 
 
 def vectors(part):
-    """Make the elements in a range of two vectors that nobody ever has as a whole."""
+    """Return the elements in a range of the two vectors. No rank needs the whole vectors."""
     k = np.arange(part.start, part.stop, dtype=np.float64)
     return np.sin(k), np.cos(k) + 1.0 / (k + 1.0)
 

@@ -1,8 +1,9 @@
-"""The lecture's example: four workers, four numbers each, and what every algorithm sends.
+"""The lecture's example: four workers with four numbers each, and what every algorithm sends.
 
-Each worker starts with a vector, all must end with the sum. However the sum is made, the result is
-the same; what differs is who sends how much to whom, and in how many rounds. The numbers of the
-traffic are not measured: they come from the proof, which replays the plans of all four workers.
+Each worker starts with a vector, and all workers must end with the sum. Every algorithm gives the
+same result. The algorithms differ in the messages that they send and in the number of rounds. The
+traffic that is printed is not measured; it comes from the proof, which replays the plans of all
+four workers.
 
 Run it on exactly four ranks::
 
@@ -37,7 +38,7 @@ def main():
         )
     for name in cc.algorithms.names("allreduce"):
         result = cc.allreduce(mine, algorithm=name)
-        # Nobody would notice a wrong result on another rank in the table: so it is checked on all.
+        # Rank 0 prints only its own result, so every rank checks its result.
         if not np.array_equal(result, TOTAL):
             raise SystemExit(f"{name}: worker {cc.rank()} ends with {result}")
         if cc.rank() == 0:

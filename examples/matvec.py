@@ -1,16 +1,17 @@
-"""A matrix times a vector, again and again: every rank needs all of the vector, each step.
+"""Repeated matrix-vector products: every rank needs the whole vector in each step.
 
-The matrix is cut by rows, and each rank makes its own rows and never sees others. With them it
-computes its own part of y = A x, for which it needs the whole of x. If y is to be the next x, as in
-every iterative method, the parts have to come together on every rank: an `allgather`.
+The matrix is divided by rows. Each rank makes only its own rows, and computes with them its own
+part of y = A x. For this it needs the whole vector x. If y is the next x, as in every iterative
+method, an `allgather` has to collect the parts on every rank.
 
-The method here is the power iteration, which finds the largest eigenvalue of A and its vector:
-multiply, scale to length 1, repeat. Of what is computed, n * n / p products a step, p ranks take
-equal parts; what is sent, n numbers a step to each rank, does not shrink with p. So there is a
-number of ranks from which on more of them do not help: the larger n, the later.
+The method is the power iteration. It computes the largest eigenvalue of A and its eigenvector:
+multiply, scale to length 1, and repeat. The n * n products of a step are divided equally among the
+p ranks. But each rank receives about n numbers in a step, and this does not decrease with p. So
+there is a number of ranks beyond which more ranks do not help. It increases with n.
 
-An `allgather` takes equally much from all, so the number of ranks has to divide the number of rows
-(`allgatherv` takes unequal parts). Run it on 1 to 8 ranks, say::
+An `allgather` takes the same number of elements from each rank, so the number of ranks has to
+divide the number of rows (`allgatherv` takes parts of different lengths). Run it on 1 to 8 ranks,
+for example::
 
     collectives run -n 4 examples/matvec.py --rows 840
 """
@@ -26,21 +27,22 @@ TOLERANCE = 1e-12
 
 
 def rows_of_matrix(first, last, n):
-    """Make some rows of a symmetric matrix whose elements fall off with the distance from the
-    diagonal.
+    """Return some rows of a symmetric matrix.
+
+    Its elements decrease with the distance from the diagonal.
     """
     i, j = np.ogrid[first:last, :n]
     return 1.0 / (1.0 + np.abs(i - j))
 
 
 def power_iteration(rows, n):
-    """Return the largest eigenvalue, its vector, and how many steps it took."""
+    """Return the largest eigenvalue, its eigenvector and the number of steps."""
     x = np.full(n, 1.0 / np.sqrt(n))
     value, step = 0.0, 0
     while True:
         step += 1
-        y = cc.allgather(rows @ x).reshape(-1)  # all parts, one after the other
-        before, value = value, np.linalg.norm(y)  # the same on every rank: so all of them stop
+        y = cc.allgather(rows @ x).reshape(-1)  # all parts, in the order of the ranks
+        before, value = value, np.linalg.norm(y)  # equal on all ranks, so all of them stop
         x = y / value
         if abs(value - before) <= TOLERANCE * value:
             return value, x, step

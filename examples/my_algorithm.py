@@ -1,13 +1,15 @@
 """An algorithm of your own: write it, prove it, draw it, run it.
 
-An algorithm is a generator that says for rank r of p, round by round, which block it sends to whom
-and which it receives from whom; `fold=True` adds what comes to what is there. This one has one
-block, the whole array: the sum walks from rank to rank to the last one, growing, and walks back.
+An algorithm is a generator. For rank r of p it says in each round which block the rank sends and to
+whom, and which block it receives and from whom. `fold=True` adds the incoming block to the local
+one. This algorithm has one block, the whole array. The sum passes from rank to rank to the last
+one, and each rank adds its array. Then the result passes back.
 
-Before anything runs, the rounds of all ranks are replayed with symbols in place of numbers. If the
-result lacks somebody, has somebody twice, or a rank waits for what nobody sends, it is refused, and
-told where. The second version below has such a mistake, as one makes it: on the way back it adds
-where it should replace. With numbers one would see no more than a wrong sum.
+Before an algorithm runs, the library replays the rounds of all ranks with symbols in place of
+numbers. It rejects the algorithm if a contribution is missing or is added twice, or if a rank waits
+for a message that is never sent. The error names the rank and the round. The second version below
+contains a typical mistake: on the way back it adds where it should replace. With numbers you would
+only see a wrong sum.
 
 Run it on any number of ranks::
 
@@ -23,7 +25,7 @@ from collectives.algorithms import Exchange
 
 @algorithms.algorithm("allreduce")
 def there_and_back(r, p):
-    """The sum walks up to the last rank, growing, and back down."""
+    """The sum passes up to the last rank, and the result passes back down."""
     if r > 0:
         yield Exchange(recv=(r - 1, 0), fold=True)
     if r < p - 1:
@@ -35,7 +37,7 @@ def there_and_back(r, p):
 
 @algorithms.algorithm("allreduce")
 def twice_on_the_way_back(r, p):
-    """The same with a mistake: can you see it?"""
+    """The same algorithm with a mistake. Can you find it?"""
     if r > 0:
         yield Exchange(recv=(r - 1, 0), fold=True)
     if r < p - 1:
@@ -46,7 +48,7 @@ def twice_on_the_way_back(r, p):
 
 
 def show():
-    """Prove and draw, which takes no other rank."""
+    """Prove and draw the algorithms. Only one rank is needed for this."""
     for p in range(1, 17):
         check.check("allreduce", "there_and_back", p=p)
     print("there_and_back is proven for 1 to 16 ranks\n")

@@ -1,12 +1,13 @@
-"""The number pi from random points: the smallest program that is parallel and useful.
+"""The number pi from random points: a small and useful parallel program.
 
-A point drawn at random from the unit square lies inside the quarter circle with probability
-pi / 4. So draw many, count those inside, and divide. The points are independent of each other,
-and the ranks need to talk only once, to add up their counts: one `allreduce` of one number.
+A point chosen at random in the unit square lies within the quarter circle with probability pi / 4.
+So choose many points, count those within it, and divide. The points are independent of each other.
+The ranks communicate only once, to add up their counts: one `allreduce` of one number.
 
-The points come in chunks, each from a generator of its own that is seeded by (seed, number of the
-chunk). The chunks are dealt to the ranks like cards. So the same points are drawn however many
-ranks there are, the answer depends on the seed alone, and a chunk is all the memory it takes.
+The points are generated in chunks. Each chunk has its own generator, which is seeded by (seed,
+number of the chunk). Rank r takes the chunks r, r + p, r + 2 p, and so on. The points, and so the
+result, therefore depend only on the seed and not on the number of ranks. The program never needs
+more memory than one chunk.
 
 Run it with::
 
@@ -20,18 +21,18 @@ import numpy as np
 
 import collectives as cc
 
-CHUNK = 2**18  # points: 4 MiB of coordinates, which stay in the cache
+CHUNK = 2**18  # points; 4 MiB of coordinates, which stay in the cache
 
 
 def inside(chunk, count, seed):
-    """Draw the points of a chunk; return how many lie inside the quarter circle."""
+    """Generate the points of a chunk; return the number within the quarter circle."""
     rng = np.random.default_rng([seed, chunk])
     x, y = rng.random((2, count))
     return np.count_nonzero(x * x + y * y < 1.0)
 
 
 def count_mine(points, seed):
-    """Count in every size-th chunk, beginning with the rank-th."""
+    """Return the number of points within the circle in the chunks of this rank."""
     chunks = -(-points // CHUNK)
     hits = 0
     for chunk in range(cc.rank(), chunks, cc.size()):
@@ -45,7 +46,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 
-    cc.barrier()  # all start together, so that rank 0's time is everybody's
+    cc.barrier()  # all ranks start together, so the time of rank 0 is that of all
     start = time.perf_counter()
     hits = cc.allreduce(np.array([count_mine(options.points, options.seed)]))
     seconds = time.perf_counter() - start

@@ -1,20 +1,20 @@
-"""Training on many ranks: each takes a part of every batch, and all take the same step.
+"""Data parallelism: each rank computes a part of every gradient, and all ranks take the same step.
 
-A classifier of handwritten digits is trained by gradient descent. The gradient of a batch is a sum
-over its images, so it can be computed in parts: each rank has the whole model, and from its part of
-the batch it computes its part of the gradient; one `allreduce` adds the parts up, and every rank
-takes the step. This is data parallelism, and the training of a large network only adds to it a
-larger gradient.
+The program trains a classifier of handwritten digits by gradient descent. The gradient of a batch
+is a sum over its images, so it can be computed in parts. Each rank has the whole model and computes
+the gradient of its part of the batch. One `allreduce` adds up the parts, and every rank takes the
+same step. The training of a large network works in the same way, with a larger gradient.
 
-Two promises are checked. The weights are the same on all ranks, to the last bit: everybody starts
-with the same ones and adds the same sums. And they are those of a training on one rank, except for
-rounding: the batches are the same, whoever computes them.
+Two properties are checked. The weights are bit-identical on all ranks, because all ranks start with
+the same weights and add the same sums. They also agree, up to rounding, with the weights of a
+training on one rank, because the batches are the same.
 
-The training on one rank is run first, while the others sleep, so that the speed-up that is printed
-is one over the serial time of this machine. Expect less than the number of ranks: what is sent does
-not become less with more of them. With more ranks than cores it is below 1.
+The training on one rank runs first, while the other ranks sleep. The speed-up that is printed is
+therefore relative to the serial time on this machine. It is less than the number of ranks, because
+the amount of communication does not decrease with more ranks. With more ranks than cores it is
+below 1.
 
-Run it on any number of ranks; rank 0 needs scikit-learn, which brings the images along
+Run it on any number of ranks. Rank 0 needs scikit-learn, which contains the images
 (pip install scikit-learn)::
 
     collectives run -n 2 examples/sgd.py --epochs 60
@@ -25,8 +25,8 @@ import os
 import sys
 import time
 
-# One thread a rank: otherwise the matrix products of one rank take the cores of the others. NumPy
-# reads this when it is imported.
+# One thread per rank. Otherwise the matrix products of one rank use the cores of the other ranks.
+# NumPy reads these variables when it is imported.
 for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
@@ -38,7 +38,7 @@ CLASSES, FEATURES, BATCH, RATE, TESTED = 10, 512, 500, 0.3, 297
 
 
 def load():
-    """Have rank 0 load the digits, and give them to all; end where they are missing."""
+    """Load the digits on rank 0 and broadcast them. Exit if scikit-learn is missing."""
     data = None
     if cc.rank() == 0:
         try:
@@ -51,7 +51,7 @@ def load():
     if data is None:
         sys.exit(1)
     images, labels = data
-    # Fixed random features of the 64 pixels: a linear model of them is better, and more work.
+    # Fixed random features of the 64 pixels. They improve a linear model, and add work.
     mix = np.random.default_rng(0).normal(0.0, 0.02, (images.shape[1], FEATURES))
     return np.maximum(images @ mix, 0.0), labels
 
@@ -66,7 +66,7 @@ def gradient(weights, images, labels):
 
 
 def train(images, labels, epochs, r=0, p=1):
-    """Train on rank `r` of `p`; return the weights and the seconds."""
+    """Train on rank `r` of `p`. Return the weights and the time in seconds."""
     weights = np.zeros((FEATURES, CLASSES))
     rng = np.random.default_rng(1)  # the same on all ranks, so that they agree on the batches
     start = time.perf_counter()
@@ -89,7 +89,7 @@ def main():
 
     images, labels = load()
     training = images[:-TESTED], labels[:-TESTED]
-    train(*training, epochs=1)  # the first calls of anything are slow
+    train(*training, epochs=1)  # first calls are slow
     if cc.rank() == 0:
         serial, serial_seconds = train(*training, epochs)
     request = cc.ibarrier()

@@ -1,22 +1,22 @@
-"""Model parallelism inside of a layer: its matrix is cut, and the parts of the result are joined.
+"""Model parallelism within a layer: its matrix is divided, and the partial results are combined.
 
-A layer is a matrix product, Y = W X, with a column of X for each sample. Its matrix can be cut in
-two ways, and the parts are joined by different collectives::
+A layer is a matrix product, Y = W X, where each column of X is a sample. The matrix W can be
+divided in two ways, and the partial results are combined by different collectives::
 
-    by rows:     W = | W0 |   Y = | W0 X |    each rank computes some of the outputs:
-                     | W1 |       | W1 X |    an allgather puts them one below the other
+    by rows:     W = | W0 |   Y = | W0 X |    each rank computes some of the outputs;
+                     | W1 |       | W1 X |    an allgather concatenates them
 
-    by columns:  W = | W0 W1 |   Y = W0 X0 + W1 X1    each rank sums over some of the inputs:
-                                                      an allreduce adds the sums up
+    by columns:  W = | W0 W1 |   Y = W0 X0 + W1 X1    each rank sums over some of the inputs;
+                                                      an allreduce adds the sums
 
-(Those who write Y = X W, with a row for each sample, call them the other way round.) The two belong
-together. If the first layer of a pair is cut by rows, each rank has some of its outputs, and these
-are the inputs that it needs for a second layer that is cut by columns. What is between them works
-on each number alone, so nothing has to be joined there: one allreduce for two layers. This is how
-the layers of large language models are divided.
+(If you write Y = X W, where each row is a sample, the names are exchanged.) The two ways fit
+together. If the first layer of a pair is divided by rows, each rank has some of its outputs. These
+are exactly the inputs that it needs for a second layer that is divided by columns. The function
+between the layers works on each number separately, so the parts need not be combined there: one
+allreduce serves two layers. The layers of large language models are divided in this way.
 
-Any number of ranks will do; the parts need not be equal. The program runs the pair in both ways,
-counts what has to be joined, and compares with the undivided model::
+Run it on any number of ranks; the parts need not be equal. The program computes the pair in both
+ways, counts the numbers that are communicated, and compares with the undivided model::
 
     collectives run -n 4 examples/tensor_parallel.py
 """
@@ -29,7 +29,7 @@ INPUTS, HIDDEN, OUTPUTS, SAMPLES = 48, 250, 32, 20
 
 
 def model():
-    """Return two matrices and a batch; a large model would be made, or loaded, in parts."""
+    """Return two matrices and a batch. A large model would be made or loaded in parts."""
     rng = np.random.default_rng(7)
     w1 = rng.normal(0.0, INPUTS**-0.5, (HIDDEN, INPUTS))
     w2 = rng.normal(0.0, HIDDEN**-0.5, (OUTPUTS, HIDDEN))
@@ -41,13 +41,13 @@ def relu(x):
 
 
 def joined_after_each(w1, w2, x, hidden, outputs):
-    """Cut both layers by rows, and join the outputs of each."""
+    """Divide both layers by rows, and concatenate the outputs of each."""
     h = cc.allgatherv(relu(w1[hidden] @ x))
     return cc.allgatherv(w2[outputs] @ h)
 
 
 def joined_once(w1, w2, x, hidden):
-    """Cut the first layer by rows and the second by columns, and join after both."""
+    """Divide the first layer by rows and the second by columns; add up the sums at the end."""
     h = relu(w1[hidden] @ x)
     return cc.allreduce(w2[:, hidden] @ h)
 
@@ -67,7 +67,7 @@ def main():
         "one allreduce for both": (joined_once(w1, w2, x, hidden), OUTPUTS),
     }
     errors = np.array([np.abs(y - whole).max() / np.abs(whole).max() for y, _ in ways.values()])
-    worst = cc.allreduce(errors, op=cc.MAX)  # of all ranks, each of which has the whole result
+    worst = cc.allreduce(errors, op=cc.MAX)  # over all ranks; each of them has the whole result
     if r == 0:
         share = w1[hidden].size + w2[:, hidden].size
         print(f"rank 0 of {p} has {share} of {w1.size + w2.size} weights")

@@ -1,17 +1,17 @@
-"""The transpose of a matrix that no rank has as a whole: everybody has something for everybody.
+"""The transpose of a matrix that is divided by rows: every rank sends a block to every other rank.
 
-The matrix is cut by rows. After a transpose the rows are what the columns were, so each rank needs
-something from every other: rank s has the rows s, rank d wants the columns d, and what goes from s
-to d is the block where they cross. One `alltoall` moves all the blocks at once::
+After a transpose the rows are the former columns, so each rank needs data from every other rank.
+Rank s has the rows s, and rank d needs the columns d. The block where they intersect goes from s to
+d. One `alltoall` moves all blocks at once::
 
               columns 0   columns 1              rank 0       rank 1
     rank 0       A           B         -->         A            B
     rank 1       C           D                     C            D
 
-That is a transpose of the blocks; within each of them, every rank then transposes by itself. The
-Fourier transform in two dimensions is this program with two lines more: transform the rows,
-transpose, transform the rows (they were the columns). It is also why `alltoall` is the collective
-that large machines are built for: nothing can be saved, every byte has to travel.
+This transposes the matrix of blocks. Every rank then transposes each of its blocks by itself. With
+two more lines the program becomes a two-dimensional Fourier transform: transform the rows,
+transpose, and transform the rows again (the former columns). The `alltoall` is demanding for the
+network of a large machine, because every byte has to be sent to another rank.
 
 Run it on any number of ranks::
 
@@ -28,9 +28,9 @@ import collectives as cc
 def transpose(rows):
     """Return this rank's rows of the transposed matrix, from its rows of the matrix."""
     count, n = rows.shape
-    blocks = rows.reshape(count, cc.size(), n // cc.size())  # row, whose columns, column
-    to_send = np.ascontiguousarray(blocks.swapaxes(0, 1))  # the block for rank 0 first
-    received = cc.alltoall(to_send)  # the block from rank 0 first: from whom, row, column
+    blocks = rows.reshape(count, cc.size(), n // cc.size())  # row, rank of the columns, column
+    to_send = np.ascontiguousarray(blocks.swapaxes(0, 1))  # receiving rank, row, column
+    received = cc.alltoall(to_send)  # sending rank, row, column
     return received.reshape(n, count).T
 
 
@@ -42,7 +42,7 @@ def main():
     n = count * cc.size()
     first = cc.rank() * count
     i, j = np.ogrid[first : first + count, :n]
-    rows = 100 * i + j  # a number tells in which row and column it was
+    rows = 100 * i + j  # each number shows its original row and column
     result = transpose(rows)
 
     wrong = cc.allreduce(np.array([np.count_nonzero(result != 100 * j + i)]))
