@@ -28,40 +28,22 @@ MPIS = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI"}
 INTRODUCTION = """\
 # Algorithms
 
-Every algorithm of the library, generated from the registry: what it costs, what it promises, what
-each rank sends in each step, and the text that runs. The same in a terminal:
-`collectives list`, and `collectives explain NAME -n 4`.
+These pages are generated from the registry. For each algorithm they show its cost, its properties,
+the messages of each step, and its source. In a terminal, `collectives list` prints the costs, and
+`collectives explain NAME -n 4` draws an algorithm.
 
-`p`
-: number of ranks
+*Rounds* is the length of the longest chain of messages that wait for each other. *Sent* and
+*folded* are the largest amounts that one rank sends and folds, in units of the whole array.
+{doc}`../reference/algorithms` explains the letters in the formulas. In the times, `n` is the number
+of bytes of the whole array (the larger side, where input and output differ), and `alpha`, `beta`
+and `gamma` are the seconds for each message, each byte sent and each byte folded.
 
-`lg`, `up`
-: log2 p, rounded down and up
-
-`q`, `rest`
-: the largest power of two up to p; 1 if p is not a power of two, else 0
-
-`k`, `levels(k)`
-: the parameter of a k-ary tree, as in `algorithm="kary:8"`; how deep such a tree is
-
-`ones`, `beyond`
-: the 1 bits in all numbers below p; the sum of min(d, p - q) over d = 1, 2, 4, ..., q / 2
-
-`n`
-: bytes of the caller's whole array: the larger side, where input and output differ
-
-`alpha`, `beta`, `gamma`
-: seconds for each message, for each byte sent, for each byte folded
-
-*Rounds* is the longest chain of messages that wait for each other. *Sent* and *folded* are the most
-that one rank sends and folds, in arrays: 1 is the whole array. The formulas hold for two ranks and
-more, and the tests hold them against the proof of each algorithm.
-
-The drawings show the proof, not a sketch: `0 -[2]-> 1` is a message from rank 0 to rank 1 with
-block 2. What arrives in a *fold* line is added to what the rank has; in a *store* line it replaces
-it. In the tables a row is a rank and a column is a block; a cell names the ranks whose
-contributions are in it, `*` is all that belong there, `.` is nothing. Where arrays are cut by rank,
-block 2 is what rank 2 gives or gets; in an alltoall block 12 goes from rank 1 to rank 2.
+The drawings show the proof of the algorithm: `0 -[2]-> 1` is a message from rank 0 to rank 1 with
+block 2. In a *fold* line the block is folded into the one that the rank has; in a *store* line it
+replaces it. In the grids a row is a rank and a column is a block. A cell names the ranks whose
+contributions it contains; `*` stands for all that belong there, and `.` for none. Where arrays are
+cut by rank, block 2 is what rank 2 gives or gets; in an alltoall, block 12 goes from rank 1 to
+rank 2.
 """
 
 
