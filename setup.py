@@ -6,6 +6,7 @@ between (CONTRIBUTING.md).
 """
 
 import os
+from glob import glob
 
 import numpy
 from Cython.Build import cythonize
@@ -18,36 +19,7 @@ if os.environ.get("COLLECTIVES_STRESS", "0") not in ("", "0"):
 core = Extension(
     "collectives._core",
     sources=["collectives/_core.pyx"],
-    depends=[
-        "collectives/_core/types.pxi",
-        "collectives/_core/binding.pxi",
-        "collectives/_core/lock.pxi",
-        "collectives/_core/timeline.pxi",
-        "collectives/_core/executor.pxi",
-        "collectives/_core/arrays.pxi",
-        "collectives/_core/dlpack.pxi",
-        "collectives/_core/memory.pxi",
-        "collectives/_core/origin.pxi",
-        "collectives/_core/request.pxi",
-        "collectives/_core/call.pxi",
-        "collectives/_core/segment.pxi",
-        "collectives/_core/flags.pxi",
-        "collectives/_core/engine.pxi",
-        "collectives/_core/tape.pxi",
-        "collectives/_core/operation.pxi",
-        "collectives/_core/waiting.pxi",
-        "collectives/_core/planned.pxi",
-        "collectives/_core/grouped.pxi",
-        "collectives/_core/kernels.h",
-        "collectives/_core/kernels_half.h",
-        "collectives/_core/kernels_lanes.h",
-        "collectives/_core/kernels_loops.h",
-        "collectives/_core/combine.h",
-        "collectives/_core/segment.h",
-        "collectives/_core/timeline.h",
-        "collectives/_core/mpi_binding.h",
-        "collectives/_core/mpi_calls.h",
-    ],
+    depends=sorted(glob("collectives/_core/*/*.pxi") + glob("collectives/_core/*/*.h")),
     include_dirs=["collectives", numpy.get_include()],
     define_macros=macros,
     # Contracted multiply-adds would make a result depend on the instruction set.

@@ -2,30 +2,36 @@
 # cython: initializedcheck=False, embedsignature=False
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
-Reading order: types (what the executor works on), binding (MPI's functions, found at run time),
-lock (threads, and forked children), the timeline of an operation, executor (no GIL, no Python, no
-algorithm), then what Python sees: arrays and reductions, tensors that come by DLPack, the memory of
-operations, where they come from, requests, the arguments of a call, shared memory and flags in it,
-the engine of a communicator, the tape of timelines, operations and what they wait for, planned
-calls, and grouped ones.
+It is one extension module, and its parts are included here in reading order. A folder of `_core/`
+is one subject, and the headers in it say in C what Cython cannot.
 """
 
-include "_core/types.pxi"
-include "_core/binding.pxi"
-include "_core/lock.pxi"
-include "_core/timeline.pxi"
-include "_core/executor.pxi"
-include "_core/arrays.pxi"
-include "_core/dlpack.pxi"
-include "_core/memory.pxi"
-include "_core/origin.pxi"
-include "_core/request.pxi"
-include "_core/call.pxi"
-include "_core/segment.pxi"
-include "_core/flags.pxi"
-include "_core/engine.pxi"
-include "_core/tape.pxi"
-include "_core/operation.pxi"
-include "_core/waiting.pxi"
-include "_core/planned.pxi"
-include "_core/grouped.pxi"
+include "_core/executor/types.pxi"
+
+# MPI's functions, found at run time.
+include "_core/mpi/binding.pxi"
+
+# Threads on one communicator, and forked children.
+include "_core/threads/lock.pxi"
+
+# The run of a plan: no GIL, no Python, no algorithm.
+include "_core/records/timeline.pxi"
+include "_core/executor/executor.pxi"
+
+# Arrays of NumPy and of other libraries.
+include "_core/arrays/arrays.pxi"
+include "_core/arrays/dlpack.pxi"
+
+# One call: its arguments, the engine that runs it, and what the caller holds of it.
+include "_core/executor/memory.pxi"
+include "_core/calls/origin.pxi"
+include "_core/calls/request.pxi"
+include "_core/calls/call.pxi"
+include "_core/shared/segment.pxi"
+include "_core/shared/flags.pxi"
+include "_core/calls/engine.pxi"
+include "_core/records/tape.pxi"
+include "_core/calls/configure.pxi"
+include "_core/calls/trouble.pxi"
+include "_core/calls/planned.pxi"
+include "_core/calls/grouped.pxi"

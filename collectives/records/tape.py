@@ -1,9 +1,9 @@
 """Tapes: the records that the core left, as the events that trace viewers read.
 
 A rank leaves two files in the folder ``out.json.parts``: ``3.records``, which the core has mapped
-(`_core/timeline.h` has its layout), and ``3.json``, a line with where and when it was made and a
-line for each label of calls. They are complete whatever became of the process. As long as that is
-there, it holds a lock on the records.
+(`_core/records/timeline.h` has its layout), and ``3.json``, a line with where and when it was made
+and a line for each label of calls. They are complete whatever became of the process. As long as
+that is there, it holds a lock on the records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Tape", "events", "folder", "left"]
 
-# The numbers of the kinds of records; see _core/timeline.h.
+# The numbers of the kinds of records; see _core/records/timeline.h.
 (
     CALL,
     FAILED,

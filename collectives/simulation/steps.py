@@ -21,7 +21,7 @@ from collectives.simulation.host import MessageHost, SharedMemory
 
 __all__ = ["INLINE", "Step", "segments_of", "translated"]
 
-INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/segment.h
+INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/shared/segment.h
 
 
 class Step(NamedTuple):

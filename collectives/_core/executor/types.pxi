@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)
 
-cdef extern from "_core/kernels.h" nogil:
+cdef extern from "_core/kernels/kernels.h" nogil:
     ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil
     ctypedef void (*cc_scale_fn)(void *, const void *, double, size_t) noexcept nogil
     enum:
@@ -24,7 +24,7 @@ cdef extern from "_core/kernels.h" nogil:
     int cc_kernels_init(const char *isa)
     const char *cc_kernels_isa()
 
-cdef extern from "_core/combine.h" nogil:
+cdef extern from "_core/kernels/combine.h" nogil:
     ctypedef struct cc_pass:
         const char **sources
         const signed char *is_left
@@ -38,7 +38,7 @@ cdef extern from "_core/combine.h" nogil:
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
     void cc_stream(void *, const void *, size_t)
 
-cdef extern from "_core/segment.h" nogil:
+cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
     ctypedef struct cc_window:
@@ -111,7 +111,7 @@ cdef extern from "_core/segment.h" nogil:
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
 
-cdef extern from "_core/timeline.h" nogil:
+cdef extern from "_core/records/timeline.h" nogil:
     enum:
         CC_T_CALL, CC_T_FAILED, CC_T_QUEUE, CC_T_WAIT, CC_T_AWAIT, CC_T_COPY, CC_T_FOLD
         CC_T_PUBLISH, CC_T_TAKE, CC_T_POST, CC_T_SENT, CC_T_RECEIVED

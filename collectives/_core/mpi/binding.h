@@ -53,13 +53,13 @@ static void *cc_symbol(void *library, const char *name)
 
 #define CC_HANDLE int
 #define CC_NAME(x) cc_int_##x
-#include "mpi_calls.h"
+#include "calls.h"
 #undef CC_HANDLE
 #undef CC_NAME
 
 #define CC_HANDLE void *
 #define CC_NAME(x) cc_pointer_##x
-#include "mpi_calls.h"
+#include "calls.h"
 #undef CC_HANDLE
 #undef CC_NAME
 

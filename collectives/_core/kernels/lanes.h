@@ -1,7 +1,7 @@
 /*
  * CC_LANES float16 or bfloat16 at a time: get (to float32), an operation, put (rounded to even).
  *
- * A template, part of kernels_loops.h.  The vectors are pairs.  For bfloat16 these are the even
+ * A template, part of loops.h.  The vectors are pairs.  For bfloat16 these are the even
  * and the odd elements, which a 32-bit word holds in its lower and its upper half: a shift and a
  * mask take it apart and one blend puts it together, where widening would cross lanes.  For
  * float16 they are just the first and the second half.

@@ -129,7 +129,7 @@ CC_COMPLEX_PROD(c128, double)
 
 /* ---- float16, bfloat16: to float32, one operation, back with one rounding ------------------ */
 
-#include "kernels_lanes.h"
+#include "lanes.h"
 
 /* The last n % CC_LANES elements go through padded copies, so that they meet the same code. */
 #define CC_HALF_FOLD(op, half)                                                                     \

@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Kinds of records; collectives/tape.py has the same numbers. */
+/* Kinds of records; collectives/records/tape.py has the same numbers. */
 enum {
     CC_T_CALL = 1, /* a whole call */
     CC_T_FAILED,   /* the same, which failed */

@@ -1,7 +1,7 @@
 /*
  * Reduction kernels: dst[i] = left[i] op right[i], and dst[i] = src[i] * factor.
  *
- * One set of loops (kernels_loops.h) is compiled for each instruction set; cc_kernels_init picks
+ * One set of loops (loops.h) is compiled for each instruction set; cc_kernels_init picks
  * a set at run time, and its table gives the kernel of an (operation, dtype).  All sets give the
  * same bits, save which of two different NaNs a sum or product keeps.
  *
@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels_half.h"
+#include "half.h"
 
 /* The order is mirrored in Python. */
 enum {
@@ -101,7 +101,7 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 #define CC_ISA portable
 #define CC_FAR_ISA portable
 #define CC_LANES 1
-#include "kernels_loops.h"
+#include "loops.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -111,14 +111,14 @@ CC_BEGIN_TARGET("avx2,f16c")
 #define CC_ISA avx2
 #define CC_FAR_ISA avx2
 #define CC_LANES 16
-#include "kernels_loops.h"
+#include "loops.h"
 CC_END_TARGET
 
 CC_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,f16c")
 #define CC_ISA avx512
 #define CC_FAR_ISA avx2
 #define CC_LANES 32
-#include "kernels_loops.h"
+#include "loops.h"
 CC_END_TARGET
 #endif
 

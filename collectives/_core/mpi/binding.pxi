@@ -1,6 +1,6 @@
 # The binding to the MPI that mpi4py has loaded: functions by name, constants from its objects.
 
-cdef extern from "_core/mpi_binding.h" nogil:
+cdef extern from "_core/mpi/binding.h" nogil:
     ctypedef struct cc_transport:
         int handle_size
         int (*send)(uint64_t, const void *, int, int, int, void *, int) noexcept nogil
