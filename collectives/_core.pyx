@@ -6,17 +6,38 @@ It is one extension module, and its parts are included here in reading order. A 
 is one subject, and the headers in it say in C what Cython cannot.
 """
 
-include "_core/executor/types.pxi"
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void **, size_t, size_t)
+
+# What the executor works on.
+include "_core/kernels/headers.pxi"
+include "_core/shared/headers.pxi"
+include "_core/records/headers.pxi"
+include "_core/executor/plan.pxi"
+include "_core/executor/operation.pxi"
 
 # MPI's functions, found at run time.
+include "_core/mpi/headers.pxi"
 include "_core/mpi/binding.pxi"
 
 # Threads on one communicator, and forked children.
 include "_core/threads/lock.pxi"
 
 # The run of a plan: no GIL, no Python, no algorithm.
+include "_core/executor/clock.pxi"
+include "_core/executor/layout.pxi"
+include "_core/executor/pages.pxi"
 include "_core/records/timeline.pxi"
-include "_core/executor/executor.pxi"
+include "_core/executor/messages.pxi"
+include "_core/executor/steps.pxi"
+include "_core/executor/advance.pxi"
+include "_core/executor/waiting.pxi"
 
 # Arrays of NumPy and of other libraries.
 include "_core/arrays/arrays.pxi"

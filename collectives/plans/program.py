@@ -53,7 +53,7 @@ __all__ = ["Program", "most_publications", "pack"]
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 NOWHERE = -1  # the space of what a step does not write
 
-# Segments that the executor has in flight: WINDOW in _core/executor/types.pxi.
+# Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
 WINDOW = 4
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
 MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home

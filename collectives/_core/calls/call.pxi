@@ -21,8 +21,6 @@ cdef enum:
     SPINS = 2000  # about 20 us
     BRIEF = 64  # spins with the GIL held
     AWAY = 32  # where ranks share cores, spins for one that is on another
-    LEARNED = 8 << 20  # bytes, of all ranks, from which on it is learned how to store them
-    STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
     LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
     SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 

@@ -1,90 +1,119 @@
-# Operations: a checked call, written down as what the executor runs.
+# A checked call, written down as the operation that the executor runs.
+
+cdef enum:
+    LEARNED = 8 << 20  # bytes, of all ranks, from which on it is learned how to store them
+    STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
+
 
 cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
     """Fill an operation with what a call does; nothing is allocated that it has already."""
     cdef Plan plan = choice.plan
-    cdef int64_t block  # elements of the longest one
-    cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
-    # Where ranks do not know each other's counts, they could not agree on segments.
-    cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
-    cdef bint fits = True
-    op.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
-    op.call = NO_CALL
+    op.shared.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
+    op.shared.call = NO_CALL
     op.comm = engine.comm
-    op.input = call.x.data if call.prescale == 1.0 else call.scaled.data
-    op.output = call.out.data
-    op.itemsize = call.x.itemsize
-    op.cut = plan.cut
-    op.part = call.part
-    op.out_places = plan.places[<int>OUT]
-    op.starts[<int>IN] = op.starts[<int>OUT] = op.starts[<int>WORK] = NULL
-    if call.counts != NULL or (plan.has_parcels and plan.cut > 1):
-        block = tabulate(engine, op, call, plan)
-    else:
-        block = ceiling(call.part, plan.cut)
+    op.nbytes = call.nbytes
     if engine.segment is not None and call.kind != EXCHANGE:
-        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.what)
-    if plan.room:
-        # Lanes have room for all publications of a segment, on whichever host.
-        largest = min(largest, plan.room)
-        fits = ((block * op.itemsize + 63) & ~63) <= plan.room
-    op.segments = 1
-    if block * op.itemsize > largest and not ragged:
-        op.segments = ceiling(block, max(1, largest // op.itemsize))
-    op.whole = op.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
-    op.plan = &plan.whole if op.whole else &plan.split
+        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.shared.what)
+    lay_out(engine, op, call, choice)
+    op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.
     op.sends_nothing = call.kind == EXCHANGE
-    op.window = <int>min(op.segments, <int64_t>WINDOW)
-    op.fold = call.fold
-    op.nbytes = call.nbytes
-    op.user = call.user
-    op.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
-    op.factor = call.factor
-    op.scaled = op.plan.scaled
+    op.window = <int>min(op.layout.segments, <int64_t>WINDOW)
+    op.slots.in_use = op.window * op.plan.slots
+    set_fold(op, call, plan)
     choose_stores(op, call.kind, engine.stores)
-    op.windows[0] = op.windows[1] = op.way = 0
-    if op.segment != NULL and op.segment.nwindows > 1:
-        find_windows(op, call)
-    # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
-    op.stride = (ceiling(block, op.segments) * op.itemsize + 63) & ~63
-    if plan.room and op.stride > plan.room:
+    find_windows(op, call)
+    if plan.room and op.layout.stride > plan.room:
         release(op)
         raise ArgumentError(
             f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
             f"time (COLLECTIVES_SHM_LANE)"
         )
-    op.work_offset = (plan.tmp + (plan.span if op.user != NULL else 0)) * op.stride
-    op.span = plan.span
-    op.slots = op.window * op.plan.slots
+    # The temporary slots come first, then what folds of Python work in.
+    op.layout.work_offset = plan.tmp * op.layout.stride
+    if op.fold.user != NULL:
+        op.layout.work_offset += plan.span * op.layout.stride
     if reserve(op, plan):
         release(op)
         raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
     return 0
 
 
+cdef int lay_out(Engine engine, Operation *op, Call *call, Choice choice) except -1:
+    """Write down where blocks lie, and into how many segments they are cut."""
+    cdef Layout *layout = &op.layout
+    cdef Plan plan = choice.plan
+    cdef int64_t block  # elements of the longest one
+    cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
+    # Where ranks do not know each other's counts, they could not agree on segments.
+    cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
+    cdef bint fits = True
+    layout.input = call.x.data if call.prescale == 1.0 else call.scaled.data
+    layout.output = call.out.data
+    layout.itemsize = call.x.itemsize
+    layout.cut = plan.cut
+    layout.part = call.part
+    layout.out_places = plan.places[<int>OUT]
+    layout.starts[<int>IN] = layout.starts[<int>OUT] = layout.starts[<int>WORK] = NULL
+    if call.counts != NULL or (plan.has_parcels and plan.cut > 1):
+        block = tabulate(engine, op, call, plan)
+    else:
+        block = ceiling(call.part, plan.cut)
+    if plan.room:
+        # Lanes have room for all publications of a segment, on whichever host.
+        largest = min(largest, plan.room)
+        fits = ((block * layout.itemsize + 63) & ~63) <= plan.room
+    layout.segments = 1
+    if block * layout.itemsize > largest and not ragged:
+        layout.segments = ceiling(block, max(1, largest // layout.itemsize))
+    layout.whole = layout.segments == 1 and fits and (ragged or call.nbytes <= MAX_PIECE)
+    # A temporary slot holds the longest piece; slots of 64 bytes keep vectors on cache lines.
+    layout.stride = (ceiling(block, layout.segments) * layout.itemsize + 63) & ~63
+    return 0
+
+
+cdef void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
+    """Write down what folds and scales; the plan of the operation is known."""
+    op.fold.kernel = call.fold
+    op.fold.user = call.user
+    op.fold.scale = call.scale if call.factor != 1.0 and call.out.data != NULL else NULL
+    op.fold.factor = call.factor
+    op.fold.scaled = op.plan.scaled
+    op.fold.span = plan.span
+
+
 cdef void choose_stores(Operation *op, int kind, int stores) noexcept:
     """Decide what is written past the cache, or that it is to be learned."""
-    cdef int64_t everywhere = op.nbytes * (op.segment.p if op.segment != NULL else 1)
-    op.habit = -1
-    op.usual = CC_RESULTS if everywhere >= STREAMED else 0
+    cdef Sharing *shared = &op.shared
+    cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)
+    shared.habit = -1
+    shared.usual = CC_RESULTS if everywhere >= STREAMED else 0
     if stores == 2:
-        op.usual |= CC_PAYLOADS
-    op.stores = op.usual
-    if op.segment != NULL and stores == 0 and everywhere >= LEARNED:
+        shared.usual |= CC_PAYLOADS
+    shared.stores = shared.usual
+    if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
         # Kinds of operations, by powers of two of their bytes.
-        op.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
+        shared.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
 
 
 cdef void find_windows(Operation *op, const Call *call) noexcept:
     """Note which of the caller's arrays are in shared memory, and whether they are one."""
-    op.way = 2 if overlap(&call.x, &call.out) else 1
-    if op.scale != NULL and not op.scaled:  # which happens at the end of a segment, where they lie
+    cdef Sharing *shared = &op.shared
+    shared.windows[0] = shared.windows[1] = shared.way = 0
+    if shared.segment == NULL or shared.segment.nwindows <= 1:
         return
-    if op.input == call.x.data and call.x.count:
-        op.windows[0] = cc_window_of(op.segment, op.input, call.x.count * call.x.itemsize)
+    shared.way = 2 if overlap(&call.x, &call.out) else 1
+    # A result that no step scales is scaled where it lies, at the end of its segment.
+    if op.fold.scale != NULL and not op.fold.scaled:
+        return
+    if op.layout.input == call.x.data and call.x.count:
+        shared.windows[0] = cc_window_of(
+            shared.segment, op.layout.input, call.x.count * call.x.itemsize
+        )
     if call.out.count:
-        op.windows[1] = cc_window_of(op.segment, op.output, call.out.count * call.out.itemsize)
+        shared.windows[1] = cc_window_of(
+            shared.segment, op.layout.output, call.out.count * call.out.itemsize
+        )
 
 
 cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:
@@ -95,9 +124,9 @@ cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) excep
     cdef int space, i, part, k
     if reserve_tables(op, plan.places[0] + plan.places[1] + plan.places[2] + 3):
         raise MemoryError
-    table = op.tables
+    table = op.memory.tables
     for space in range(3):
-        op.starts[space] = table
+        op.layout.starts[space] = table
         start = 0
         for i in range(plan.places[space]):
             part = plan.blocks[space][i] // plan.cut

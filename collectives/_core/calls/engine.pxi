@@ -4,6 +4,10 @@ from cpython.number cimport PyNumber_Index
 
 from collectives.errors import PeerLostError
 
+cdef enum:
+    OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
+    LAP = 512  # starts between two looks for operations that are about to meet their tag again
+
 cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
 
 
@@ -649,46 +653,46 @@ cdef class Engine:
                 self.enter_segment(op)
         else:
             op.tag = OPERATIONS * WINDOW + tag
-        op.status = RUNNING
-        op.tape = NULL
-        op.open = NULL
-        op.label = -1
-        op.idle = op.watched = 0
-        op.live = op.window
-        op.pending = 0
-        op.lent = 0
-        op.failure = NO_FAILURE
-        op.has_warned = 0
+        op.state.status = RUNNING
+        op.record.tape = NULL
+        op.record.wait = NULL
+        op.record.label = -1
+        op.record.idle = op.record.watched = 0
+        op.state.live = op.window
+        op.state.pending = 0
+        op.shared.lent = 0
+        op.failure.cause = NO_FAILURE
+        op.state.has_warned = 0
         for k in range(op.window):
-            op.cursors[k].segment = k
-            op.cursors[k].round = 0
-            op.cursors[k].step = 0
-            op.cursors[k].posted = 0
-            op.cursors[k].started = 0
-            op.cursors[k].pending = 0
-            op.cursors[k].pending_sends = 0
-            op.cursors[k].awaited = -1
+            op.state.cursors[k].segment = k
+            op.state.cursors[k].round = 0
+            op.state.cursors[k].step = 0
+            op.state.cursors[k].posted = 0
+            op.state.cursors[k].started = 0
+            op.state.cursors[k].pending = 0
+            op.state.cursors[k].pending_sends = 0
+            op.state.cursors[k].awaited = -1
 
     cdef int enter_segment(self, Operation *op) except -1:
         """Put a call on record, and give an operation its pages."""
         cdef cc_segment *segment = &self.segment.c
         if self.spins < BRIEF:
             segment.ranks[segment.me].core = sched_getcpu()
-        op.call = segment.calls
-        cc_begin_call(segment, op.what, op.said)
+        op.shared.call = segment.calls
+        cc_begin_call(segment, op.shared.what, op.shared.said)
         if segment.shared.given_up:
             rank = self.segment.ranks[segment.shared.given_up - 1]
             self.broken = f"the communicator is broken: rank {rank} failed or gave up before"
             self.check_host()
-        if op.segment == NULL:
+        if op.shared.segment == NULL:
             return 0
-        if op.habit >= 0:
-            op.stores = cc_way(segment, op.habit, op.usual)
-        op.page = segment.next
-        segment.next += op.segments
+        if op.shared.habit >= 0:
+            op.shared.stores = cc_way(segment, op.shared.habit, op.shared.usual)
+        op.shared.page = segment.next
+        segment.next += op.layout.segments
         # An operation of many segments shares its few buffers with no other.
-        op.needed = op.page if op.segments > 1 else segment.blocked
-        if op.segments > 1:
+        op.shared.needed = op.shared.page if op.layout.segments > 1 else segment.blocked
+        if op.layout.segments > 1:
             segment.blocked = segment.next
         return 0
 
@@ -697,9 +701,9 @@ cdef class Engine:
         cdef Status status = RUNNING
         cdef double start = 0
         cdef double looked
-        cdef double began = now() if op.habit >= 0 else 0
+        cdef double began = now() if op.shared.habit >= 0 else 0
         cdef int i
-        if op.plan.slots == 0 and op.nbytes < SMALL and op.user == NULL and in_flight == NULL:
+        if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
             # Not worth giving up the GIL.
             for i in range(BRIEF):
                 status = advance(op)
@@ -728,11 +732,13 @@ cdef class Engine:
                     start += stopped(looked)
         if status == FAILED:
             raise self.failure(op, plan, keep)
-        if op.habit >= 0 and op.segment != NULL:
-            cc_learn(op.segment, op.habit, op.stores, (now() - began) / op.nbytes)
-        if op.call != NO_CALL:
-            cc_end_call(&self.segment.c, op.call)
-        if op.label >= 0:
+        if op.shared.habit >= 0 and op.shared.segment != NULL:
+            cc_learn(
+                op.shared.segment, op.shared.habit, op.shared.stores, (now() - began) / op.nbytes
+            )
+        if op.shared.call != NO_CALL:
+            cc_end_call(&self.segment.c, op.shared.call)
+        if op.record.label >= 0:
             end_record(self, op)
         return 0
 
@@ -752,7 +758,7 @@ cdef class Engine:
         """Give an operation up: nobody may touch its memory again, as MPI still might."""
         with nogil:
             lock_in_flight()
-            if op.status == RUNNING:
+            if op.state.status == RUNNING:
                 fail(op, STALLED, 0, -1, 0)
             unlock_in_flight()
         lost.append((keep, self.segment))

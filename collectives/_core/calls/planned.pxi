@@ -24,7 +24,7 @@ cdef class PlannedCall:
 
     def __dealloc__(self):
         # What failed may still be written to by MPI.
-        if self.op != NULL and self.op.status == DONE:
+        if self.op != NULL and self.op.state.status == DONE:
             release(self.op)
 
     cdef int prepare(self) except -1:
@@ -33,7 +33,7 @@ cdef class PlannedCall:
         if self.call.prescale != 1.0:
             self.keep = self.engine.scratch(&self.call, self.keep)
         configure(self.engine, op, &self.call, self.choice)
-        op.status = DONE
+        op.state.status = DONE
         self.op = op
         return 0
 

@@ -105,18 +105,19 @@ cdef class Request:
     cdef int settle(self) except -1:
         """Let go of the operation if it has ended. Keeps its error for whoever waits."""
         cdef Operation *op = self.op
-        if op == NULL or op.status == RUNNING:
+        if op == NULL or op.state.status == RUNNING:
             return 0
-        if op.status == FAILED and self.error is None:
+        if op.state.status == FAILED and self.error is None:
             error = self.engine.failure(op, self.plan, self.keep)
             if self.error is None:
                 self.error = error
         if self.waiters or self.op == NULL:
             return 0
-        if op.status == DONE and op.call != NO_CALL and self.engine.segment is not None:
-            cc_leave_call(&self.engine.segment.c, op.call)
-        if op.status == DONE and op.label >= 0:
-            end_record(self.engine, op)
+        if op.state.status == DONE:
+            if op.shared.call != NO_CALL and self.engine.segment is not None:
+                cc_leave_call(&self.engine.segment.c, op.shared.call)
+            if op.record.label >= 0:
+                end_record(self.engine, op)
         # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL
         live.discard(self)
@@ -126,7 +127,7 @@ cdef class Request:
         else:
             with nogil:
                 delist(op)
-        if op.status == DONE and self.owner is None:
+        if op.state.status == DONE and self.owner is None:
             op.next = self.engine.idle
             self.engine.idle = op
         return 0
@@ -134,15 +135,15 @@ cdef class Request:
     cdef int watch(self, int change) except -1:
         """Count who waits, which tells waits on a timeline from what the program does meanwhile."""
         cdef Operation *op = self.op
-        if op == NULL or op.tape == NULL:
+        if op == NULL or op.record.tape == NULL:
             return 0
         with nogil:
             lock_in_flight()
-            if op.tape != NULL:
-                if op.watched == 0:
-                    op.clock = cc_ticks()
-                    op.idle = 0
-                op.watched += change
+            if op.record.tape != NULL:
+                if op.record.watched == 0:
+                    op.record.clock = cc_ticks()
+                    op.record.idle = 0
+                op.record.watched += change
             unlock_in_flight()
         return 0
 
@@ -156,7 +157,7 @@ cdef class Request:
         with nogil:
             delist(op)
         self.waiters -= 1
-        if op.status == RUNNING and self.error is None:
+        if op.state.status == RUNNING and self.error is None:
             # First the error: other threads that wait look for it as soon as the operation ends.
             self.error = error
             self.engine.abandon(op, self.plan, self.keep, how(error), error)
@@ -182,10 +183,10 @@ cdef class Request:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
-                if op.status == RUNNING and not op.pending:
+                if op.state.status == RUNNING and not op.state.pending:
                     transport.nudge(op.comm)  # as in wait()
                 unlock_in_flight()
-            if self.op != NULL and self.op.status == RUNNING:
+            if self.op != NULL and self.op.state.status == RUNNING:
                 moment = now()
                 if self.looked == 0:
                     self.looked = moment
@@ -195,7 +196,7 @@ cdef class Request:
             self.settle()
         if self.error is not None:
             raise self.error
-        return self.op == NULL or self.op.status == DONE
+        return self.op == NULL or self.op.state.status == DONE
 
     def wait(self, timeout=None):
         """Wait until the operation is complete; return its result.
@@ -233,7 +234,7 @@ cdef class Request:
             patience = self.engine.polls(self.op)
         self.watch(1)
         try:
-            while self.op != NULL and self.op.status == RUNNING:
+            while self.op != NULL and self.op.state.status == RUNNING:
                 looked = now()
                 drowsy = looks > 0 and self.op.plan.slots == 0
                 self.waiters += 1
@@ -241,7 +242,7 @@ cdef class Request:
                     if wait(self.op, True, patience, looked + SLICE, drowsy) == RUNNING:
                         start += stopped(looked)
                 self.waiters -= 1
-                if self.op.status == RUNNING:
+                if self.op.state.status == RUNNING:
                     PyErr_CheckSignals()
                     self.look_around(now() - start, deadline)
                     looks += 1
@@ -264,7 +265,7 @@ cdef class Request:
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""
-        if self.op == NULL or self.op.status != RUNNING:
+        if self.op == NULL or self.op.state.status != RUNNING:
             return None
         return f"{title(self.plan)}: {waiting(self.op, self.engine.segment)}"
 

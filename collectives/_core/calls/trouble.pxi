@@ -37,15 +37,15 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
     try:
-        if segment is not None and op.call != NO_CALL:
-            segment.check_calls(op.call, op.what)
+        if segment is not None and op.shared.call != NO_CALL:
+            segment.check_calls(op.shared.call, op.shared.what)
         if waited > deadline:
             return StallError(
                 f"{title(plan)}: rank {engine.rank} waited {deadline:g} s: {situation(op, segment)}"
             )
         if segment is not None:
             check_peers(engine, op, plan)
-            if op.status != RUNNING:
+            if op.state.status != RUNNING:
                 return None
             # Who soon has waited for as long as another says itself for whom.
             why = segment.why()
@@ -53,8 +53,8 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
                 segment.check_end()
     except CollectivesError as error:
         return error
-    if waited > engine.warning and not op.has_warned:
-        op.has_warned = 1
+    if waited > engine.warning and not op.state.has_warned:
+        op.state.has_warned = 1
         warnings.warn(
             f"{title(plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
             f"{situation(op, segment)}",
@@ -71,11 +71,12 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
         return 0
     with nogil:
         lock_in_flight()
-        op.moved = 1
-        while op.status == RUNNING and op.moved:  # what they have left behind may be enough
+        op.state.moved = 1
+        # What they have left behind may be enough.
+        while op.state.status == RUNNING and op.state.moved:
             advance(op)
         unlock_in_flight()
-    if op.status != RUNNING:
+    if op.state.status != RUNNING:
         return 0
     awaited = waited_for(op, segment)
     for rank, pid, in_order in gone:
@@ -94,8 +95,8 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
 cdef str situation(Operation *op, Segment segment):
     """Say what an operation waits for, and what the ranks of this host are doing."""
     text = waiting(op, segment)
-    if segment is not None and op.call != NO_CALL:
-        text = f"{text} (call {op.call + 1}; {'; '.join(segment.doing())})"
+    if segment is not None and op.shared.call != NO_CALL:
+        text = f"{text} (call {op.shared.call + 1}; {'; '.join(segment.doing())})"
     return text
 
 
@@ -104,17 +105,17 @@ cdef str waiting(Operation *op, Segment segment):
     cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
-    if op.live == 0 and op.lent:
-        readers = ", ".join(map(str, behind(segment, op.page + op.segments)))
+    if op.state.live == 0 and op.shared.lent:
+        readers = ", ".join(map(str, behind(segment, op.shared.page + op.layout.segments)))
         return f"nothing but that rank {readers} has read what is in shared memory"
     for k in range(op.window):
-        cursor = &op.cursors[k]
+        cursor = &op.state.cursors[k]
         if cursor.segment < 0:
             continue
-        where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.segments}"
+        where = f"round {cursor.round + 1}, segment {cursor.segment + 1} of {op.layout.segments}"
         parts = []
         for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
-            if cursor.pending and transport.is_pending(op.requests, slot):
+            if cursor.pending and transport.is_pending(op.slots.requests, slot):
                 message = message_of(op, slot)
                 parts.append(f"for rank {message.peer} to {'receive' if message.send else 'send'}")
         silent, late = missing(op, cursor, segment)
@@ -128,14 +129,14 @@ cdef set waited_for(Operation *op, Segment segment):
     """Return the ranks that an operation waits for."""
     cdef int k
     ranks = set()
-    if op.live == 0 and op.lent:
-        ranks.update(behind(segment, op.page + op.segments))
-    for k in range(op.slots if op.pending else 0):
-        if transport.is_pending(op.requests, k):
+    if op.state.live == 0 and op.shared.lent:
+        ranks.update(behind(segment, op.shared.page + op.layout.segments))
+    for k in range(op.slots.in_use if op.state.pending else 0):
+        if transport.is_pending(op.slots.requests, k):
             ranks.add(message_of(op, k).peer)
     for k in range(op.window):
-        if op.cursors[k].segment >= 0:
-            for some in missing(op, &op.cursors[k], segment):
+        if op.state.cursors[k].segment >= 0:
+            for some in missing(op, &op.state.cursors[k], segment):
                 ranks.update(some)
     return ranks
 
@@ -151,7 +152,7 @@ cdef list behind(Segment segment, uint64_t page):
 cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
     """Return the ranks that have not published what is next, and those that need the lane yet."""
     cdef int i
-    if op.segment == NULL:
+    if op.shared.segment == NULL:
         return [], []
     ranks = [segment.ranks[i] for i in range(segment.c.p) if awaits(op, cursor, i)]
     return (ranks, []) if cursor.started else ([], ranks)
@@ -159,20 +160,21 @@ cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
 
 cdef object failure_of(Engine engine, Operation *op, Plan plan):
     """Return the exception for an operation that failed."""
-    if op.failure == MISMATCHED:
+    cdef const Failure *failure = &op.failure
+    if failure.cause == MISMATCHED:
         try:
-            engine.segment.disagree(op.call)
+            engine.segment.disagree(op.shared.call)
         except CollectivesError as error:
             return error
-    if op.failure == FOLD_RAISED:
-        return (<UserFold>op.user).error
-    where = f"{title(plan)}: rank {engine.rank}, round {op.round + 1}"
-    if op.failure == WRONG_LENGTH:
-        got = "more" if op.got < 0 else f"{op.got}"
+    if failure.cause == FOLD_RAISED:
+        return (<UserFold>op.fold.user).error
+    where = f"{title(plan)}: rank {engine.rank}, round {failure.round + 1}"
+    if failure.cause == WRONG_LENGTH:
+        got = "more" if failure.got < 0 else f"{failure.got}"
         return MismatchError(
-            f"{where}: got {got} bytes from rank {op.peer} where {op.wanted} were due; the ranks "
-            f"did not call the same collective with the same count and dtype "
+            f"{where}: got {got} bytes from rank {failure.peer} where {failure.wanted} were due; "
+            f"the ranks did not call the same collective with the same count and dtype "
             f"(COLLECTIVES_VALIDATE=1 says who)"
         )
-    peer = f", peer {op.peer}" if op.peer >= 0 else ""
-    return MPIError(f"{where}{peer}: MPI says: {mpi_text(op.error)}")
+    peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
+    return MPIError(f"{where}{peer}: MPI says: {mpi_text(failure.error)}")

@@ -2,87 +2,94 @@
 
 cdef int reserve(Operation *op, Plan plan) noexcept:
     """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
+    cdef const Layout *layout = &op.layout
+    cdef Memory *memory = &op.memory
     cdef int64_t work = 0
     cdef int64_t each
     cdef size_t wanted
     cdef int k
     if plan.places[<int>WORK]:
-        if op.whole:
-            work = place_start(op, WORK, plan.places[<int>WORK]) * op.itemsize
+        if layout.whole:
+            work = place_start(op, WORK, plan.places[<int>WORK]) * layout.itemsize
         else:
-            work = plan.places[<int>WORK] * op.stride
-    each = (op.work_offset + work + 63) & ~63
+            work = plan.places[<int>WORK] * layout.stride
+    each = (layout.work_offset + work + 63) & ~63
     wanted = each * op.window
-    if wanted > op.arena_bytes:
-        free(op.arena)
-        op.arena = NULL
-        op.arena_bytes = 0
+    if wanted > memory.arena_bytes:
+        free(memory.arena)
+        memory.arena = NULL
+        memory.arena_bytes = 0
         wanted = <size_t>1 << bit_length(wanted - 1)
-        if posix_memalign(<void **>&op.arena, 64, wanted):
+        if posix_memalign(<void **>&memory.arena, 64, wanted):
             return -1
-        op.arena_bytes = wanted
+        memory.arena_bytes = wanted
     for k in range(op.window):
-        op.cursors[k].memory = op.arena + k * each
-    if plan.width > op.width_reserved:
-        free(op.sources)
-        free(op.sides)
-        op.sources = <const char **>calloc(plan.width, sizeof(char *))
-        op.sides = <signed char *>calloc(plan.width, 1)
-        op.width_reserved = plan.width
-        if op.sources == NULL or op.sides == NULL:
-            op.width_reserved = 0
+        op.state.cursors[k].memory = memory.arena + k * each
+    if plan.width > memory.width:
+        free(memory.sources)
+        free(memory.sides)
+        memory.sources = <const char **>calloc(plan.width, sizeof(char *))
+        memory.sides = <signed char *>calloc(plan.width, 1)
+        memory.width = plan.width
+        if memory.sources == NULL or memory.sides == NULL:
+            memory.width = 0
             return -1
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 
 cdef int reserve_slots(Operation *op, int wanted) noexcept:
-    if op.arrived == NULL or wanted > op.slots_reserved:
-        free_slots(op)
-        op.requests = calloc(wanted + 1, transport.handle_size)
-        op.arrived = <char *>calloc(wanted + 1, 1)
-        op.expected = <int *>calloc(wanted + 1, sizeof(int))
-        op.rest = <int64_t *>calloc(wanted + 1, sizeof(int64_t))
-        op.since = <uint64_t *>calloc(wanted + 1, sizeof(uint64_t))
-        op.done = <int *>calloc(wanted + 1, sizeof(int))
-        op.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
-        if op.requests == NULL or op.arrived == NULL or op.expected == NULL:
+    """See that an operation has so many slots. Returns 0, or -1 without memory."""
+    cdef Slots *slots = &op.slots
+    if slots.arrived == NULL or wanted > slots.reserved:
+        free_slots(slots)
+        slots.requests = calloc(wanted + 1, transport.handle_size)
+        slots.arrived = <char *>calloc(wanted + 1, 1)
+        slots.expected = <int *>calloc(wanted + 1, sizeof(int))
+        slots.rest = <int64_t *>calloc(wanted + 1, sizeof(int64_t))
+        slots.since = <uint64_t *>calloc(wanted + 1, sizeof(uint64_t))
+        slots.done = <int *>calloc(wanted + 1, sizeof(int))
+        slots.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
+        if slots.requests == NULL or slots.arrived == NULL or slots.expected == NULL:
             return -1
-        if op.done == NULL or op.statuses == NULL or op.rest == NULL:
+        if slots.done == NULL or slots.statuses == NULL or slots.rest == NULL:
             return -1
-        if op.since == NULL:
+        if slots.since == NULL:
             return -1
-        op.slots_reserved = wanted
-        transport.clear(op.requests, wanted)
+        slots.reserved = wanted
+        transport.clear(slots.requests, wanted)
     return 0
 
 
-cdef void free_slots(Operation *op) noexcept:
-    free(op.requests)
-    free(op.arrived)
-    free(op.expected)
-    free(op.rest)
-    free(op.since)
-    free(op.done)
-    free(op.statuses)
-    op.requests = NULL
-    op.arrived = NULL
-    op.slots_reserved = 0
+cdef void free_slots(Slots *slots) noexcept:
+    free(slots.requests)
+    free(slots.arrived)
+    free(slots.expected)
+    free(slots.rest)
+    free(slots.since)
+    free(slots.done)
+    free(slots.statuses)
+    slots.requests = NULL
+    slots.arrived = NULL
+    slots.reserved = 0
 
 
 cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
-    if wanted > op.tables_reserved:
-        free(op.tables)
-        op.tables = <int64_t *>calloc(wanted, sizeof(int64_t))
-        op.tables_reserved = wanted if op.tables != NULL else 0
-        if op.tables == NULL:
+    """See that there is room for so many starts of places. Returns 0, or -1 without memory."""
+    cdef Memory *memory = &op.memory
+    if wanted > memory.tables_reserved:
+        free(memory.tables)
+        memory.tables = <int64_t *>calloc(wanted, sizeof(int64_t))
+        memory.tables_reserved = wanted if memory.tables != NULL else 0
+        if memory.tables == NULL:
             return -1
     return 0
 
 
 cdef void release(Operation *op) noexcept:
-    free(op.arena)
-    free(op.tables)
-    free(op.sources)
-    free(op.sides)
-    free_slots(op)
+    """Free an operation and all its memory."""
+    free(op.memory.arena)
+    free(op.memory.tables)
+    free(op.memory.sources)
+    free(op.memory.sides)
+    free_slots(&op.slots)
     free(op)

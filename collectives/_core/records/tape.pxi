@@ -81,7 +81,7 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, int kind, bint ve
     cdef Plan plan = choice.plan
     name = plan.source.algorithm.collective.name if kind == EXCHANGE else COLLECTIVES[kind]
     ways = []
-    if op.segment != NULL:
+    if op.shared.segment != NULL:
         ways.append("shm")
     if op.plan.slots:
         ways.append(engine.messages_by)
@@ -124,31 +124,33 @@ cdef int begin_record(
 ) except -1:
     """Record what is about to start."""
     global running
-    op.label = choice.labels[vector]
-    if op.label < 0:
-        op.label = choice.labels[vector] = label_of(engine, op, choice, kind, vector)
-    op.described = nbytes
+    cdef Recording *record = &op.record
+    record.label = choice.labels[vector]
+    if record.label < 0:
+        record.label = choice.labels[vector] = label_of(engine, op, choice, kind, vector)
+    record.nbytes = nbytes
     if engine.traced is not None:
-        op.began = now()
-    op.blocks = blocking
+        record.began = now()
+    record.blocks = blocking
     if blocking:
         running += 1
     if tape == NULL or tape.head.full:
         return 0
-    if op.tape_number != tapes:  # the chunk that it has is of an earlier tape
-        op.tape_number = tapes
-        op.records_left = 0
+    if record.tape_number != tapes:  # the chunk that it has is of an earlier tape
+        record.tape_number = tapes
+        record.left = 0
     tape.calls += 1
-    op.tape = tape
-    op.clock = cc_ticks()
-    op.watched = blocking
-    op.record = cc_next_record(tape, &op.next_record, &op.records_left)
+    record.tape = tape
+    record.clock = cc_ticks()
+    record.watched = blocking
+    record.whole = cc_next_record(tape, &record.next, &record.left)
     cc_fill(
-        op.record, CC_T_CALL, start if start else op.clock, start if start else op.clock,
-        tape.calls, nbytes, op.label + 1, NO_NUMBER if kind == EXCHANGE else op.number,
+        record.whole, CC_T_CALL, start if start else record.clock,
+        start if start else record.clock,
+        tape.calls, nbytes, record.label + 1, NO_NUMBER if kind == EXCHANGE else op.number,
     )
     if start:
-        op.clock = start
+        record.clock = start
         if blocking:
             note_until_now(op, CC_T_QUEUE, 0, -1, 0)
     return 0
@@ -157,11 +159,12 @@ cdef int begin_record(
 cdef int end_record(Engine engine, Operation *op) except -1:
     """Take a call that has ended well down, where traces are on."""
     global running
+    cdef Recording *record = &op.record
     cdef double end
-    if op.blocks:
+    if record.blocks:
         running -= 1
-    if engine.traced is not None and op.began:
+    if engine.traced is not None and record.began:
         end = now()
-        engine.traced(label_list[op.label], op.described, op.began, end - op.began)
-    op.label = -1
+        engine.traced(label_list[record.label], record.nbytes, record.began, end - record.began)
+    record.label = -1
     return 0

@@ -1,0 +1,37 @@
+# Where the blocks of an operation lie, for each segment.
+
+
+cdef inline int64_t place_start(const Operation *op, int space, int64_t place) noexcept nogil:
+    """Return the element at which a place of a space starts."""
+    cdef const Layout *layout = &op.layout
+    cdef const int64_t *starts = layout.starts[space]
+    return starts[place] if starts != NULL else layout.part * place // layout.cut
+
+
+cdef inline int64_t elements(
+    const Operation *op, int64_t segment, int space, int first, int count, int64_t *skip
+) noexcept nogil:
+    """Return how many elements of a run of blocks are in the segment, after how many others."""
+    cdef int64_t length
+    skip[0] = 0
+    if op.layout.whole:
+        return place_start(op, space, first + count) - place_start(op, space, first)
+    length = place_start(op, space, first + 1) - place_start(op, space, first)
+    skip[0] = length * segment // op.layout.segments
+    return length * (segment + 1) // op.layout.segments - skip[0]
+
+
+cdef inline char *address(
+    const Operation *op, const Cursor *cursor, int space, int first, int64_t skip
+) noexcept nogil:
+    """Return where a run of blocks of the cursor's segment lies; elements() gave `skip`."""
+    cdef const Layout *layout = &op.layout
+    if space == IN:
+        return layout.input + (place_start(op, IN, first) + skip) * layout.itemsize
+    if space == OUT:
+        return layout.output + (place_start(op, OUT, first) + skip) * layout.itemsize
+    if space == TMP:
+        return cursor.memory + first * layout.stride
+    if layout.whole:
+        return cursor.memory + layout.work_offset + place_start(op, WORK, first) * layout.itemsize
+    return cursor.memory + layout.work_offset + first * layout.stride

@@ -1,0 +1,162 @@
+# Messages: those of a round are posted together, and MPI is asked which are complete.
+#
+# Messages of cursor k carry the tag of (operation, k): MPI keeps the order of messages with one tag
+# between two ranks, and the proof says that the order of sends and receives between two ranks
+# agrees, so no more is needed to match them.
+
+
+cdef const Message *message_of(const Operation *op, int slot) noexcept nogil:
+    """Return the message that a request slot stands for."""
+    cdef const Cursor *cursor = &op.state.cursors[slot // op.plan.slots]
+    return &op.plan.messages[op.plan.rounds[cursor.round].message + slot % op.plan.slots]
+
+
+cdef int post(Operation *op, int k) noexcept nogil:
+    """Post the messages of the round that cursor k has come to. Returns 0, or -1 if MPI failed."""
+    cdef Slots *slots = &op.slots
+    cdef Cursor *cursor = &op.state.cursors[k]
+    cdef const Round *round = &op.plan.rounds[cursor.round]
+    cdef const Message *message
+    cdef int base = k * op.plan.slots
+    cdef int tag = op.tag + k
+    cdef int i, slot
+    cdef int64_t skip = 0
+    cdef int64_t total = 0
+    cdef int64_t n
+    if op.record.tape != NULL:
+        end_wait(op, cursor)
+    for i in range(round.message, round.messages_end):
+        message = &op.plan.messages[i]
+        slot = base + i - round.message
+        n = elements(
+            op, cursor.segment, message.home_space, message.home, message.count, &skip
+        ) * op.layout.itemsize
+        slots.arrived[slot] = n == 0 and not op.sends_nothing
+        if slots.arrived[slot]:
+            continue
+        slots.since[slot] = op.record.clock
+        total += n
+        if post_piece(op, cursor, message, slot, tag, skip, 0, n):
+            return -1
+        if message.send:
+            cursor.pending_sends += 1
+        cursor.pending += 1
+        op.state.pending += 1
+    cursor.posted = 1
+    if op.record.tape != NULL and round.message < round.messages_end:
+        note_until_now(op, CC_T_POST, total, -1, place_of(cursor))
+    return 0
+
+
+cdef inline int post_piece(
+    Operation *op, Cursor *cursor, const Message *message, int slot, int tag, int64_t skip,
+    int64_t done, int64_t n,
+) noexcept nogil:
+    """Post a message of `n` bytes, of which some are `done`, as far as MPI counts in one call."""
+    cdef Slots *slots = &op.slots
+    cdef char *data = address(op, cursor, message.space, message.first, skip) + done
+    cdef int piece = <int>min(n - done, <int64_t>MAX_PIECE)
+    cdef int error
+    slots.rest[slot] = n - done - piece
+    if message.send:
+        slots.expected[slot] = -1
+        error = transport.send(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+    else:
+        slots.expected[slot] = piece
+        error = transport.recv(op.comm, data, piece, message.peer, tag, slots.requests, slot)
+    if error:
+        fail(op, MPI_FAILED, error, message.peer, cursor.round)
+        return -1
+    return 0
+
+
+cdef int post_rest(Operation *op, int slot) noexcept nogil:
+    """Post the next piece of a message, the one before it having completed.
+
+    The pieces of different messages would meet if a round had two between the same ranks; the
+    plans that are not cut into segments have one at most.
+    """
+    cdef int k = slot // op.plan.slots
+    cdef Cursor *cursor = &op.state.cursors[k]
+    cdef const Message *message = message_of(op, slot)
+    cdef int64_t skip = 0
+    cdef int64_t n = elements(
+        op, cursor.segment, message.home_space, message.home, message.count, &skip
+    ) * op.layout.itemsize
+    return post_piece(op, cursor, message, slot, op.tag + k, skip, n - op.slots.rest[slot], n)
+
+
+cdef int poll(Operation *op) noexcept nogil:
+    """Ask MPI what has completed. Returns the number, or -1 if the operation failed."""
+    cdef Slots *slots = &op.slots
+    cdef int count = 0
+    cdef int i, slot
+    cdef char *status
+    cdef Cursor *cursor
+    cdef int error = transport.poll(
+        slots.requests, slots.in_use, &count, slots.done, slots.statuses
+    )
+    if error == cc_mpi.err_in_status:
+        for i in range(count):
+            status = slots.statuses + i * cc_mpi.status_size
+            error = (<int *>(status + cc_mpi.error_offset))[0]
+            if error:
+                message_failed(op, slots.done[i], error)
+                return -1
+    if error:
+        message_failed(op, slots.done[0] if slots.in_use == 1 else -1, error)
+        return -1
+    for i in range(count):
+        slot = slots.done[i]
+        status = slots.statuses + i * cc_mpi.status_size
+        cursor = &op.state.cursors[slot // op.plan.slots]
+        if slots.expected[slot] >= 0 and transport.length(status) != slots.expected[slot]:
+            op.failure.got = transport.length(status)
+            op.failure.wanted = slots.expected[slot]
+            fail(op, WRONG_LENGTH, 0, message_of(op, slot).peer, cursor.round)
+            return -1
+        if slots.rest[slot]:
+            if post_rest(op, slot):
+                return -1
+            continue
+        if slots.expected[slot] < 0:
+            cursor.pending_sends -= 1
+        slots.arrived[slot] = 1
+        cursor.pending -= 1
+        op.state.pending -= 1
+    if count:
+        op.state.moved = 1
+        if op.record.tape != NULL:
+            note_messages(op, count)
+    return count
+
+
+cdef void message_failed(Operation *op, int slot, int error) noexcept nogil:
+    """End an operation because of MPI's error code for a slot (-1: it does not say which)."""
+    cdef int kind = 0
+    if slot < 0:
+        fail(op, MPI_FAILED, error, -1, op.state.cursors[0].round)
+        return
+    cc_mpi.error_class(error, &kind)
+    op.failure.got = -1
+    op.failure.wanted = op.slots.expected[slot]
+    fail(
+        op, WRONG_LENGTH if kind == cc_mpi.err_truncate else MPI_FAILED, error,
+        message_of(op, slot).peer, op.state.cursors[slot // op.plan.slots].round,
+    )
+
+
+cdef void fail(Operation *op, Cause cause, int error, int peer, int round) noexcept nogil:
+    """End an operation, and let go of what it had posted. Its memory must stay."""
+    cdef Slots *slots = &op.slots
+    cdef int slot
+    if op.record.tape != NULL:
+        end_of_call(op, CC_T_FAILED)
+    op.state.status = FAILED
+    op.failure.cause = cause
+    op.failure.error = error
+    op.failure.peer = peer
+    op.failure.round = round
+    for slot in range(slots.in_use if op.state.pending else 0):
+        if transport.is_pending(slots.requests, slot):
+            transport.drop(slots.requests, slot, slots.expected[slot] < 0)

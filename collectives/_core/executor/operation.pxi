@@ -1,0 +1,152 @@
+# Operations: one collective in flight, as the executor works on it.
+
+# The tree on 64 MiB takes 14.7 ms on 2 ranks and 38.1 on 4 with a window of 1, 9.3 and 28.7 with
+# 4, 9.7 and 33.1 with 8 (MPICH 5.0.2, built with each; collectives bench allreduce -n 2,4 -b 64M
+# -e 64M --segment 128K --algorithm tree; EPYC, 2026-11-20).
+cdef enum:
+    WINDOW = 4  # segments in flight, each with a cursor of its own
+    NO_CALL = -1
+    MAX_PIECE = 1 << 30  # bytes of one message: MPI counts in int
+
+cdef enum Status:
+    RUNNING, DONE, FAILED
+
+cdef enum Cause:
+    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, MISMATCHED
+
+
+# Where the blocks lie; set by configure().
+cdef struct Layout:
+    char *input
+    char *output
+    int64_t part  # elements of a part, where all parts are equal
+    const int64_t *starts[3]  # for IN, OUT, WORK: the element where each place starts, or NULL
+    int out_places
+    int64_t segments
+    int itemsize
+    int cut
+    int whole
+    int64_t stride  # bytes of a temporary slot, or of a publication
+    int64_t work_offset  # of the workspace in a cursor's memory
+
+
+# What folds and scales; set by configure().
+cdef struct Folding:
+    cc_fold_fn kernel  # NULL: `user` folds
+    void *user  # a UserFold, kept alive by whoever keeps the buffers
+    cc_scale_fn scale  # NULL: the result is not scaled
+    double factor
+    int scaled  # whether steps scale the result
+    int span  # blocks of the memory in which a fold of Python works
+
+
+# What goes through shared memory; set by configure() and, for each run, by enter_segment().
+cdef struct Sharing:
+    cc_segment *segment  # NULL: nothing goes through shared memory
+    uint64_t page  # of its first segment
+    uint64_t needed  # pages that all ranks must have finished before it starts
+    int64_t call  # its number among the calls on record, or NO_CALL
+    uint64_t[3] what  # its fingerprint
+    uint64_t[3] said  # the same, and what was called before: what a publication says
+    int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
+    int usual  # the same, before anything is learned
+    int habit  # the kind of operation, if it is to be learned how it stores best; else -1
+    int[2] windows  # in which the input and the output lie, or 0
+    int way  # which bit of Step.lends counts
+    int lent  # whether others read the caller's arrays
+
+
+# Where one segment stands in its plan.
+cdef struct Cursor:
+    int64_t segment  # the segment that it runs, -1 when it has none left
+    int round
+    int step
+    int posted  # whether the round's messages are
+    int started  # whether the segment has its page
+    int pending  # of them, those that have not completed
+    int pending_sends
+    int awaited  # the rank of this host that it waits for, or -1
+    char *memory  # its temporary slots, then its workspace
+
+
+# Where it stands.
+cdef struct State:
+    Status status
+    int live  # cursors that have a segment
+    int pending  # messages posted and not completed
+    int moved  # whether the last advance() did anything
+    int has_warned
+    Cursor cursors[WINDOW]
+
+
+# Why it failed.
+cdef struct Failure:
+    Cause cause
+    int error
+    int peer
+    int round
+    int64_t got
+    int64_t wanted
+
+
+# How it is recorded: see timeline.pxi.
+cdef struct Recording:
+    cc_tape *tape  # or NULL
+    cc_record *whole  # that of the whole call
+    cc_record *wait  # of the wait that goes on, if it is on record
+    cc_record *next  # of the chunk in use
+    int left  # records in that chunk
+    unsigned int tape_number  # whose chunk that is
+    uint64_t clock  # ticks at which the last record ended
+    int idle  # whether the last advance() found nothing to do
+    int watched  # how many wait for it; if none does, the program is elsewhere
+    int64_t stepped  # bytes of the last step
+    int label  # what it is called, or -1: neither recorded nor traced
+    int blocks  # whether the call returns only when it is complete
+    int64_t nbytes  # as records and traces have them
+    double began  # if traced
+
+
+# Memory for blocks and tables, kept from call to call.
+cdef struct Memory:
+    char *arena
+    size_t arena_bytes
+    const char **sources  # of the step that is run
+    signed char *sides
+    int width  # operands for which both have room
+    int64_t *tables  # what Layout.starts points to
+    size_t tables_reserved
+
+
+# The slots of messages in flight, kept from call to call; a cursor has one for each message of a
+# round.
+cdef struct Slots:
+    int in_use  # by this operation
+    int reserved
+    void *requests
+    char *arrived
+    int *expected  # bytes of what is received, or -1
+    int64_t *rest  # bytes that follow the piece which is under way
+    uint64_t *since  # ticks, when each message was posted
+    int *done
+    char *statuses
+
+
+# One collective in flight.
+cdef struct Operation:
+    const Packed *plan
+    uint64_t comm
+    int64_t nbytes  # of the whole array
+    int window
+    int tag
+    unsigned int number  # how many the communicator had started before
+    int sends_nothing  # whether messages without elements travel, too
+    Layout layout
+    Folding fold
+    Sharing shared
+    State state
+    Failure failure
+    Recording record
+    Memory memory
+    Slots slots
+    Operation *next  # in the list of those that every wait advances

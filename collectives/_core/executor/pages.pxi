@@ -1,0 +1,70 @@
+# Pages: what a segment needs of the other ranks of its host.
+#
+# What goes through shared memory needs no matching: a segment is a page (segment.h), and a program
+# names publications by page, rank and number.
+
+
+cdef inline int buffer_number(const Operation *op, int64_t segment) noexcept nogil:
+    """Return which of this rank's buffers a segment publishes in.
+
+    Operations of many segments use as few buffers as they have cursors: what is used again soon is
+    still in the cache.
+    """
+    if op.layout.segments > 1:
+        return <int>(segment % WINDOW)
+    return <int>(op.shared.page % CC_LANES)
+
+
+cdef inline uint64_t needed_before(const Operation *op, int64_t segment) noexcept nogil:
+    """Return how many pages all ranks must have finished before a segment may publish."""
+    cdef uint64_t page = op.shared.page + segment
+    cdef uint64_t needed = op.shared.needed
+    if page >= CC_LANES and page - CC_LANES + 1 > needed:
+        needed = page - CC_LANES + 1
+    if segment >= WINDOW and page - WINDOW + 1 > needed:
+        needed = page - WINDOW + 1
+    return needed
+
+
+cdef int slowest(const Operation *op, uint64_t page) noexcept nogil:
+    """Return the first rank of this host that has not finished the pages below `page`."""
+    cdef const cc_segment *segment = op.shared.segment
+    cdef int rank
+    for rank in range(segment.p):
+        if cc_read(&segment.ranks[rank].progress) < page:
+            return rank
+    return -1
+
+
+cdef bint awaits(const Operation *op, const Cursor *cursor, int rank) noexcept nogil:
+    """Say whether a cursor waits for a rank of this host: to finish a page, or to publish."""
+    cdef const cc_segment *segment = op.shared.segment
+    cdef uint64_t page = op.shared.page + cursor.segment
+    cdef const Operand *operand
+    cdef const Step *step
+    cdef int i
+    if cursor.segment < 0 or segment == NULL:
+        return False
+    if not cursor.started:
+        return cc_read(&segment.ranks[rank].progress) < needed_before(op, cursor.segment)
+    if cursor.round == op.plan.nrounds or cursor.step == op.plan.rounds[cursor.round].steps_end:
+        return False
+    step = &op.plan.steps[cursor.step]
+    for i in range(step.operand, step.operands_end):
+        operand = &op.plan.operands[i]
+        if operand.space == SLOT and operand.peer == rank:
+            if cc_published(segment, rank, page, operand.first) == NULL:
+                return True
+    return False
+
+
+cdef bint must_give_way(const Operation *op) noexcept nogil:
+    """Say whether an operation waits for a rank that was last seen on the core of this one."""
+    cdef const cc_segment *segment = op.shared.segment
+    cdef int rank, k
+    for rank in range(segment.p):
+        if rank != segment.me and segment.ranks[rank].core == segment.ranks[segment.me].core:
+            for k in range(op.window):
+                if awaits(op, &op.state.cursors[k], rank):
+                    return True
+    return False

@@ -1,0 +1,112 @@
+# Plans: a program as arrays of C, and the class that owns their memory.
+
+from array import array
+
+# Memory spaces of a program; the numbers are schedule.IN, OUT, WORK, TMP, and program.SLOT.
+cdef enum:
+    NOWHERE = -1
+    IN = 0
+    OUT = 1
+    WORK = 2
+    TMP = 3
+    SLOT = 4
+
+# One row each of the arrays that program.pack writes.
+cdef struct Round:
+    int32_t message, messages_end, step, steps_end
+
+cdef struct Message:
+    int32_t send, peer, space, first, count, home_space, home
+
+cdef struct Step:
+    int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
+    int32_t lends  # bits: 1 if the caller's arrays are apart, 2 if they are in one place
+    int32_t operand, operands_end
+
+cdef struct Operand:
+    int32_t space, first, peer, need, is_left
+
+cdef struct Packed:
+    Round *rounds
+    Message *messages
+    Step *steps
+    Operand *operands
+    int nrounds
+    int slots  # most messages in one round
+    int scaled  # whether final steps write the whole output
+
+
+@cython.final
+cdef class Plan:
+    """A plan in C: one program for whole buffers and one for segmented ones."""
+
+    cdef Packed whole
+    cdef Packed split
+    cdef int cut, tmp
+    cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
+    cdef int64_t room  # bytes that a publication may have on every host; 0: any number
+    cdef int width  # most operands of a step
+    cdef int span  # most blocks that one step folds
+    # The number of the block for each place in a space: IN, OUT, WORK.
+    cdef int32_t *blocks[3]
+    cdef int places[3]
+    cdef bint has_parcels
+    cdef int label  # of messages, which have no lasting choice: see tape.pxi
+    cdef readonly object source
+
+    def __cinit__(self, source, whole, split, int64_t room=0):
+        cdef int space
+        self.source = source
+        self.label = -1
+        self.cut = source.cut
+        self.tmp = source.tmp
+        self.lines = split.lines
+        self.room = room
+        self.width = max(whole.width, split.width)
+        self.span = max(whole.span, split.span)
+        self.has_parcels = len(source.parcels) > 0
+        for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
+            self.places[space] = len(blocks)
+            self.blocks[space] = <int32_t *>copied(array("i", blocks))
+        pack(&self.whole, whole)
+        pack(&self.split, split)
+
+    def __dealloc__(self):
+        cdef int space
+        for space in range(3):
+            PyMem_Free(self.blocks[space])
+        unpack(&self.whole)
+        unpack(&self.split)
+
+
+cdef void *copied(object rows) except NULL:
+    """Return a copy of an array of C ints in memory of its own."""
+    cdef const int[::1] view = rows
+    cdef size_t nbytes = view.shape[0] * sizeof(int)
+    cdef void *memory = PyMem_Malloc(nbytes if nbytes else 1)
+    if memory == NULL:
+        raise MemoryError
+    if nbytes:
+        memcpy(memory, &view[0], nbytes)
+    return memory
+
+
+cdef int pack(Packed *packed, object program) except -1:
+    cdef int i
+    packed.rounds = <Round *>copied(program.rounds)
+    packed.messages = <Message *>copied(program.messages)
+    packed.steps = <Step *>copied(program.steps)
+    packed.operands = <Operand *>copied(program.operands)
+    packed.nrounds = len(program.rounds) * sizeof(int) // sizeof(Round)
+    packed.scaled = program.scaled
+    packed.slots = 0
+    for i in range(packed.nrounds):
+        packed.slots = max(packed.slots, packed.rounds[i].messages_end - packed.rounds[i].message)
+    return 0
+
+
+cdef void unpack(Packed *packed) noexcept:
+    PyMem_Free(packed.rounds)
+    PyMem_Free(packed.messages)
+    PyMem_Free(packed.steps)
+    PyMem_Free(packed.operands)

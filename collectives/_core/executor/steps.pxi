@@ -1,0 +1,133 @@
+# Steps: whether the operands of one are there, and the pass over memory that it is.
+
+
+cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
+    """Say whether all operands of a step are there: 1 or 0, or -1 if one is of another call."""
+    cdef const Operand *operand
+    cdef const cc_publication *line
+    cdef const Sharing *shared = &op.shared
+    cdef int base = <int>(cursor - op.state.cursors) * op.plan.slots
+    cdef int i
+    if step.after_sends and cursor.pending_sends:
+        return 0
+    for i in range(step.operand, step.operands_end):
+        operand = &op.plan.operands[i]
+        if operand.space == SLOT:
+            line = cc_published(
+                shared.segment, operand.peer, shared.page + cursor.segment, operand.first
+            )
+            if line == NULL:
+                cursor.awaited = operand.peer
+                return 0
+            if not cc_same(line.what, shared.said):
+                fail(op, MISMATCHED, 0, operand.peer, cursor.round)
+                return -1
+            op.memory.sources[i - step.operand] = cc_payload(shared.segment, line)
+        elif operand.need >= 0 and not op.slots.arrived[base + operand.need]:
+            return 0
+    return 1
+
+
+cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+    """Run a step that is ready. Returns 0, or -1 if a fold written in Python raised."""
+    cdef Sharing *shared = &op.shared
+    cdef const char **sources = op.memory.sources
+    cdef signed char *sides = op.memory.sides
+    cdef int itemsize = op.layout.itemsize
+    cdef int64_t skip = 0
+    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
+    cdef uint64_t page = shared.page + cursor.segment
+    cdef const Operand *operand
+    cdef cc_publication *line = NULL
+    cdef cc_pass a_pass
+    cdef char *lent = NULL
+    cdef int window = 0
+    cdef int i
+    op.record.stepped = n * itemsize
+    a_pass.n = step.operands_end - step.operand
+    for i in range(a_pass.n):
+        operand = &op.plan.operands[step.operand + i]
+        if operand.space != SLOT:
+            sources[i] = address(op, cursor, operand.space, operand.first, skip)
+        sides[i] = operand.is_left
+    a_pass.sources = sources
+    a_pass.is_left = sides
+    a_pass.dst = NULL
+    a_pass.publication = NULL
+    a_pass.scale = NULL
+    a_pass.stream_dst = a_pass.stream_publication = 0
+    if step.dst_space != NOWHERE:
+        a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
+        if step.is_final:
+            a_pass.stream_dst = shared.stores & CC_RESULTS
+            if op.fold.scaled:
+                a_pass.scale = op.fold.scale
+                a_pass.factor = op.fold.factor
+    if step.publication >= 0:
+        line = cc_line_of(shared.segment, shared.segment.me, page, step.publication)
+        a_pass.publication = line.payload
+        if n * itemsize > CC_INLINE:
+            lent = lendable(op, step, &a_pass, n * itemsize, &window)
+            a_pass.publication = NULL
+            if lent == NULL:
+                a_pass.publication = (
+                    cc_buffer_of(shared.segment, buffer_number(op, cursor.segment))
+                    + step.publication * op.layout.stride
+                )
+                a_pass.stream_publication = shared.stores & CC_PAYLOADS
+    if n and (a_pass.dst != NULL or a_pass.publication != NULL):
+        if op.fold.kernel != NULL or a_pass.n == 1:
+            cc_combine(&a_pass, op.fold.kernel, n, itemsize)
+        elif combine_by_user(op, cursor, &a_pass, n):
+            fail(op, FOLD_RAISED, 0, -1, cursor.round)
+            return -1
+    if line != NULL:
+        if a_pass.stream_publication or (lent != NULL and a_pass.stream_dst):
+            cc_fence_streams()
+        if lent == NULL:
+            lent = a_pass.publication
+        else:
+            shared.lent = 1
+        cc_publish(shared.segment, line, page, shared.said, window, lent, n * itemsize)
+    return 0
+
+
+cdef inline char *lendable(
+    const Operation *op, const Step *step, const cc_pass *a_pass, int64_t nbytes, int *window
+) noexcept nogil:
+    """Return the caller's memory that a step may publish as it is, or NULL; and its window."""
+    cdef int space = step.dst_space
+    if not step.lends & op.shared.way or nbytes < LENT or a_pass.scale != NULL:
+        return NULL
+    if space == NOWHERE:
+        space = op.plan.operands[step.operand].space
+    window[0] = op.shared.windows[space]
+    if window[0] == 0:
+        return NULL
+    return a_pass.dst if a_pass.dst != NULL else <char *>a_pass.sources[0]
+
+
+cdef int combine_by_user(
+    Operation *op, const Cursor *cursor, const cc_pass *a_pass, int64_t n
+) noexcept nogil:
+    """Fold with a function of Python, in memory beside the temporary slots until the last fold."""
+    cdef char *made = <char *>a_pass.sources[0]
+    cdef char *other
+    cdef char *to
+    cdef int k
+    for k in range(1, a_pass.n):
+        other = <char *>a_pass.sources[k]
+        to = cursor.memory + op.layout.work_offset - op.fold.span * op.layout.stride
+        if k == a_pass.n - 1:
+            to = a_pass.dst if a_pass.dst != NULL else a_pass.publication
+        if a_pass.is_left[k]:
+            if user_fold(op.fold.user, to, other, made, n):
+                return -1
+        elif user_fold(op.fold.user, to, made, other, n):
+            return -1
+        made = to
+    if a_pass.publication != NULL and a_pass.publication != made:
+        memcpy(a_pass.publication, made, n * op.layout.itemsize)
+    if a_pass.scale != NULL:
+        a_pass.scale(made, made, a_pass.factor, n)
+    return 0

@@ -1,0 +1,132 @@
+# Waiting for an operation, and the list of those that are in flight.
+
+cdef extern from "<sched.h>" nogil:
+    int sched_getcpu()
+    int sched_yield()
+
+# Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
+# complete them in different orders; the lock is for whoever advances or changes the list.
+cdef Operation *in_flight = NULL
+
+
+cdef Status wait(
+    Operation *op, int listed, int patience, double limit, int drowsy
+) noexcept nogil:
+    """Advance until the operation ends, or `limit` on the clock has passed.
+
+    A ladder: poll `patience` times, then give way to other processes between polls. One that is
+    `drowsy`, as it has waited for long, sleeps for a moment instead. (A futex would need a look at
+    who sleeps with every publication.)
+    """
+    cdef bint at_flags = op.plan.slots == 0 and op.shared.segment != NULL
+    cdef int idle = 0
+    cdef int moved
+    cdef int looks = 0
+    while True:
+        moved = take_turn(op, listed)
+        if op.state.status != RUNNING:
+            return op.state.status
+        if moved:
+            idle = 0
+            continue
+        if not listed and in_flight != NULL and try_lock_in_flight():
+            advance_in_flight()
+            unlock_in_flight()
+        idle += 1
+        if drowsy and idle > patience:
+            nanosleep(&NAP_TIME, NULL)
+        elif idle <= patience:
+            cc_pause()
+        elif at_flags and patience < BRIEF and looks < AWAY and not must_give_way(op):
+            looks += 1
+            cc_pause()
+        else:
+            looks = 0
+            sched_yield()
+        if idle & 63 and not drowsy:
+            continue
+        if op.record.tape != NULL:
+            note_long_wait(op, listed)
+        if not op.state.pending:
+            nudge(op)
+        if now() > limit:
+            return RUNNING
+
+
+cdef inline int take_turn(Operation *op, int listed) noexcept nogil:
+    """Advance an operation once; say whether it has moved.
+
+    One that is `listed` may be advanced by any thread, and only under the lock. Where MPI takes one
+    thread at a time, that is so for every operation.
+    """
+    cdef int moved
+    if not listed and not serialized:
+        advance(op)
+        return op.state.moved
+    lock_in_flight()
+    op.state.moved = 0
+    if not listed:
+        advance(op)
+    advance_in_flight()
+    moved = op.state.moved
+    unlock_in_flight()
+    return moved
+
+
+cdef void note_long_wait(Operation *op, int listed) noexcept nogil:
+    """Record a wait that goes on; under the lock if the operation is `listed`."""
+    if listed:
+        lock_in_flight()
+    keep_waiting(op)
+    if listed:
+        unlock_in_flight()
+
+
+cdef void nudge(const Operation *op) noexcept nogil:
+    """Call MPI while nothing is posted.
+
+    What the program has sent with MPI itself moves in MPI's calls only, and another rank may wait
+    for that before it comes.
+    """
+    if serialized:
+        lock_in_flight()
+    transport.nudge(op.comm)
+    if serialized:
+        unlock_in_flight()
+
+
+cdef void advance_in_flight() noexcept nogil:
+    """Advance every operation in the list; the caller holds the lock."""
+    cdef Operation *op = in_flight
+    while op != NULL:
+        if op.state.status == RUNNING:
+            advance(op)
+        op = op.next
+
+
+cdef void enlist(Operation *op) noexcept nogil:
+    """Put an operation into the list, after one first step."""
+    global in_flight
+    lock_in_flight()
+    if op.record.tape != NULL:
+        note_until_now(op, CC_T_QUEUE, 0, -1, 0)
+    advance(op)
+    op.next = in_flight
+    in_flight = op
+    unlock_in_flight()
+
+
+cdef void unlink(Operation *op) noexcept nogil:
+    """Take an operation out of the list, if it is there; the caller holds the lock."""
+    cdef Operation **place = &in_flight
+    while place[0] != NULL and place[0] != op:
+        place = &place[0].next
+    if place[0] == op:
+        place[0] = op.next
+
+
+cdef void delist(Operation *op) noexcept nogil:
+    """Wait for the lock, and take an operation out of the list."""
+    lock_in_flight()
+    unlink(op)
+    unlock_in_flight()

@@ -1,0 +1,28 @@
+# What kernels.h and combine.h offer: the loops of folds, and passes of several operands.
+
+cdef extern from "_core/kernels/kernels.h" nogil:
+    ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil
+    ctypedef void (*cc_scale_fn)(void *, const void *, double, size_t) noexcept nogil
+    enum:
+        CC_BOOL, CC_INT8, CC_INT16, CC_INT32, CC_INT64, CC_UINT8, CC_UINT16, CC_UINT32, CC_UINT64
+        CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_COMPLEX64, CC_COMPLEX128, CC_NDTYPES
+    enum:
+        CC_BOR, CC_NOPS
+    cc_fold_fn cc_fold_kernel(int op, int dtype)
+    cc_scale_fn cc_scale_kernel(int dtype)
+    int cc_kernels_init(const char *isa)
+    const char *cc_kernels_isa()
+
+cdef extern from "_core/kernels/combine.h" nogil:
+    ctypedef struct cc_pass:
+        const char **sources
+        const signed char *is_left
+        int n
+        char *dst
+        char *publication
+        int stream_dst
+        int stream_publication
+        cc_scale_fn scale
+        double factor
+    void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
+    void cc_stream(void *, const void *, size_t)

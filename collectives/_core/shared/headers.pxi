@@ -1,0 +1,74 @@
+# What segment.h offers: the memory that the ranks of a host share.
+
+cdef extern from "_core/shared/segment.h" nogil:
+    enum:
+        CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
+    ctypedef struct cc_window:
+        char *base
+        char *mine
+        size_t nbytes
+    ctypedef struct cc_publication:
+        uint64_t[3] what
+        uint64_t nbytes
+        char *payload
+    ctypedef struct cc_rank_area:
+        uint64_t progress
+        uint64_t started
+        uint64_t ended
+        int64_t core
+        int64_t pid
+        int64_t gone
+        uint64_t ping
+        uint64_t pong
+    ctypedef struct cc_shared:
+        unsigned char *token
+        uint64_t nbytes
+        uint64_t why
+        uint64_t given_up
+        uint64_t call
+        char *text
+    ctypedef struct cc_segment:
+        cc_shared *shared
+        cc_rank_area *ranks
+        size_t nbytes
+        int p
+        int me
+        int nlines
+        int64_t lane_bytes
+        uint64_t next
+        uint64_t blocked
+        uint64_t calls
+        uint64_t history
+        uint64_t floor
+        cc_window *windows
+        int nwindows
+    uint64_t cc_read(const uint64_t *)
+    void cc_write(uint64_t *, uint64_t)
+    void cc_pause()
+    void cc_fence_streams()
+    size_t cc_segment_bytes(int, int, int64_t)
+    int cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    void cc_segment_close(cc_segment *)
+    int cc_window_of(const cc_segment *, const char *, size_t)
+    cc_publication *cc_line_of(const cc_segment *, int, uint64_t, int)
+    char *cc_buffer_of(const cc_segment *, int)
+    int cc_all_finished(cc_segment *, uint64_t)
+    void cc_finish(cc_segment *, uint64_t)
+    const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
+    const char *cc_payload(const cc_segment *, const cc_publication *)
+    void cc_publish(
+        const cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
+        uint64_t,
+    )
+    int cc_same(const uint64_t *, const uint64_t *)
+    uint64_t cc_mixed(uint64_t, uint64_t)
+    uint64_t cc_bits(double)
+    void cc_begin_call(cc_segment *, const uint64_t *, uint64_t *)
+    void cc_end_call(cc_segment *, uint64_t)
+    void cc_leave_call(cc_segment *, uint64_t)
+    int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
+    uint64_t cc_flag(int, uint64_t)
+    int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
+    int cc_way(cc_segment *, int, int)
+    void cc_learn(cc_segment *, int, int, double)
+    void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
