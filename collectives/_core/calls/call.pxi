@@ -1,4 +1,4 @@
-# Calls: the arguments of one call as a C struct, and what is asked of them.
+# Calls: the arguments of one call as a C struct.
 
 from collectives.algorithms import spec
 
@@ -18,37 +18,10 @@ cdef enum:
     KINDS = 11
     NO_OPERATION = 0xFF
     EXCHANGE = 11  # send, recv and both: no collective
-    SPINS = 2000  # about 20 us
-    BRIEF = 64  # spins with the GIL held
-    AWAY = 32  # where ranks share cores, spins for one that is on another
-    LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
-    SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
-
-
-@cython.final
-cdef class Choice:
-    """A plan, and the bytes of a segment to run it with (0: the whole block at once)."""
-
-    cdef readonly Plan plan
-    cdef readonly int64_t segment
-    cdef readonly str reason
-    cdef uint32_t number  # of the algorithm's name, for the ranks to compare
-    cdef public object trials  # None, or the trials of alternatives (online.py)
-    cdef Choice settled  # None, or what they have shown to be the fastest
-    cdef int64_t calls  # that trials have counted
-    cdef public int64_t due  # the call that they have to be asked about
-    cdef int labels[2]  # of its calls, and of those of its vector form, or -1
-
-    def __init__(self, Plan plan, int64_t segment, str reason="asked for by the caller"):
-        self.plan = plan
-        self.segment = segment
-        self.reason = reason
-        self.labels[0] = self.labels[1] = -1
-        self.number = crc32(plan.source.algorithm.name.encode())
 
 
 # What a kind of collective has to do with one rank: how many parts, and the first one's number.
@@ -81,6 +54,10 @@ cdef struct Call:
     double timeout  # seconds, or COMMON
 
 
+cdef str name_of(const Call *call):
+    return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
+
+
 cdef void prescale(const Call *call) noexcept:
     with nogil:
         call.scale(call.scaled.data, call.x.data, call.prescale, call.x.count)
@@ -89,6 +66,15 @@ cdef void prescale(const Call *call) noexcept:
 cdef object different_dtypes(const Call *call):
     out, x = dtype_text(call.out.dtype), dtype_text(call.x.dtype)
     return BufferError(f"out is {out} and x is {x}; they must be equal")
+
+
+cdef tuple place_scaled(Call *call, tuple keep):
+    """Find memory for the scaled input: the output, or where that is smaller one of our own."""
+    call.scaled = call.out
+    if call.out.count != call.x.count:
+        call.scaled = call.x
+        return (*keep, scratch_like(&call.scaled))
+    return keep
 
 
 cdef inline double factor_of(value, str name) except? -1.0:
@@ -124,21 +110,11 @@ cpdef double seconds(value, str name="timeout") except? -2.0:
     return number
 
 
-cdef bint is_copy(kept, x):
+cdef bint is_copy(kept, x) except -1:
     """Say whether what was kept is not the memory of `x`, which may change."""
     if type(kept) is Held:
         return (<Held>kept).packed is not None
     return kept is not x and kept.base is None and not isinstance(x, numpy.generic)
-
-
-cdef list cut_into(int64_t count, int64_t most):
-    """Return the elements of pieces that have `most` at most."""
-    whole, rest = divmod(count, most)
-    return [most] * whole + ([rest] if rest or not whole else [])
-
-
-cdef bint has_workspace(Choice choice):
-    return choice.plan.places[<int>WORK] > 0
 
 
 cdef bint overlap(const View *a, const View *b) noexcept:

@@ -29,9 +29,9 @@ cdef class PlannedCall:
 
     cdef int prepare(self) except -1:
         """Reserve the memory of the operation."""
-        cdef Operation *op = self.engine.idle_operation()
+        cdef Operation *op = idle_operation(self.engine)
         if self.call.prescale != 1.0:
-            self.keep = self.engine.scratch(&self.call, self.keep)
+            self.keep = place_scaled(&self.call, self.keep)
         configure(self.engine, op, &self.call, self.choice)
         op.state.status = DONE
         self.op = op
@@ -50,7 +50,7 @@ cdef class PlannedCall:
             )
         if self.call.prescale != 1.0:
             prescale(&self.call)
-        self.engine.restart(self.op, -1)
+        restart(self.engine, self.op, -1)
         if tape != NULL or self.engine.traced is not None:
             begin_call(self.engine, self.op, self.choice, &self.call, 0, blocking)
         return 0
@@ -61,7 +61,7 @@ cdef class PlannedCall:
         enter(&self.engine.queue)
         try:
             self.begin(deadline, True)
-            self.engine.run(self.op, self.choice.plan, self.keep, deadline)
+            run(self.engine, self.op, self.choice.plan, self.keep, deadline)
         finally:
             leave(&self.engine.queue)
         return self.keep[0]

@@ -108,7 +108,7 @@ cdef class Request:
         if op == NULL or op.state.status == RUNNING:
             return 0
         if op.state.status == FAILED and self.error is None:
-            error = self.engine.failure(op, self.plan, self.keep)
+            error = failed(self.engine, op, self.plan, self.keep)
             if self.error is None:
                 self.error = error
         if self.waiters or self.op == NULL:
@@ -128,8 +128,7 @@ cdef class Request:
             with nogil:
                 delist(op)
         if op.state.status == DONE and self.owner is None:
-            op.next = self.engine.idle
-            self.engine.idle = op
+            recycle(self.engine, op)
         return 0
 
     cdef int watch(self, int change) except -1:
@@ -160,7 +159,7 @@ cdef class Request:
         if op.state.status == RUNNING and self.error is None:
             # First the error: other threads that wait look for it as soon as the operation ends.
             self.error = error
-            self.engine.abandon(op, self.plan, self.keep, how(error), error)
+            abandon(self.engine, op, self.plan, self.keep, how(error), error)
         return 0
 
     def test(self):

@@ -1,5 +1,8 @@
 # Steps: whether the operands of one are there, and the pass over memory that it is.
 
+cdef enum:
+    LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
+
 
 cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
     """Say whether all operands of a step are there: 1 or 0, or -1 if one is of another call."""

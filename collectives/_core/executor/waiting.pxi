@@ -4,6 +4,10 @@ cdef extern from "<sched.h>" nogil:
     int sched_getcpu()
     int sched_yield()
 
+cdef enum:
+    BRIEF = 64  # spins with the GIL held
+    AWAY = 32  # where ranks share cores, spins for one that is on another
+
 # Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
 # complete them in different orders; the lock is for whoever advances or changes the list.
 cdef Operation *in_flight = NULL

@@ -183,7 +183,7 @@ cdef class Segment:
             self.kept[number] = None
         self.released.difference_update(numbers)
 
-    cdef bint is_there(self, int number):
+    cdef bint is_there(self, int number) noexcept:
         """Say whether the process of a rank still runs."""
         cdef flock lock
         if number == self.c.me:
@@ -252,7 +252,7 @@ cdef class Segment:
         cc_give_up(&self.c, DISAGREED, call, b"")
         raise MismatchError(self.disagreement(call))
 
-    cdef uint64_t first_difference(self, uint64_t call):
+    cdef uint64_t first_difference(self, uint64_t call) noexcept:
         """Return the first call on record that ranks made differently, up to where it showed.
 
         Who had nobody to wait for went on.

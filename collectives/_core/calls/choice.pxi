@@ -1,0 +1,108 @@
+# Choices: the plan that a call runs, from the cache of the engine or by asking `choose`.
+
+
+@cython.final
+cdef class Choice:
+    """A plan, and the bytes of a segment to run it with (0: the whole block at once)."""
+
+    cdef readonly Plan plan
+    cdef readonly int64_t segment
+    cdef readonly str reason
+    cdef uint32_t number  # of the algorithm's name, for the ranks to compare
+    cdef public object trials  # None, or the trials of alternatives (choice/online.py)
+    cdef Choice settled  # None, or what they have shown to be the fastest
+    cdef int64_t calls  # that trials have counted
+    cdef public int64_t due  # the call that they have to be asked about
+    cdef int labels[2]  # of its calls, and of those of its vector form, or -1
+
+    def __init__(self, Plan plan, int64_t segment, str reason="asked for by the caller"):
+        self.plan = plan
+        self.segment = segment
+        self.reason = reason
+        self.labels[0] = self.labels[1] = -1
+        self.number = crc32(plan.source.algorithm.name.encode())
+
+
+cdef Choice choice_for(Engine engine, Call *call, algorithm):
+    """Return the plan and segment size for a call, from the cache or by asking `choose`."""
+    cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise ArgumentError(f"algorithm is {algorithm!r}, and must be a name or None")
+    if call.ordered:
+        key += 64
+    if call.kind == ALLTOALL and call.counts != NULL:
+        key = ~key
+    full = key if algorithm is None else (key, algorithm)
+    choice = engine.choices.get(full)
+    if choice is None:
+        choice = engine.choose(
+            COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
+            call.counts != NULL,
+        )
+        if call.kind == ALLTOALL and call.counts != NULL and has_workspace(choice):
+            raise ArgumentError(
+                f"algorithm is {algorithm!r}, in which blocks pass through ranks that do not "
+                f"know their counts; alltoallv takes 'direct' or 'pairwise'"
+            )
+        engine.choices[full] = choice
+    return choice
+
+
+cdef bint has_workspace(Choice choice) except -1:
+    """Say whether blocks pass through ranks that neither give nor keep them."""
+    return choice.plan.places[<int>WORK] > 0
+
+
+cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout, int *slot):
+    """Return what a call of a class with trials runs; `slot` is whose time it adds to, or -1.
+    Collective.
+
+    The class is counted where only one thread is, and after all that can refuse a call.
+    """
+    cdef bint held = engine.held
+    slot[0] = -1
+    if choice.settled is not None:
+        return choice.settled
+    if not blocking:
+        return choice
+    choice.calls += 1
+    if choice.calls < choice.due:
+        return choice
+    engine.held = True  # the ranks meet in calls inside of this one
+    try:
+        slot[0], other, choice.due = choice.trials.begin(
+            choice.calls, None if timeout == COMMON else timeout
+        )
+    finally:
+        engine.held = held
+    other = choice if other is None else other
+    if slot[0] < 0:
+        choice.settled = other
+    return other
+
+
+cdef str description(Engine engine, Call *call, op, Choice choice):
+    """Return what a rank called, as the other ranks must have called it too."""
+    cdef bint vector = call.counts != NULL
+    parts = []
+    if vector and call.kind != ALLTOALL:
+        counts = [call.counts[r] for r in range(engine.size)]
+        if len(counts) > 8:
+            counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
+        parts.append(f"counts={counts}")
+    if call.kind != BARRIER:
+        if not vector:
+            parts.append(f"count={call.part * engine.array_parts[call.kind]}")
+        parts.append(f"dtype={dtype_text(call.x.dtype)}")
+    if engine.reduces[call.kind] and call.kind != BARRIER:
+        parts.append(f"op={op.name}")
+    if engine.rooted[call.kind]:
+        parts.append(f"root={call.root}")
+    parts.append(f"algorithm={choice.plan.source.algorithm.name}")
+    if choice.segment:
+        parts.append(f"segment={choice.segment}")
+    if call.prescale != 1.0:
+        parts.append(f"prescale={call.prescale:g}")
+    if call.postscale != 1.0:
+        parts.append(f"postscale={call.postscale:g}")
+    return ", ".join(parts)

@@ -1,0 +1,176 @@
+# The run of an operation: its number and its pages, the wait for its end, and what is left of it.
+
+from collectives.errors import PeerLostError
+
+cdef enum:
+    OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
+    LAP = 512  # starts between two looks for operations that are about to meet their tag again
+    SMALL = 1 << 16  # bytes that take less time to copy than another thread needs to wake up
+
+cdef double SLICE = 0.05  # seconds between two looks at signals, the deadline and the other ranks
+
+
+cdef Operation *idle_operation(Engine engine) except NULL:
+    """Return a recycled operation, or a new one."""
+    cdef Operation *op = engine.idle
+    if op != NULL:
+        engine.idle = op.next
+        return op
+    op = <Operation *>calloc(1, sizeof(Operation))
+    if op == NULL:
+        raise MemoryError
+    return op
+
+
+cdef inline void recycle(Engine engine, Operation *op) noexcept:
+    op.next = engine.idle
+    engine.idle = op
+
+
+cdef int restart(Engine engine, Operation *op, int tag) except -1:
+    """Put an operation at its start, under a tag or the next number of this communicator."""
+    cdef Cursor *cursor
+    cdef int k
+    if tag < 0:
+        if engine.sequence % LAP == 0:
+            overtake(engine)
+        op.number = engine.sequence
+        op.tag = <int>(engine.sequence % OPERATIONS) * WINDOW
+        engine.sequence += 1
+        if engine.segment is not None:
+            enter_segment(engine, op)
+    else:
+        op.tag = OPERATIONS * WINDOW + tag
+    op.state.status = RUNNING
+    op.record.tape = NULL
+    op.record.wait = NULL
+    op.record.label = -1
+    op.record.idle = op.record.watched = 0
+    op.state.live = op.window
+    op.state.pending = 0
+    op.shared.lent = 0
+    op.failure.cause = NO_FAILURE
+    op.state.has_warned = 0
+    for k in range(op.window):
+        cursor = &op.state.cursors[k]
+        cursor.segment = k
+        cursor.round = 0
+        cursor.step = 0
+        cursor.posted = 0
+        cursor.started = 0
+        cursor.pending = 0
+        cursor.pending_sends = 0
+        cursor.awaited = -1
+    return 0
+
+
+cdef int enter_segment(Engine engine, Operation *op) except -1:
+    """Put a call on record, and give an operation its pages."""
+    cdef Sharing *shared = &op.shared
+    cdef cc_segment *segment = &engine.segment.c
+    if engine.spins < BRIEF:
+        segment.ranks[segment.me].core = sched_getcpu()
+    shared.call = segment.calls
+    cc_begin_call(segment, shared.what, shared.said)
+    if segment.shared.given_up:
+        rank = engine.segment.ranks[segment.shared.given_up - 1]
+        engine.broken = f"the communicator is broken: rank {rank} failed or gave up before"
+        engine.check_host()
+    if shared.segment == NULL:
+        return 0
+    if shared.habit >= 0:
+        shared.stores = cc_way(segment, shared.habit, shared.usual)
+    shared.page = segment.next
+    segment.next += op.layout.segments
+    # An operation of many segments shares its few buffers with no other.
+    shared.needed = shared.page if op.layout.segments > 1 else segment.blocked
+    if op.layout.segments > 1:
+        segment.blocked = segment.next
+    return 0
+
+
+cdef int overtake(Engine engine) except -1:
+    """Wait for operations so old that their tags would soon be used again."""
+    cdef Request request
+    for each in list(live):
+        request = each
+        if request.engine is not engine or request.op == NULL:
+            continue
+        if request.op.tag >= OPERATIONS * WINDOW:  # a message, with a tag of the caller's
+            continue
+        if engine.sequence - request.op.number > OPERATIONS - 2 * LAP:
+            request.wait()
+    return 0
+
+
+cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
+    """Wait for an operation, most of the time without the GIL; look around at times."""
+    cdef Status status = RUNNING
+    cdef double start = 0
+    cdef double looked
+    cdef double began = now() if op.shared.habit >= 0 else 0
+    cdef int i
+    if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
+        # Not worth giving up the GIL.
+        for i in range(BRIEF):
+            status = advance(op)
+            if status != RUNNING or engine.spins < BRIEF:
+                break
+            cc_pause()
+    if status == RUNNING:
+        start = now()
+        with nogil:
+            status = wait(op, False, engine.polls(op), start + SLICE, False)
+            if status == RUNNING:
+                start += stopped(start)
+        while status == RUNNING:
+            try:
+                PyErr_CheckSignals()
+                error = trouble(engine, op, plan, now() - start, timeout)
+            except BaseException:  # also a warning that is an error
+                abandon(engine, op, plan, keep, "was interrupted in")
+                raise
+            if error is not None:
+                abandon(engine, op, plan, keep, how(error), error)
+                raise error
+            with nogil:
+                looked = now()
+                status = wait(op, False, engine.polls(op), looked + SLICE, op.plan.slots == 0)
+                start += stopped(looked)
+    if status == FAILED:
+        raise failed(engine, op, plan, keep)
+    if op.shared.habit >= 0 and op.shared.segment != NULL:
+        cc_learn(
+            op.shared.segment, op.shared.habit, op.shared.stores, (now() - began) / op.nbytes
+        )
+    if op.shared.call != NO_CALL:
+        cc_end_call(&engine.segment.c, op.shared.call)
+    if op.record.label >= 0:
+        end_record(engine, op)
+    return 0
+
+
+cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
+    """Give an operation up: nobody may touch its memory again, as MPI still might."""
+    with nogil:
+        lock_in_flight()
+        if op.state.status == RUNNING:
+            fail(op, STALLED, 0, -1, 0)
+        unlock_in_flight()
+    lost.append((keep, engine.segment))
+    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title(plan)}"
+    if engine.segment is not None:
+        why = f"it {how} {title(plan)}"
+        if isinstance(error, PeerLostError):
+            why = str(error)
+        elif error is not None:
+            why = f"{type(error).__name__}: {error}"
+        engine.segment.give_up(why, error)
+    return 0
+
+
+cdef object failed(Engine engine, Operation *op, Plan plan, keep):
+    """Give up an operation that failed; return its exception."""
+    error = failure_of(engine, op, plan)
+    abandon(engine, op, plan, keep, "failed in", error)
+    return error
