@@ -2,8 +2,10 @@
 # cython: initializedcheck=False, embedsignature=False
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
-It is one extension module, and its parts are included here in reading order. A folder of `_core/`
-is one subject, and the headers in it say in C what Cython cannot.
+It is one extension module, and its parts are included here in reading order. Each folder of
+`_core/` has one subject: the `executor`, `mpi`, `shared` memory, `threads`, `kernels`, `arrays`,
+`calls`, and the `records` of what ran. The headers say in C what Cython cannot, and `headers.pxi`
+declares them.
 """
 
 cimport cython
@@ -11,6 +13,11 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
+
+from collectives.errors import (
+    ArgumentError, BufferError, CollectivesError, CommunicatorError, MismatchError, MPIError,
+    PeerAbortedError, PeerLostError, StallError, StallWarning, UnsupportedTypeError,
+)
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)
@@ -27,6 +34,8 @@ include "_core/mpi/headers.pxi"
 include "_core/mpi/binding.pxi"
 
 # Threads on one communicator, and forked children.
+include "_core/threads/callers.pxi"
+include "_core/threads/queue.pxi"
 include "_core/threads/lock.pxi"
 
 # The run of a plan: no GIL, no Python, no algorithm.
@@ -38,26 +47,38 @@ include "_core/executor/messages.pxi"
 include "_core/executor/steps.pxi"
 include "_core/executor/advance.pxi"
 include "_core/executor/waiting.pxi"
-
-# Arrays of NumPy and of other libraries.
-include "_core/arrays/arrays.pxi"
-include "_core/arrays/dlpack.pxi"
-
-# One call: its arguments, the engine that runs it, and what the caller holds of it.
 include "_core/executor/memory.pxi"
-include "_core/calls/origin.pxi"
-include "_core/calls/request.pxi"
+
+# Arrays of NumPy and of other libraries, and what folds them.
+include "_core/arrays/dtypes.pxi"
+include "_core/arrays/views.pxi"
+include "_core/arrays/dlpack.pxi"
+include "_core/arrays/kinds.pxi"
+include "_core/arrays/tensors.pxi"
+include "_core/arrays/results.pxi"
+include "_core/arrays/pending.pxi"
+include "_core/kernels/kernels.pxi"
+include "_core/arrays/reductions.pxi"
+
+# One call: its arguments, checked; its plan; its run.
 include "_core/calls/call.pxi"
-include "_core/shared/segment.pxi"
-include "_core/shared/flags.pxi"
-include "_core/calls/choice.pxi"
 include "_core/calls/checking.pxi"
-include "_core/calls/engine.pxi"
+include "_core/calls/choice.pxi"
+include "_core/calls/configure.pxi"
 include "_core/calls/launch.pxi"
 include "_core/calls/messages.pxi"
 include "_core/calls/running.pxi"
-include "_core/records/tape.pxi"
-include "_core/calls/configure.pxi"
 include "_core/calls/trouble.pxi"
+
+# The memory that the ranks of a host share, and what they call on record in it.
+include "_core/shared/fingerprint.pxi"
+include "_core/shared/segment.pxi"
+include "_core/shared/flags.pxi"
+
+# What Python holds.
+include "_core/calls/engine.pxi"
+include "_core/calls/origin.pxi"
+include "_core/calls/request.pxi"
 include "_core/calls/planned.pxi"
 include "_core/calls/grouped.pxi"
+include "_core/records/tape.pxi"

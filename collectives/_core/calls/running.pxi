@@ -1,7 +1,5 @@
 # The run of an operation: its number and its pages, the wait for its end, and what is left of it.
 
-from collectives.errors import PeerLostError
-
 cdef enum:
     OPERATIONS = 4096  # tags before they are used again: 4 * 4096 fit in MPI's smallest TAG_UB
     LAP = 512  # starts between two looks for operations that are about to meet their tag again

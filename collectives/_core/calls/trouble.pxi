@@ -2,7 +2,6 @@
 
 import warnings
 
-from collectives.errors import CollectivesError, PeerLostError, StallWarning
 from collectives.text.origin import levels
 
 cdef double NEARLY = 1.0  # seconds

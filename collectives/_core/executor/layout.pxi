@@ -1,5 +1,17 @@
 # Where the blocks of an operation lie, for each segment.
 
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) noexcept nogil
+
+
+cdef inline int bit_length(uint64_t n) noexcept nogil:
+    return 64 - __builtin_clzll(n) if n else 0
+
+
+cdef inline int64_t ceiling(int64_t a, int64_t b) noexcept nogil:
+    """Return a / b, rounded up, for a >= 0 (division is C's here)."""
+    return (a + b - 1) // b
+
 
 cdef inline int64_t place_start(const Operation *op, int space, int64_t place) noexcept nogil:
     """Return the element at which a place of a space starts."""

@@ -1,0 +1,96 @@
+# Results of immutable kinds: memory that becomes an array when the operation is complete.
+
+from cpython.pycapsule cimport PyCapsule_New
+
+import threading
+
+
+# Memory for an immutable array: what a capsule of ours points to, with the numbers behind it.
+cdef struct Block:
+    DLManagedTensor managed
+    int64_t shape[DL_MAX_DIMENSIONS]
+    int64_t strides[DL_MAX_DIMENSIONS]
+
+
+cdef void free_block(DLManagedTensor *managed) noexcept:
+    """Called by whoever took the block over, on any thread."""
+    free(managed)
+
+
+cdef void drop_capsule(object capsule) noexcept:
+    if PyCapsule_IsValid(capsule, "dltensor"):
+        free_block(<DLManagedTensor *>PyCapsule_GetPointer(capsule, "dltensor"))
+
+
+# Two threads may wait for one request: one of them makes its array.
+cdef object making = threading.RLock()
+
+
+@cython.final
+cdef class Pending:
+    """A result that becomes an array of an immutable kind when it is complete."""
+
+    cdef Block *block  # given away with the first capsule
+    cdef object x, array, made
+    cdef str framework
+
+    def __dealloc__(self):
+        free(self.block)
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if self.block == NULL:
+            raise BufferError("the result has been taken over before")
+        capsule = PyCapsule_New(
+            &self.block.managed, "dltensor", <void (*)(object) noexcept>drop_capsule
+        )
+        self.block = NULL
+        return capsule
+
+    def __dlpack_device__(self):
+        return DL_CPU, 0
+
+    cdef object finish(self):
+        if self.made is None:
+            with making:
+                if self.made is None:
+                    source = self if self.array is None else self.array
+                    self.made = frameworks.finished(source, self.x, self.framework)
+                    self.x = self.array = None
+        return self.made
+
+
+cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *out):
+    """Return memory that XLA and TensorFlow take over without a copy: aligned to 64 bytes."""
+    cdef Pending result = Pending.__new__(Pending)
+    cdef Block *block
+    cdef DLTensor *tensor
+    cdef DLTensor prototype
+    cdef int64_t dims[DL_MAX_DIMENSIONS]
+    cdef size_t head = (sizeof(Block) + 63) & ~63
+    cdef int k
+    result.x = x
+    result.framework = kind.framework
+    if type(kept) is not Held:
+        result.array = numpy_result(kept, shape, out)
+        return result
+    out.count = shape_result(&prototype, dims, <Held>kept, shape)
+    if posix_memalign(<void **>&block, 64, head + max(64, out.count * out.itemsize)):
+        raise MemoryError(f"no memory for a result of {out.count * out.itemsize} bytes")
+    result.block = block
+    block.managed.manager_ctx = NULL
+    block.managed.deleter = free_block
+    tensor = &block.managed.dl_tensor
+    tensor[0] = prototype
+    tensor.data = out.data = <char *>block + head
+    advise_huge_pages(out.data, out.count * out.itemsize)
+    tensor.shape = block.shape
+    tensor.strides = block.strides
+    for k in range(tensor.ndim - 1, -1, -1):
+        block.shape[k] = dims[k]
+        block.strides[k] = 1 if k == tensor.ndim - 1 else block.strides[k + 1] * dims[k + 1]
+    return result
+
+
+cdef inline object finished(object result):
+    """Return what the caller gets: the result, or the immutable array that it becomes now."""
+    return (<Pending>result).finish() if type(result) is Pending else result

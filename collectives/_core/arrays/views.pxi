@@ -1,0 +1,72 @@
+# Views: an array as the executor sees it. What is no NumPy array goes to tensors.pxi.
+
+from numpy cimport (
+    NPY_ARRAY_CARRAY, NPY_ARRAY_CARRAY_RO, PyArray_CheckExact, PyArray_CHKFLAGS, PyArray_DATA,
+    PyArray_DIMS, PyArray_ISNOTSWAPPED, PyArray_ITEMSIZE, PyArray_NDIM, PyArray_SIZE, PyArray_TYPE,
+    import_array, ndarray, npy_intp,
+)
+
+import_array()
+
+cdef int bfloat16_number = -1  # what NumPy calls the bfloat16 of ml_dtypes, once it has been seen
+
+
+cdef struct View:
+    char *data
+    int64_t count
+    int itemsize
+    int dtype
+
+
+cdef object view_of(object array, View *view, str name, bint writable, bint moves=False):
+    """Fill a view; return the object that keeps it alive (a packed copy where one was needed).
+
+    That is an ndarray, or a Held for what comes by DLPack. With `moves`, dtypes without kernels are
+    accepted: the code is CC_NDTYPES or more then, and must not be looked up in `folds` or `scales`.
+    """
+    cdef int flags = NPY_ARRAY_CARRAY if writable else NPY_ARRAY_CARRAY_RO
+    global bfloat16_number
+    cdef int number
+    cdef ndarray a
+    if not PyArray_CheckExact(array):
+        return view_of_other(array, view, name, writable, moves)
+    a = array
+    number = PyArray_TYPE(a)
+    if 0 <= number < NTYPES:
+        view.dtype = dtype_codes[number]
+    else:
+        view.dtype = CC_BFLOAT16 if number == bfloat16_number else -1
+    if view.dtype < 0 or not PyArray_ISNOTSWAPPED(a):
+        dtype = buffers.dtype_name(a, name, moves)
+        view.dtype = DTYPES.index(dtype) if dtype in DTYPES else other_code(dtype)
+        if view.dtype == CC_BFLOAT16:
+            bfloat16_number = number
+    if not PyArray_CHKFLAGS(a, flags):
+        a = buffers.contiguous(a, name, writable)
+    view.data = <char *>PyArray_DATA(a)
+    view.count = PyArray_SIZE(a)
+    view.itemsize = PyArray_ITEMSIZE(a)
+    return a
+
+
+cdef tuple shape_of(object kept):
+    """Return the shape of what view_of() returned."""
+    cdef DLTensor *tensor
+    cdef int k
+    if type(kept) is Held:
+        tensor = (<Held>kept).tensor
+        return tuple([tensor.shape[k] for k in range(tensor.ndim)])
+    return tuple([PyArray_DIMS(<ndarray>kept)[k] for k in range(PyArray_NDIM(<ndarray>kept))])
+
+
+def shape(x, str name="x"):
+    """Return the shape of an array of any kind. Local."""
+    cdef View view
+    return shape_of(view_of(x, &view, name, False, True))
+
+
+def examine(array, str name="x", bint writable=False, bint moves=False):
+    """Return address, number of elements, their bytes and dtype, and what keeps them alive."""
+    cdef View view
+    kept = view_of(array, &view, name, writable, moves)
+    return <uintptr_t>view.data, view.count, view.itemsize, dtype_text(view.dtype), kept

@@ -1,0 +1,46 @@
+# Fingerprints: what a call is, in three words that ranks compare.
+
+from collectives.algorithms import registry
+
+
+cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
+    """Write down what a call is, so that ranks can compare it.
+
+    The first word is the collective, dtype, operation, whether it is a vector form (8 bits each),
+    and the name of the algorithm (32); the second the elements, the third the root, and what else
+    there is.
+    """
+    cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
+                                     cc_mixed(call.checksum, cc_bits(call.postscale)))
+    cdef uint64_t dtype = call.x.dtype
+    if dtype >= CC_NDTYPES:
+        dtype = 0x80 | crc32(dtype_text(call.x.dtype).encode()) & 0x7F
+    what[0] = call.kind | dtype << 8 | <uint64_t>call.operation << 16
+    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>choice.number << 32
+    what[1] = count
+    what[2] = <uint64_t>call.root | options >> 32 << 32
+    return 0
+
+
+cdef str called(const uint64_t *what):
+    """Return in words what a fingerprint stands for."""
+    cdef int kind = what[0] & 0xFF
+    cdef int dtype = what[0] >> 8 & 0xFF
+    cdef int operation = what[0] >> 16 & 0xFF
+    cdef uint64_t number = what[0] >> 32
+    name = COLLECTIVES[kind]
+    parts = []
+    if kind != BARRIER:
+        if dtype < CC_NDTYPES:
+            text = DTYPES[dtype]
+        else:
+            known = [each for each in other_dtypes if 0x80 | crc32(each.encode()) & 0x7F == dtype]
+            text = known[0] if known else "another"
+        parts = [f"count={what[1]}", f"dtype={text}"]
+        if operation != NO_OPERATION:
+            known = [each.name for each in built_in.values() if each.number == operation]
+            parts.append(f"op={known[0] if known else 'a function'}")
+    if spec.COLLECTIVES[name].rooted:
+        parts.append(f"root={what[2] & 0xFFFFFFFF}")
+    parts.append(f"algorithm={registry.numbered(name, number)}")
+    return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"

@@ -1,0 +1,99 @@
+# Callers: which threads of which process may communicate.
+
+cdef extern from "Python.h":
+    int Py_AtExit(void (*)() noexcept)
+
+cdef extern from "<stdio.h>" nogil:
+    ctypedef struct FILE:
+        pass
+    int fflush(FILE *)
+
+cdef extern from "<unistd.h>" nogil:
+    void _exit(int)
+
+# What a call must look at before it enters MPI: 0 where it need not, under MPI_THREAD_MULTIPLE and
+# in a process that was not forked.
+cdef bint guarded = False
+cdef bint forked = False
+cdef bint funneled = False  # MPI may be called by one thread only
+cdef bint serialized = False  # MPI may be called by one thread at a time
+cdef unsigned long main_thread = 0
+cdef str world_place = ""  # which rank of how many this process is, or was before the fork
+cdef int child_status = 0
+
+
+cdef inline int check_caller() except -1:
+    """Raise unless this thread of this process may communicate.
+
+    It comes first of all: after a fork, even an import may wait for a lock that nobody holds any
+    more.
+    """
+    if guarded or in_flight_owner == pthread_self():
+        guard()
+    return 0
+
+
+def guard():
+    """Raise unless this thread of this process may communicate. Local."""
+    if forked:
+        raise CommunicatorError(
+            f"this process was forked from {world_place}, and MPI does not survive a fork: "
+            f"communicate in the parent only, or start children anew (multiprocessing's 'spawn')"
+        )
+    if funneled and pthread_self() != main_thread:
+        raise CommunicatorError(
+            "MPI was initialised so that only its main thread may communicate, and this is "
+            "another: let mpi4py ask for the thread level 'multiple', which is its default "
+            "(mpi4py.rc.thread_level, MPI4PY_RC_THREAD_LEVEL)"
+        )
+    if in_flight_owner == pthread_self():
+        raise CommunicatorError(
+            "this thread is inside a collective already; a user's fold cannot call the library"
+        )
+
+
+cdef int note_threads(object MPI) except -1:
+    """Take MPI's thread level down: who may call it, and whether at the same time."""
+    global funneled, guarded, main_thread, serialized, world_place
+    cdef bint is_serialized = MPI.Query_thread() < MPI.THREAD_MULTIPLE
+    cdef bint is_funneled = MPI.Query_thread() < MPI.THREAD_SERIALIZED
+    if is_funneled and not MPI.Is_thread_main():
+        raise CommunicatorError(
+            "MPI was initialised so that only its main thread may communicate, and this is another"
+        )
+    world = MPI.COMM_WORLD
+    world_place = f"rank {world.Get_rank()} of {world.Get_size()}"
+    serialized, funneled, guarded = is_serialized, is_funneled, is_funneled
+    main_thread = pthread_self()
+    # Registered after mpi4py's own, it runs before it.
+    if Py_AtExit(leave_child):
+        raise ImportError("Python has no room for another exit function (Py_AtExit)")
+    return 0
+
+
+def fork_noticed():
+    """Refuse everything from now on; called in a forked child. Local."""
+    global forked, guarded
+    forked = guarded = True
+
+
+def is_forked():
+    """Say whether this process is a forked child of one that communicates. Local."""
+    return bool(forked)
+
+
+def child_exits(int status):
+    """Take down with which status a forked child is about to exit. Local."""
+    global child_status
+    child_status = status
+
+
+cdef void leave_child() noexcept:
+    """End a forked child before mpi4py finalises MPI in it: that would reach into the parent.
+
+    MPICH then sends its process manager what the parent should send, and Open MPI hangs. Python is
+    finalised already here: nothing is lost.
+    """
+    if forked:
+        fflush(NULL)
+        _exit(child_status)

@@ -1,0 +1,103 @@
+# The queue of a communicator: threads that want to use it enter one after the other.
+#
+# It is entered and left with the GIL held, which is all that guards it: where nobody else is
+# inside, entering it is one comparison. A thread that has to queue up gives the GIL away, sleeps on
+# a lock of its own, and is handed the communicator, first come first served.
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport (
+    NOWAIT_LOCK, PY_LOCK_ACQUIRED, PyLockStatus, PyThread_acquire_lock, PyThread_allocate_lock,
+    PyThread_free_lock, PyThread_release_lock, PyThread_type_lock,
+)
+
+cdef extern from * nogil:
+    """
+    /* Whether a thread has ever called a collective. */
+    static __thread int cc_communicates;
+    """
+    int cc_communicates
+
+cdef extern from "Python.h":
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock, long long, int) nogil
+
+cdef enum:
+    NAP = 50000  # microseconds between two looks at signals, in case another thread got them
+
+# A thread's place in a queue; it lies on the thread's stack.
+cdef struct Place:
+    unsigned long thread
+    PyThread_type_lock turn  # released by whoever hands the communicator over
+    Place *behind
+
+cdef struct Queue:
+    unsigned long owner  # the thread that is inside, or 0
+    Place *first
+
+
+cdef inline int enter(Queue *queue) except -1:
+    """Come to be the one thread inside; wait for it without the GIL."""
+    global cc_communicates
+    cdef unsigned long me = pthread_self()
+    cc_communicates = 1
+    if queue.owner == 0:
+        queue.owner = me
+        return 0
+    return queue_up(queue, me)
+
+
+cdef inline void leave(Queue *queue) noexcept:
+    if queue.first == NULL:
+        queue.owner = 0
+    else:
+        hand_over(queue)
+
+
+cdef void hand_over(Queue *queue) noexcept:
+    cdef Place *place = queue.first
+    queue.first = place.behind
+    queue.owner = place.thread
+    PyThread_release_lock(place.turn)
+
+
+cdef int queue_up(Queue *queue, unsigned long me) except -1:
+    cdef Place place
+    cdef Place **last = &queue.first
+    cdef PyLockStatus status
+    if queue.owner == me:
+        raise CommunicatorError(
+            "this thread is inside a call on this communicator already; a signal handler, a "
+            "finalizer or a user's fold cannot call it again: give them a communicator of their "
+            "own (comm.dup())"
+        )
+    place.thread = me
+    place.behind = NULL
+    place.turn = PyThread_allocate_lock()
+    if place.turn == NULL:
+        raise MemoryError
+    PyThread_acquire_lock(place.turn, NOWAIT_LOCK)
+    while last[0] != NULL:
+        last = &last[0].behind
+    last[0] = &place
+    try:
+        while True:
+            with nogil:
+                status = PyThread_acquire_lock_timed(place.turn, NAP, 1)
+            if status == PY_LOCK_ACQUIRED:
+                return 0
+            PyErr_CheckSignals()
+    except BaseException:
+        if queue.owner == me:
+            leave(queue)
+        else:
+            last = &queue.first
+            while last[0] != &place:
+                last = &last[0].behind
+            last[0] = place.behind
+        raise
+    finally:
+        PyThread_free_lock(place.turn)
+
+
+def communicates():
+    """Say whether the calling thread has ever called a collective. Local."""
+    return bool(cc_communicates)
