@@ -6,7 +6,7 @@ Run it on one rank, where nothing has to be waited for, on a quiet machine::
 
 It prints the best time of an allreduce over several turns for each kind whose library is
 installed. What it shows is what reading a tensor and making a result of its kind take; and for
-64 MiB, that new memory comes in huge pages (`advise_huge_pages` in ``_core/arrays/dlpack.pxi``).
+64 MiB, that new memory comes in huge pages (`advise_huge_pages` in ``_core/arrays/results.pxi``).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes 
 ARRAYS = (2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20)
 COMMAND = "benchmarks/measure_simulation.py"
 PATTERNS = ("hops", "swaps", "bursts")
-LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (call.pxi)
+LEARNED = 8 << 20  # bytes of all ranks from which on the library tries how to store (configure.pxi)
 
 
 def passing(name: str, pairs: int) -> None:

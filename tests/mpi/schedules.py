@@ -15,7 +15,7 @@ from forms import CUT, VECTOR, WHOLE
 
 import collectives as cc
 
-LINE, SMALL = 80, 1 << 16  # bytes: CC_INLINE in segment.h, SMALL in call.pxi
+LINE, SMALL = 80, 1 << 16  # bytes: CC_INLINE in segment.h, SMALL in running.pxi
 MOST = 1 << 19  # bytes of an array in an ordinary step
 IN_FLIGHT = 8
 SIDE_BY_SIDE = 3  # planned calls that are kept for later runs

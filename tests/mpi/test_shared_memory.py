@@ -19,7 +19,7 @@ FORMS = (*WHOLE, *CUT, *VECTOR)
 STEPS = 300
 SEEDS = range(34 if FULL else 1)  # so that a whole run has 10 000 steps
 TINY = 4096  # bytes of a lane, in which short arrays have many segments
-LEARNED, STREAMED = 8 << 20, 32 << 20  # bytes of all ranks; as in call.pxi
+LEARNED, STREAMED = 8 << 20, 32 << 20  # bytes of all ranks; as in calls/configure.pxi
 COMMUNICATORS = 200 if FULL or MPI.COMM_WORLD.size < 4 else 60
 
 

@@ -94,7 +94,7 @@ cdef tuple check_vector(
     return result, kept_x, kept_out, keep
 
 
-cdef int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
+cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
     """Check what is asked of a call beside its arrays, and find the role of this rank."""
     call.checksum = 0
     call.prescale = factor_of(prescale, "prescale")
@@ -129,7 +129,7 @@ cdef void set_barrier(Engine engine, Call *call) noexcept:
     call.operation = NO_OPERATION
 
 
-cdef int64_t part_of_x(Engine engine, const Call *call) except -1:
+cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
     """Return the elements of a part; raise where `x` is not a whole number of them."""
     cdef int divisor = call.role.inputs if call.role.inputs else engine.array_parts[call.kind]
     if divisor == 1:

@@ -14,7 +14,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.nbytes = call.nbytes
     if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.shared.what)
-    lay_out(engine, op, call, choice)
+    lay_out(engine, op, call, plan, choice.segment)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.
     op.sends_nothing = call.kind == EXCHANGE
@@ -39,12 +39,13 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     return 0
 
 
-cdef int lay_out(Engine engine, Operation *op, Call *call, Choice choice) except -1:
-    """Write down where blocks lie, and into how many segments they are cut."""
+cdef inline int lay_out(
+    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment
+) except -1:
+    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut."""
     cdef Layout *layout = &op.layout
-    cdef Plan plan = choice.plan
     cdef int64_t block  # elements of the longest one
-    cdef int64_t largest = choice.segment if 0 < choice.segment < MAX_PIECE else MAX_PIECE
+    cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
     # Where ranks do not know each other's counts, they could not agree on segments.
     cdef bint ragged = call.kind == EXCHANGE or (call.kind == ALLTOALL and call.counts != NULL)
     cdef bint fits = True
@@ -72,7 +73,7 @@ cdef int lay_out(Engine engine, Operation *op, Call *call, Choice choice) except
     return 0
 
 
-cdef void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
+cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     """Write down what folds and scales; the plan of the operation is known."""
     op.fold.kernel = call.fold
     op.fold.user = call.user
@@ -82,7 +83,7 @@ cdef void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     op.fold.span = plan.span
 
 
-cdef void choose_stores(Operation *op, int kind, int stores) noexcept:
+cdef inline void choose_stores(Operation *op, int kind, int stores) noexcept:
     """Decide what is written past the cache, or that it is to be learned."""
     cdef Sharing *shared = &op.shared
     cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)

@@ -39,31 +39,33 @@ cdef class PlannedCall:
 
     cdef int begin(self, double timeout, bint blocking) except -1:
         """Put the operation at its start."""
-        if self.engine.broken is not None:
-            raise CommunicatorError(self.engine.broken)
+        cdef Engine engine = self.engine
+        if engine.broken is not None:
+            raise CommunicatorError(engine.broken)
         if self.request is not None and not self.request.test():
             raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
         self.request = None
-        if self.engine.agree is not None:
-            self.engine.agree(
-                COLLECTIVES[self.call.kind], self.text, True, self.engine.deadline(timeout)
+        if engine.agree is not None:
+            engine.agree(
+                COLLECTIVES[self.call.kind], self.text, True, engine.deadline(timeout)
             )
         if self.call.prescale != 1.0:
             prescale(&self.call)
-        restart(self.engine, self.op, -1)
-        if tape != NULL or self.engine.traced is not None:
-            begin_call(self.engine, self.op, self.choice, &self.call, 0, blocking)
+        restart(engine, self.op, -1)
+        if tape != NULL or engine.traced is not None:
+            begin_call(engine, self.op, self.choice, &self.call, 0, blocking)
         return 0
 
     def __call__(self, timeout=None):
+        cdef Engine engine = self.engine
         cdef double deadline = deadline_of(timeout)
         check_caller()
-        enter(&self.engine.queue)
+        enter(&engine.queue)
         try:
             self.begin(deadline, True)
-            run(self.engine, self.op, self.choice.plan, self.keep, deadline)
+            run(engine, self.op, self.choice.plan, self.keep, deadline)
         finally:
-            leave(&self.engine.queue)
+            leave(&engine.queue)
         return self.keep[0]
 
     def start(self):

@@ -27,7 +27,6 @@ cdef inline void recycle(Engine engine, Operation *op) noexcept:
 
 cdef int restart(Engine engine, Operation *op, int tag) except -1:
     """Put an operation at its start, under a tag or the next number of this communicator."""
-    cdef Cursor *cursor
     cdef int k
     if tag < 0:
         if engine.sequence % LAP == 0:
@@ -50,15 +49,14 @@ cdef int restart(Engine engine, Operation *op, int tag) except -1:
     op.failure.cause = NO_FAILURE
     op.state.has_warned = 0
     for k in range(op.window):
-        cursor = &op.state.cursors[k]
-        cursor.segment = k
-        cursor.round = 0
-        cursor.step = 0
-        cursor.posted = 0
-        cursor.started = 0
-        cursor.pending = 0
-        cursor.pending_sends = 0
-        cursor.awaited = -1
+        op.state.cursors[k].segment = k
+        op.state.cursors[k].round = 0
+        op.state.cursors[k].step = 0
+        op.state.cursors[k].posted = 0
+        op.state.cursors[k].started = 0
+        op.state.cursors[k].pending = 0
+        op.state.cursors[k].pending_sends = 0
+        op.state.cursors[k].awaited = -1
     return 0
 
 

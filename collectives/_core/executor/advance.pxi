@@ -7,7 +7,6 @@
 
 cdef Status advance(Operation *op) noexcept nogil:
     """Move all cursors, ask MPI once, and move them again if something had completed."""
-    cdef uint64_t end
     cdef int k, again
     op.state.moved = 0
     if op.record.tape != NULL and not op.record.watched:
@@ -19,11 +18,7 @@ cdef Status advance(Operation *op) noexcept nogil:
             if op.state.cursors[k].segment >= 0 and move(op, k):
                 return op.state.status
         if op.state.live == 0:
-            end = op.shared.page + op.layout.segments
-            if op.shared.lent and not cc_all_finished(op.shared.segment, end):
-                if op.record.tape != NULL and not op.record.idle:
-                    op.record.idle = 1
-                    op.state.cursors[0].awaited = slowest(op, end)
+            if op.shared.lent and are_reading(op):
                 return RUNNING
             if op.shared.stores & CC_RESULTS:
                 cc_fence_streams()
@@ -36,6 +31,17 @@ cdef Status advance(Operation *op) noexcept nogil:
     if op.record.tape != NULL and not op.state.moved:
         op.record.idle = 1
     return op.state.status
+
+
+cdef bint are_reading(Operation *op) noexcept nogil:
+    """Say whether others still read the caller's arrays."""
+    cdef uint64_t end = op.shared.page + op.layout.segments
+    if cc_all_finished(op.shared.segment, end):
+        return False
+    if op.record.tape != NULL and not op.record.idle:
+        op.record.idle = 1
+        op.state.cursors[0].awaited = slowest(op, end)
+    return True
 
 
 cdef int move(Operation *op, int k) noexcept nogil:

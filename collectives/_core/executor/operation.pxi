@@ -89,7 +89,7 @@ cdef struct Failure:
     int64_t wanted
 
 
-# How it is recorded: see timeline.pxi.
+# How it is recorded: see records/timeline.pxi.
 cdef struct Recording:
     cc_tape *tape  # or NULL
     cc_record *whole  # that of the whole call

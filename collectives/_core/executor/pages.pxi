@@ -1,7 +1,7 @@
 # Pages: what a segment needs of the other ranks of its host.
 #
-# What goes through shared memory needs no matching: a segment is a page (segment.h), and a program
-# names publications by page, rank and number.
+# What goes through shared memory needs no matching: a segment is a page (shared/segment.h), and a
+# program names publications by page, rank and number.
 
 
 cdef inline int buffer_number(const Operation *op, int64_t segment) noexcept nogil:

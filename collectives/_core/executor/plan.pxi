@@ -51,7 +51,7 @@ cdef class Plan:
     cdef int32_t *blocks[3]
     cdef int places[3]
     cdef bint has_parcels
-    cdef int label  # of messages, which have no lasting choice: see tape.pxi
+    cdef int label  # of messages, which have no lasting choice: see records/tape.pxi
     cdef readonly object source
 
     def __cinit__(self, source, whole, split, int64_t room=0):

@@ -31,22 +31,14 @@ cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexce
     return 1
 
 
-cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
-    """Run a step that is ready. Returns 0, or -1 if a fold written in Python raised."""
-    cdef Sharing *shared = &op.shared
+cdef inline void gather(
+    Operation *op, const Cursor *cursor, const Step *step, int64_t skip, cc_pass *a_pass
+) noexcept nogil:
+    """Point a pass to the operands of a step; is_ready() has found those that others published."""
     cdef const char **sources = op.memory.sources
     cdef signed char *sides = op.memory.sides
-    cdef int itemsize = op.layout.itemsize
-    cdef int64_t skip = 0
-    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
-    cdef uint64_t page = shared.page + cursor.segment
     cdef const Operand *operand
-    cdef cc_publication *line = NULL
-    cdef cc_pass a_pass
-    cdef char *lent = NULL
-    cdef int window = 0
     cdef int i
-    op.record.stepped = n * itemsize
     a_pass.n = step.operands_end - step.operand
     for i in range(a_pass.n):
         operand = &op.plan.operands[step.operand + i]
@@ -59,6 +51,20 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     a_pass.publication = NULL
     a_pass.scale = NULL
     a_pass.stream_dst = a_pass.stream_publication = 0
+
+
+cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
+    """Run a step that is ready. Returns 0, or -1 if a fold written in Python raised."""
+    cdef Sharing *shared = &op.shared
+    cdef int64_t skip = 0
+    cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
+    cdef uint64_t page = shared.page + cursor.segment
+    cdef cc_publication *line = NULL
+    cdef cc_pass a_pass
+    cdef char *lent = NULL
+    cdef int window = 0
+    op.record.stepped = n * op.layout.itemsize
+    gather(op, cursor, step, skip, &a_pass)
     if step.dst_space != NOWHERE:
         a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
         if step.is_final:
@@ -69,8 +75,8 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     if step.publication >= 0:
         line = cc_line_of(shared.segment, shared.segment.me, page, step.publication)
         a_pass.publication = line.payload
-        if n * itemsize > CC_INLINE:
-            lent = lendable(op, step, &a_pass, n * itemsize, &window)
+        if n * op.layout.itemsize > CC_INLINE:
+            lent = lendable(op, step, &a_pass, n * op.layout.itemsize, &window)
             a_pass.publication = NULL
             if lent == NULL:
                 a_pass.publication = (
@@ -80,7 +86,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
         if op.fold.kernel != NULL or a_pass.n == 1:
-            cc_combine(&a_pass, op.fold.kernel, n, itemsize)
+            cc_combine(&a_pass, op.fold.kernel, n, op.layout.itemsize)
         elif combine_by_user(op, cursor, &a_pass, n):
             fail(op, FOLD_RAISED, 0, -1, cursor.round)
             return -1
@@ -91,7 +97,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             lent = a_pass.publication
         else:
             shared.lent = 1
-        cc_publish(shared.segment, line, page, shared.said, window, lent, n * itemsize)
+        cc_publish(shared.segment, line, page, shared.said, window, lent, n * op.layout.itemsize)
     return 0
 
 
