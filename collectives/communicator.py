@@ -34,21 +34,24 @@ if TYPE_CHECKING:  # few programs need them
 
 __all__ = ["Communicator"]
 
-# Polls before a wait gives way to other processes. With fewer cores than ranks, not to do so at
-# once costs a time slice, and nobody knows of other processes, or of ranks on "hosts" that are
-# containers of one machine. With a core for each rank the number does not matter: an allreduce of 8
-# bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7 under Open MPI with any. On 8
-# ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389 with 400; Open MPI 45, 35, 33. On 4
-# network namespaces and 2 cores MPICH takes 60 us with 5 polls, 71 with 20, 1711 with 4000
+# Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
+# ranks, a rank that polls for long costs the others a time slice. The number is also small where
+# there seem to be enough cores, because the library cannot see other processes, or that several
+# "hosts" are containers on one machine. With a core for each rank the number does not matter: an
+# allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7 under Open MPI with
+# any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389 with 400; Open MPI
+# 45, 35, 33. On 4 network namespaces and 2 cores MPICH takes 60 us with 5 polls, 71 with 20, 1711
+# with 4000
 # (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-22).
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 
-# Looks at shared memory before a wait gives way to other processes.
+# Number of times that a waiting rank polls shared memory before it yields the CPU.
 SPINS = 2000
 SPINS_OVERSUBSCRIBED = 2
 
-# How payloads are written: as it turns out best, to the cache, or past it.
+# How payloads are written: in the way that was measured to be faster, through the cache, or with
+# stores that bypass it.
 STORES = ("auto", "cached", "streamed")
 
 
@@ -58,18 +61,18 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm, optional
-        The group; ``MPI.COMM_WORLD`` by default. It is duplicated, so that messages of the library
-        and of the program never meet.
+        The ranks; ``MPI.COMM_WORLD`` by default. The communicator is duplicated, so that messages
+        of the library are separate from those of the program.
     timeout : float, optional
         Seconds after which a wait raises `StallError`; ``COLLECTIVES_TIMEOUT``, or half an hour,
-        by default. Every call takes a `timeout` of its own.
+        by default. The `timeout` argument of a call takes precedence.
 
     Attributes
     ----------
     rank, size : int
         This rank's number, and how many there are.
     local_rank, local_size : int
-        The same among the ranks of this host.
+        This rank's number among the ranks of its host, and how many ranks the host has.
     node, nodes : int
         This host's number, and how many hosts there are.
 
@@ -80,33 +83,40 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     BindingError
         If there is no usable MPI.
     CommunicatorError
-        In a forked child, and in a thread that MPI's thread level shuts out.
+        If this is a forked child process, or a thread that may not call MPI at the thread level
+        that MPI was initialised with.
 
     Notes
     -----
-    *Order.* All ranks call the collectives of a communicator in the same order; the i-forms, too.
+    *Order.* All ranks must call the collectives of a communicator in the same order. This holds for
+    the nonblocking forms (`iallreduce` and others), too.
 
-    *Threads.* Any thread may use any communicator. Threads on one communicator queue up, first come
-    first served: a collective has it until it is complete, the start of an i-form while it starts;
-    ``test`` and ``wait`` of a request do not queue, nor do messages (`send`, `recv`), as one thread
-    may send what another waits for. Threads on communicators of their own run side
-    by side. Which thread comes first is up to the operating system and may differ between ranks, so
-    a program whose threads call different things on one communicator breaks the rule of order:
-    give each thread its own (`dup`, before the threads start), or let the threads take turns in a
-    way that is the same on all ranks. A call from inside a call on the same communicator (a signal
-    handler, a finalizer) raises `CommunicatorError`. mpi4py starts MPI for any number of threads;
-    if the program asks for less, then under ``serialized`` one thread at a time enters MPI, for a
-    moment, and communicators must be made and freed while no other thread communicates; under
-    ``funneled`` and ``single`` all threads but the main one get a `CommunicatorError`.
+    *Threads.* Any thread may use any communicator. Collectives that several threads call on one
+    communicator run one at a time, in the order of the calls: a blocking collective holds the
+    communicator until it is complete, a nonblocking one only while it starts. ``test`` and ``wait``
+    of a request do not have to wait for their turn. Neither do messages (`send`, `recv`), because
+    one thread may send what another waits for. Threads that use different communicators run in
+    parallel. The operating system decides which thread comes first, and the order may differ
+    between ranks. A program whose threads call different collectives on one communicator therefore
+    breaks the rule of order. Give each thread a communicator of its own (`dup`, before the threads
+    start), or let the threads take turns in an order that is the same on all ranks. A call from
+    inside a call on the same communicator (from a signal handler or a finalizer) raises
+    `CommunicatorError`.
 
-    *Processes.* MPI does not survive `os.fork`: the child of a rank gets a `CommunicatorError` from
-    every call, and ends without disturbing its parent. Its exit status is the one given to
-    `sys.exit` or `os._exit`. Start children that communicate with the launcher.
+    mpi4py initialises MPI for any number of threads. If the program asks for a lower thread level,
+    there are restrictions. Under ``serialized``, one thread at a time enters MPI, briefly, and
+    communicators must be created and freed while no other thread communicates. Under ``funneled``
+    and ``single``, all threads except the main one get a `CommunicatorError`.
 
-    *Memory.* A communicator holds one of MPI's, of which there are some thousands, until `free` or
-    the end of the program: freeing is collective, so the garbage collector cannot do it. If it is
-    collected with operations in flight, a `ResourceWarning` says where they were started; what MPI
-    may still write to stays alive.
+    *Processes.* MPI cannot be used after `os.fork`. In the child of a rank, every call raises a
+    `CommunicatorError`. The child exits without disturbing its parent, with the exit status that
+    was given to `sys.exit` or `os._exit`. Use the launcher to start processes that communicate.
+
+    *Memory.* A communicator holds an MPI communicator until `free` or the end of the program. MPI
+    has only a few thousand of them. The garbage collector cannot free one, because freeing is
+    collective. If a communicator is garbage-collected with operations in flight, a
+    `ResourceWarning` says where they were started, and memory that MPI may still write to stays
+    allocated.
 
     Examples
     --------
@@ -158,15 +168,16 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
             self._start_timeline()
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
-        """Return what tells the communicator from others on timelines, the same on all ranks.
+        """Return what identifies the communicator on timelines, the same on all ranks.
 
-        A name, the size, the ranks in ``COMM_WORLD``, and those that share this one's memory.
+        That is a name, the size, the ranks in ``COMM_WORLD``, and the ranks that share memory with
+        this one.
         """
         ranks = tuple(rank for rank, _ in self._place.ranks)
         return "{}.{}".format(*self._place.ranks[0]), len(ranks), ranks, tuple(self._place.local)
 
     def _share(self) -> None:
-        """Make the memory that the ranks of a host share. Collective."""
+        """Create the memory that the ranks of a host share. Collective."""
         self._segment = segment.bootstrap(self._mpi, self._place.local)
         mine: Lane | None = None
         if self._segment is not None:
@@ -190,12 +201,14 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
 
     @property
     def mpi(self) -> Any:
-        """The mpi4py communicator that carries the messages; use a duplicate of it."""
+        """The mpi4py communicator that carries the messages; duplicate it to use it yourself."""
         return self._mpi
 
     @property
     def transport(self) -> str:
-        """How the ranks talk: ``"shm"``, or the family of the MPI where hosts are between them."""
+        """How the ranks communicate: ``"shm"`` if all of them share memory, else the family of the
+        MPI library: ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+        """
         return self._chooser.family
 
     @property
@@ -228,7 +241,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _give_up(self, text: str) -> None:
-        """Tell the ranks of this host that this one will not go on. Local."""
+        """Tell the other ranks of this host that this one gives up. Local."""
         if self._segment is not None:
             self._segment.give_up(text)
 
@@ -268,7 +281,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
             part.Free()
 
     def dup(self) -> Communicator:
-        """Return a communicator with the same ranks, whose messages never meet those of this one.
+        """Return a communicator of the same ranks, with messages separate from those of this one.
         Collective.
 
         Raises
@@ -276,13 +289,14 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         CommunicatorError
             If the communicator is freed or broken.
         """
-        # Inside MPI nothing of ours moves on, and the others may wait for that before they come.
+        # While a rank waits inside MPI, its operations in flight make no progress, and the others
+        # may have to wait for these before they make the same call. So all ranks meet here first.
         self.barrier()
         with self._engine:
             return Communicator(self._alive(), timeout=self.timeout)
 
     def free(self) -> None:
-        """Give the communicator back; it cannot be used afterwards.
+        """Free the communicator; it cannot be used afterwards.
         Collective.
 
         Raises
@@ -319,9 +333,9 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         """Return a new array in memory that the ranks of the host share.
         Collective.
 
-        The collectives of this communicator read it, and write it, where it lies: nothing is copied
-        into the segment first. That holds for its views, too, and for what shares its memory in
-        other libraries (``torch.from_numpy``).
+        The collectives of this communicator read and write the array in place, without a copy into
+        the shared segment. This also holds for views of the array, and for arrays of other
+        libraries that share its memory (``torch.from_numpy``).
 
         Parameters
         ----------
@@ -332,8 +346,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         Returns
         -------
         numpy.ndarray
-            Its contents are arbitrary. It outlives the communicator; its memory is given back when
-            it and all its views are gone. Where ranks share no memory it is an ordinary array.
+            An uninitialised array. It outlives the communicator: its memory is released when the
+            array and all its views are gone. If the ranks share no memory, it is an ordinary array.
 
         Raises
         ------
@@ -344,7 +358,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
 
         Notes
         -----
-        A call returns when no other rank reads the array any more, so it may be changed at once.
+        When a call returns, no other rank reads the array any more, so it may be changed at once.
 
         Examples
         --------
@@ -368,7 +382,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
             array = segment.window(self._mpi, self._segment, nbytes)
             if array is None:
                 return np.empty(shape, dtype)
-            if first:  # programs lend nothing yet
+            if first:  # programs compiled so far read no array of another rank in place
                 self._chooser.lends = True
                 self._chooser.forget_plans()
                 self.forget()
@@ -377,25 +391,26 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     # -- what ran ----------------------------------------------------------------------------
 
     def timeline(self, path: str | os.PathLike[str]) -> Timeline:
-        """Record what the ranks do in their calls, and when, in a file that trace viewers open.
-        Collective, the begin and the end of the ``with`` statement, too.
+        """Record what the ranks do in their calls, and when, in a file for trace viewers.
+        Collective, and so are the beginning and the end of the ``with`` statement.
 
         Parameters
         ----------
         path : str or path
-            The file, in JSON. That of rank 0 counts; it is overwritten. Ranks of hosts that do not
-            see it write another of that name there.
+            The file to write, in JSON. An existing file is overwritten. The path given on rank 0 is
+            used on all ranks. On a host that does not see rank 0's file, the ranks write a second
+            file of that name.
 
         Returns
         -------
         Timeline
-            A context manager. All that this process calls inside is recorded, on other
-            communicators, too; it is in the file when the ``with`` statement has ended.
+            A context manager. All calls of this process inside the ``with`` statement are recorded,
+            those on other communicators, too. They are in the file when the statement has ended.
 
         Raises
         ------
         ArgumentError
-            If the file cannot be written; on all ranks, at the begin.
+            If the file cannot be written. Raised on all ranks, at the beginning.
         CommunicatorError
             If the communicator is freed or broken.
 
@@ -420,13 +435,13 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         return Timeline(self, path)
 
     def trace(self) -> Trace:
-        """Take down which calls ran on this communicator, with which algorithm, and why.
+        """Record which calls run on this communicator, with which algorithm, and why.
         Local.
 
         Returns
         -------
         Trace
-            A context manager, and a sequence of `TracedCall`; printed, it is a table.
+            A context manager, and a sequence of `TracedCall`. Print it to see a table.
 
         Examples
         --------
@@ -443,10 +458,10 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         return Trace(self._engine)
 
     def _start_timeline(self) -> None:
-        """Start the timeline that the environment wishes for, if it does. Collective."""
+        """Start the timeline that the environment asks for, if any. Collective."""
         path = os.environ.get("COLLECTIVES_TIMELINE")
         if path is None:
-            # With that word, Horovod starts later, by a call of its own.
+            # With DYNAMIC, Horovod starts its timeline later, by a call.
             path = os.environ.get("HOROVOD_TIMELINE", "")
             path = "" if path == "DYNAMIC" else path
         if path:
@@ -467,21 +482,22 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         collective : str
             One of ``collectives.algorithms.COLLECTIVES``.
         nbytes : int
-            Bytes of the whole array: the larger side, where input and output differ.
+            Bytes of the whole array: of the larger one, if input and output differ in size.
         algorithm : str, optional
-            What the call would pass.
+            The ``algorithm=`` that the call would be given.
 
         Returns
         -------
         Decision
-            Printed, it tells the algorithm, the reason, rounds, bytes per rank, the time that the
-            cost formulas predict, and the time that was measured, if the profile has one. What was
-            settled by ``COLLECTIVES_TUNE=online`` is that of root 0 and commutative operations.
+            Print it to see the algorithm, the reason, the rounds, the bytes per rank, the time that
+            the cost formulas predict, and the measured time, if the profile has one. If
+            ``COLLECTIVES_TUNE=online`` has chosen, the choice is the one for root 0 and commutative
+            operations.
 
         Raises
         ------
         ArgumentError
-            If there is no such collective or algorithm, or `nbytes` is no number of bytes.
+            If there is no such collective or algorithm, or `nbytes` is not a number of bytes.
         """
         try:
             nbytes = index(nbytes)
@@ -494,14 +510,16 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         return self._chooser.explain(collective, algorithm, nbytes)
 
     def forget(self) -> None:
-        """Decide again, on the next call of each class: after a change of the registry or of
-        ``COLLECTIVES_SEGMENT``. Local.
+        """Discard the choices of algorithms: the next call of each kind chooses again. Local.
+
+        A change of the registry does this by itself. Call it after a change of
+        ``COLLECTIVES_SEGMENT``.
         """
         self._engine.forget_choices()
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
-    """Say what was in flight on a communicator that was collected, and where it comes from."""
+    """Say what was in flight on a garbage-collected communicator, and where it was started."""
     lines = [f"{comm!r} was garbage-collected with operations in flight; wait for every request"]
     for request in requests:
         lines.append(f"{request.state()}, started at {request.where()}")

@@ -1,4 +1,4 @@
-"""The collectives on the default communicator: all ranks of the job."""
+"""The collectives on the default communicator, which has all ranks of the job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _world_lock = threading.RLock()
 
 
 def world() -> Communicator:
-    """Return the communicator of all ranks, the default one.
+    """Return the default communicator, which has all ranks of the job.
     Collective on the first call.
 
     Raises
@@ -83,7 +83,8 @@ def world() -> Communicator:
     BindingError
         If there is no usable MPI; the text says what to install.
     CommunicatorError
-        In a forked child, and in a thread that MPI's thread level shuts out.
+        If this is a forked child process, or a thread that may not call MPI at the thread level
+        that MPI was initialised with.
     """
     global _world
     if _world is None or _world._mpi is None:
@@ -102,11 +103,11 @@ def _forget_world() -> None:
 child.forget(_forget_world)
 
 
-GRACE = 1.0  # seconds that operations in flight get to complete at exit
+GRACE = 1.0  # seconds that operations in flight have to complete at exit
 
 
 def _at_exit() -> None:
-    """End a program that leaves operations in flight: with an error, not a hang."""
+    """End with an error, and not with a hang, if the program leaves operations in flight."""
     if _core.is_forked():
         return
     limit = time.monotonic() + GRACE

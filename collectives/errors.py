@@ -6,7 +6,7 @@
     ├── ArgumentError (ValueError)         a count, root, op, algorithm or option is wrong
     │   └── BufferError (BufferError)      an array cannot be used: layout, overlap, read-only
     ├── UnsupportedTypeError (TypeError)   a dtype, or an op on a dtype, that no kernel has
-    ├── ProofError (ValueError)            an algorithm was refused by its proof
+    ├── ProofError (ValueError)            the proof of an algorithm failed
     ├── MismatchError (RuntimeError)       ranks called different things
     ├── StallError (TimeoutError)          a wait reached its deadline
     ├── PeerLostError (ConnectionError)    the process of another rank has ended
@@ -21,8 +21,8 @@
     ├── SharedMemoryWarning (RuntimeWarning)  the ranks of a host talk through MPI
     └── TimelineWarning (RuntimeWarning)   a timeline lacks something
 
-Each also inherits the builtin in brackets, so that a caller who has never heard of this
-library can catch it. All pickle: they carry their text and nothing else.
+Each also inherits from the builtin class in parentheses, so that code which does not know this
+library can catch it. All of them can be pickled: their only state is the text.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ArgumentError(CollectivesError, ValueError):
     """An argument has a value that the call cannot accept.
 
     Raised before anything is sent; the communicator is usable afterwards. The other ranks wait
-    for the call that was not made. Those of the same host raise a `MismatchError` if this rank
-    calls something else next; under ``COLLECTIVES_VALIDATE=1`` all of them do, at once.
+    for this rank's call. If this rank calls something else next, those on the same host raise a
+    `MismatchError`. Under ``COLLECTIVES_VALIDATE=1`` all of them raise it, at once.
     """
 
 
@@ -75,7 +75,7 @@ class UnsupportedTypeError(CollectivesError, TypeError):
 
 
 class ProofError(CollectivesError, ValueError):
-    """The replay of an algorithm on all ranks broke one of its promises, or its generator raises.
+    """The proof of an algorithm found that it breaks a promise, or its generator raised an error.
 
     The text names the rank, the round, and the block or the line. Nothing was sent.
     """
@@ -84,10 +84,10 @@ class ProofError(CollectivesError, ValueError):
 class MismatchError(CollectivesError, RuntimeError):
     """The ranks of one communicator called different things.
 
-    Ranks that share memory compare all calls: each of them raises it, the text says what each rank
-    called, and the communicator is broken. If nobody had to wait for anybody in that call, a later
-    one raises it. Between hosts, it is raised by a rank that received a message of an unexpected
-    length. With ``COLLECTIVES_VALIDATE=1`` it is raised on every rank, of whatever host, before any
+    Ranks that share memory compare all calls. Each of them raises this error, the text says what
+    each rank called, and the communicator is broken. If no rank had to wait for another in that
+    call, a later call raises it. Between hosts, a rank that receives a message of an unexpected
+    length raises it. With ``COLLECTIVES_VALIDATE=1`` every rank on every host raises it before any
     data moves, and the communicator is usable afterwards.
     """
 
@@ -96,27 +96,27 @@ class StallError(CollectivesError, TimeoutError):
     """A collective waited longer than its deadline; the text says who waits for whom.
 
     The deadline is that of the call (``timeout=``), else that of the communicator, which
-    ``COLLECTIVES_TIMEOUT`` sets. Time for which the process was stopped does not count. The
-    communicator is broken afterwards: data may be under way.
+    ``COLLECTIVES_TIMEOUT`` sets. Time during which the process was stopped does not count. The
+    communicator is broken afterwards, because messages may still be in flight.
     """
 
 
 class PeerLostError(CollectivesError, ConnectionError):
-    """The process of another rank of this host has ended; the text has its rank and number.
+    """The process of another rank of this host has ended; the text has its rank and process ID.
 
-    Whoever waits learns of it within a second. The communicator is broken afterwards.
+    A waiting rank notices it within a second. The communicator is broken afterwards.
     """
 
 
 class PeerAbortedError(CollectivesError, RuntimeError):
-    """Another rank of this host gave up in a collective, and said why; the text has its words.
+    """Another rank of this host gave up in a collective; the text has the reason that it gave.
 
     The communicator is broken afterwards, on all ranks.
     """
 
 
 class MPIError(CollectivesError, RuntimeError):
-    """MPI reported a failure; the text has MPI's own, the collective, the round and the peer.
+    """MPI reported a failure; the text has MPI's message, the collective, the round and the peer.
 
     The communicator is broken afterwards.
     """
@@ -127,7 +127,7 @@ class CommunicatorError(CollectivesError, RuntimeError):
 
 
 class BindingError(CollectivesError, ImportError):
-    """MPI is missing, or is not the one that it seems to be; the text says what to do."""
+    """MPI is missing, cannot be used, or is not the launcher's; the text says what to do."""
 
 
 class CollectivesWarning(Warning):
@@ -137,23 +137,23 @@ class CollectivesWarning(Warning):
 class ProfileWarning(CollectivesWarning, UserWarning):
     """The profile of this machine cannot be read, or is of another version; the text says why.
 
-    It comes from rank 0, once. Algorithms are chosen as if there were no profile.
+    Rank 0 issues it, once. Algorithms are chosen as if there were no profile.
     """
 
 
 class StallWarning(CollectivesWarning, UserWarning):
-    """A collective has waited for long, and goes on waiting; the text says who waits for whom.
+    """A collective has waited for a long time, and still waits; the text says who waits for whom.
 
-    ``COLLECTIVES_STALL_WARNING`` sets the seconds, 60 by default.
+    ``COLLECTIVES_STALL_WARNING`` sets after how many seconds, 60 by default.
     """
 
 
 class SharedMemoryWarning(CollectivesWarning, RuntimeWarning):
-    """The ranks of a host cannot share memory and talk through MPI; the text says why.
+    """The ranks of a host cannot share memory and communicate through MPI; the text says why.
 
-    It comes once in a process, from the first rank of the host. Results are the same, later.
+    The first rank of the host issues it, once in a process. Results are the same, but take longer.
     """
 
 
 class TimelineWarning(CollectivesWarning, RuntimeWarning):
-    """Not all that a rank did is in the file of the timeline; the text says why."""
+    """The file of a timeline does not have everything that a rank did; the text says why."""

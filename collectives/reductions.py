@@ -3,7 +3,7 @@
 ``SUM PROD MIN MAX`` on integers and floats (``SUM PROD`` on complex too), ``AVG`` on floats and
 complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
-``MIN`` and ``MAX`` pass NaN on, as NumPy does. ``AVG`` is a sum that is scaled once, at the end.
+``MIN`` and ``MAX`` propagate NaN, as in NumPy. ``AVG`` is a sum that is scaled once, at the end.
 """
 
 from __future__ import annotations
@@ -39,33 +39,34 @@ def reduction(
     commutative: bool = True,
     name: str | None = None,
 ) -> Reduction:
-    """Make an operation of a function, to be passed as ``op``.
+    """Make a reduction of a function, to be passed as ``op``.
     Local.
 
     Parameters
     ----------
     fn : callable
-        ``fn(incoming, accumulator)`` folds two arrays of one dimension and equal length, element by
-        element, and writes the result into `accumulator`; `incoming` comes from lower ranks, so
-        that the result is ``incoming op accumulator``, and cannot be written. The arrays are pieces
-        of the callers', of any length, and are valid during the call only. The operation must be
+        ``fn(incoming, accumulator)`` combines two one-dimensional arrays of equal length, element
+        by element, and writes the result ``incoming op accumulator`` into `accumulator`. `incoming`
+        has the contributions of lower ranks, and is read-only. The arrays are pieces of the
+        callers' arrays, of any length, and are valid only during the call. The operation must be
         associative.
     commutative : bool
-        Whether the order of the operands does not matter. If it does, only algorithms that fold in
-        the order of the ranks are used; others are refused by name.
+        Whether the operands may be exchanged. If not, only algorithms that fold in rank order are
+        used, and asking for another one by name is an error.
     name : str, optional
-        For errors; the function's own by default.
+        The name in error messages; by default that of the function.
 
     Returns
     -------
     Reduction
-        Works on every dtype that the library folds. Pass the same function on all ranks. If it
-        raises, the call raises that error on this rank, and the communicator is broken.
+        Works on every dtype that the library folds. Pass the same function on all ranks. If the
+        function raises an error, the call raises that error on this rank, and the communicator is
+        broken.
 
     Raises
     ------
     ArgumentError
-        If `fn` cannot be called.
+        If `fn` is not callable.
 
     Examples
     --------

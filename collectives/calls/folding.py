@@ -30,14 +30,17 @@ class FoldingCalls:
         """Fold the arrays of all ranks; every rank gets the result.
         Collective.
 
+        To fold arrays is to combine them element by element with `op`.
+
         Parameters
         ----------
         x : array
-            This rank's contribution: same number of elements and dtype on all ranks. Host memory.
-            If it is not contiguous, a packed copy is sent.
+            This rank's contribution, in host memory. The number of elements and the dtype are the
+            same on all ranks. If the array is not contiguous, a packed copy is sent.
         out : array, optional
-            Where the result goes: contiguous, writable, as many elements and the dtype of `x`;
-            `x` itself (in place) or memory apart from it. A new array by default.
+            Where the result goes: a contiguous, writable array with the number of elements and the
+            dtype of `x`. It is `x` itself (in place), or shares no memory with it. A new array by
+            default.
         op : Reduction
             ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
             ``BOR``, ``BXOR``, or one made by `reduction`.
@@ -45,7 +48,7 @@ class FoldingCalls:
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default.
         prescale, postscale : float
-            What each contribution, and the result, is multiplied by.
+            Factors by which each contribution, and the result, are multiplied.
         timeout : float, optional
             Seconds after which a wait in this call raises `StallError`; by default the
             communicator's.
@@ -59,16 +62,19 @@ class FoldingCalls:
         ------
         ArgumentError
             If an argument cannot be accepted (`BufferError`: `x` or `out`). Nothing was sent. The
-            other ranks wait for this one, and those of its host raise `MismatchError` if it calls
-            something else next; under ``COLLECTIVES_VALIDATE=1`` all of them do at once.
+            other ranks wait for this one. If this rank calls something else next, those on its host
+            raise `MismatchError`. Under ``COLLECTIVES_VALIDATE=1`` all of them raise it at once.
         UnsupportedTypeError
-            If there is no kernel for this operation and dtype. It is as for an `ArgumentError`.
+            If there is no kernel for this operation and dtype. The other ranks wait, as after an
+            `ArgumentError`.
         MismatchError
-            If the ranks called different things. Where they share memory, all of them raise it, and
-            it says what each called; else a rank that got a message of an unexpected length does.
+            If the ranks called different things. If they share memory, all of them raise it, and
+            the text says what each called. Otherwise a rank that gets a message of an unexpected
+            length raises it.
         StallError, PeerLostError, PeerAbortedError, MPIError
-            If the deadline passes, another rank has ended or has given up, or MPI fails. After
-            these and a `MismatchError`, the communicator is broken.
+            If the deadline passes, the process of another rank has ended, another rank has given
+            up, or MPI fails. The communicator is broken after these errors and after a
+            `MismatchError`.
         """
         return self._call(ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale)
 
@@ -88,15 +94,15 @@ class FoldingCalls:
         Parameters
         ----------
         x, out, op, algorithm, prescale, postscale
-            As for `allreduce`; the deadline is that of ``wait(timeout=...)``. Neither `x` nor `out`
-            may be touched until the request is complete.
+            As for `allreduce`. ``wait(timeout=...)`` takes the deadline. Neither `x` nor `out` may
+            be read or written until the request is complete.
 
         Returns
         -------
         Request
-            ``test()`` moves it on and says whether it is complete; ``wait()`` returns the result.
-            Messages move only inside calls of the library. Under ``COLLECTIVES_VALIDATE=1`` the
-            start waits until all ranks have come to it.
+            ``test()`` makes progress and returns whether the operation is complete; ``wait()``
+            returns the result. Operations make progress only inside calls of the library. Under
+            ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it.
         """
         request: _core.Request = self._call(
             ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False
@@ -175,22 +181,22 @@ class FoldingCalls:
         Parameters
         ----------
         x, op, algorithm, prescale, postscale, timeout
-            As for `allreduce`; the number of elements of `x` is a multiple of ``size``, and its
-            first ``x.size // size`` are the part of rank 0.
+            As for `allreduce`. The number of elements of `x` is a multiple of ``size``; rank 0 gets
+            the first ``x.size // size``.
         out : array, optional
-            Where this rank's part goes: ``x.size // size`` elements. In place, it is that part of
-            `x`; what is in the other parts of `x` stays. A new array by default.
+            Where this rank's part goes: ``x.size // size`` elements. In place, `out` is that part
+            of `x`, and the other parts of `x` are not changed. A new array by default.
 
         Returns
         -------
         array
-            `out`, or a new array with the shape of the parts of `x` along its first axis; flat, if
-            that axis cannot be cut equally.
+            `out`, or a new array with the shape of one part, if `x` can be cut into equal parts
+            along its first axis; otherwise a one-dimensional array.
 
         Raises
         ------
         CollectivesError
-            As for `allreduce`. `reduce_scatterv` takes arrays that cannot be cut equally.
+            As for `allreduce`. Use `reduce_scatterv` if `x` cannot be cut into equal parts.
         """
         return self._call(REDUCE_SCATTER, x, out, op, 0, algorithm, timeout, prescale, postscale)
 
@@ -221,7 +227,7 @@ class FoldingCalls:
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Fold the arrays of the ranks up to this one, it included.
+        """Fold the arrays of the ranks up to and including this one.
         Collective.
 
         Parameters
@@ -270,8 +276,8 @@ class FoldingCalls:
         Returns
         -------
         array or None
-            `out`, or a new array with the shape of `x`; None on rank 0, which has none before it
-            and whose `out` stays as it is.
+            `out`, or a new array with the shape of `x`. None on rank 0, which has no rank before
+            it; its `out` is not changed.
 
         Raises
         ------

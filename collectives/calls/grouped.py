@@ -1,4 +1,4 @@
-"""Grouped calls: many arrays in one call, small ones of one dtype packed into one."""
+"""Grouped calls: many arrays in one call, with small arrays of one dtype packed into one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["GroupedCalls", "GroupedRequest"]
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
 # 2026-11-20, the fastest of many calls on a machine that others used, too).
 
-# Bytes from which an array is folded where it is. 32 arrays in place, all packed or each by itself,
-# take 61 or 88 us where they have 8 KiB, 152 or 231 with 32 KiB, 285 or 321 with 64 KiB, 696 or 523
-# with 128 KiB (MPICH; Open MPI: 58 or 160, 147 or 229, 284 or 335, 602 or 551).
+# Arrays of this many bytes and more are not packed. 32 arrays in place, all packed or each by
+# itself, take 61 or 88 us with 8 KiB each, 152 or 231 with 32 KiB, 285 or 321 with 64 KiB, 696 or
+# 523 with 128 KiB (MPICH; Open MPI: 58 or 160, 147 or 229, 284 or 335, 602 or 551).
 APART = 1 << 16
 
-# Most bytes that are packed into one. 1024 arrays of 4 KiB take 2 838 us in parts of 256 KiB, 1 620
-# in parts of 1 MiB, 1 430 in parts of 4 MiB (MPICH), and no less in larger ones.
+# At most this many bytes are packed into one array. 1024 arrays of 4 KiB take 2 838 us in parts of
+# 256 KiB, 1 620 in parts of 1 MiB, 1 430 in parts of 4 MiB (MPICH), and no less in larger ones.
 PACKED = 1 << 22
 
-# Collectives of a blocking call that are under way at a time. 32 arrays of 32 KiB take 254 us one
-# after the other, 245 by 4, 233 by 16, 231 all at once (MPICH).
+# Number of collectives that a blocking call has in flight at a time. 32 arrays of 32 KiB take
+# 254 us one after the other, 245 with 4 at a time, 233 with 16, 231 all at once (MPICH).
 IN_FLIGHT = 16
 
 MOST = 1024  # collectives of a nonblocking call: the core has tags for a few times as many
@@ -53,37 +53,38 @@ class GroupedCalls:
         """Fold many arrays over all ranks; every rank gets the results.
         Collective.
 
-        Small arrays of one dtype are packed into one and folded by one `allreduce`; large ones are
-        folded where they are.
+        Small arrays of one dtype are packed into one array and folded by one `allreduce`. Large
+        arrays are not copied; each has an `allreduce` of its own.
 
         Parameters
         ----------
         arrays : sequence of array
-            This rank's contributions, each as for `allreduce`. All ranks pass as many arrays, of
-            the same numbers of elements and dtypes, in the same order.
+            This rank's contributions, each as for `allreduce`. All ranks pass the same number of
+            arrays, with the same numbers of elements and dtypes, in the same order.
         out : sequence of array, optional
             Where the results go, one for each array and each as for `allreduce`; `arrays` itself
             (in place) is allowed. New arrays by default.
         op, algorithm, prescale, postscale
             As for `allreduce`, for every array.
         timeout : float, optional
-            As for `allreduce`: of each wait, of which there may be as many as arrays.
+            As for `allreduce`. It limits each wait by itself; there may be as many waits as arrays.
 
         Returns
         -------
         list of array
-            The arrays of `out`, or new ones of the kind and shape of `arrays`.
+            The arrays of `out`, or new arrays of the types and shapes of `arrays`.
 
         Raises
         ------
         CollectivesError
-            As for `allreduce`; the text says which array. An argument that cannot be accepted is
-            refused before any of the arrays is sent.
+            As for `allreduce`; the text says which array. All arguments are checked before any
+            array is sent.
 
         Notes
         -----
-        Sums of floats may be rounded otherwise than by one `allreduce` for each array, as the order
-        of folding depends on where in a message an element is. It is the same on all ranks.
+        Sums of floats may be rounded differently than by one `allreduce` for each array, because
+        the order of folding depends on the position of an element in its message. The result is
+        the same on all ranks.
 
         Examples
         --------
@@ -112,17 +113,17 @@ class GroupedCalls:
         Parameters
         ----------
         arrays, out, op, algorithm, prescale, postscale
-            As for `allreduce_many`. No array may be touched until the request is complete.
+            As for `allreduce_many`. No array may be read or written until the request is complete.
 
         Returns
         -------
         GroupedRequest
-            ``test()`` and ``wait()``, as of the request of one array.
+            It has ``test()`` and ``wait()``, like the request of one array.
 
         Raises
         ------
         CommunicatorError
-            If there are more than 1024 collectives to start; large arrays have one each.
+            If more than 1024 collectives would be started; each large array needs one.
         """
         arguments = op, algorithm, prescale, postscale
         return GroupedRequest(self._engine, arrays, out, arguments)._start()
@@ -133,7 +134,7 @@ class Part(NamedTuple):
 
     which: list[int]  # the numbers of its arrays
     x: Any
-    out: Any  # `x`, where that is memory that several arrays are packed into
+    out: Any  # the same as `x`, if several arrays are packed into it
 
     @property
     def is_packed(self) -> bool:
@@ -143,8 +144,8 @@ class Part(NamedTuple):
 class GroupedRequest:
     """A grouped call that was started by `Communicator.iallreduce_many`.
 
-    It is complete when ``wait()`` has returned or ``test()`` has said so, and not before: the
-    results of small arrays are written then.
+    It is complete only when ``wait()`` has returned or ``test()`` has returned True, because the
+    results of small arrays are written at that moment.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class GroupedRequest:
         self._engine = engine
         self._arguments = arguments
         self._timeout = timeout  # of a blocking call
-        # Whatever is wrong is found before anything is sent.
+        # All errors in the arguments are found before anything is sent.
         with refusing(engine, "allreduce_many"):
             if timeout is not None:
                 _core.seconds(timeout)
@@ -174,7 +175,7 @@ class GroupedRequest:
         self._lock = threading.Lock()
 
     def _verify(self, sizes: list[tuple[str, int, int]]) -> None:
-        """Check what is the same for all arrays of a dtype, with the smallest of them."""
+        """Check the arguments that all arrays of a dtype share, with the smallest array of each."""
         smallest: dict[str, tuple[int, int]] = {}
         for i, (dtype, count, _) in enumerate(sizes):
             smallest[dtype] = min(smallest.get(dtype, (count, i)), (count, i))
@@ -199,7 +200,7 @@ class GroupedRequest:
         self._started.append((part, request))
 
     def _finish(self, timeout: float | None = None) -> None:
-        """Wait for what was started first."""
+        """Wait for the collective that was started first, and write its results."""
         part, request = self._started[0]
         result = request.wait(timeout)
         if part.is_packed:
@@ -234,7 +235,7 @@ class GroupedRequest:
             self._engine.agree("allreduce_many", self._text, True, self._timeout)
 
     def test(self) -> bool:
-        """Move the call on and say whether it is complete. Local."""
+        """Make progress, and return whether the call is complete. Local."""
         if not self._lock.acquire(blocking=False):
             return False  # another thread waits for it
         try:
@@ -248,17 +249,17 @@ class GroupedRequest:
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Wait until the call is complete, and return the list of results.
-        Local: the ranks that it waits for have to start it too.
+        Local, but it returns only if the other ranks start the call, too.
 
         Parameters
         ----------
         timeout : float, optional
-            As for `Request.wait`: of each wait, of which there may be as many as arrays.
+            As for `Request.wait`. It limits each wait by itself; there may be as many as arrays.
 
         Returns
         -------
         list of array
-            What the blocking form returns.
+            As for the blocking form.
 
         Raises
         ------
@@ -266,7 +267,7 @@ class GroupedRequest:
             As for `Request.wait`.
         """
         if timeout is not None:
-            _core.seconds(timeout)  # also where nothing is left to wait for
+            _core.seconds(timeout)  # checked even if there is nothing left to wait for
         with self._lock:
             while self._started:
                 self._finish(timeout)
@@ -303,7 +304,7 @@ def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
 
 
 def _refuse_overlaps(group: _core.Group) -> None:
-    """Refuse arrays of which one is written where another is read or written."""
+    """Raise an error if one array is written where another is read or written."""
     ends = {True: (0, ""), False: (0, "")}  # of what was written so far, and of what was read
     for first, nbytes, written, name in sorted(group.spans()):
         for kind, (end, other) in ends.items():
@@ -315,7 +316,7 @@ def _refuse_overlaps(group: _core.Group) -> None:
 
 
 def _packed(sizes: list[tuple[str, int, int]]) -> list[list[int]]:
-    """Return the numbers of the arrays of each collective, which all ranks find alike."""
+    """Return the numbers of the arrays of each collective; the result is equal on all ranks."""
     parts: list[list[int]] = []
     filling: dict[str, tuple[list[int], int]] = {}
     for i, (dtype, _, nbytes) in enumerate(sizes):
@@ -332,7 +333,7 @@ def _packed(sizes: list[tuple[str, int, int]]) -> list[list[int]]:
 
 
 def _text(sizes: list[tuple[str, int, int]]) -> str:
-    """Return what a rank called, as the other ranks must have called it too."""
+    """Describe the call of a rank, in a text that must be equal on all ranks."""
     each = [f"{count} {dtype}" for dtype, count, _ in sizes]
     if len(each) > 8:
         checksum = hash(tuple((count, _NUMBERS[dtype]) for dtype, count, _ in sizes)) & 0xFFFFFFFF
@@ -340,5 +341,5 @@ def _text(sizes: list[tuple[str, int, int]]) -> str:
     return f"arrays of {', '.join(each)}" if each else "no arrays"
 
 
-# Numbers have the same hash in all processes, and texts have not.
+# Integers have the same hash in all processes; strings do not.
 _NUMBERS = {name: number for number, name in enumerate(_core.DTYPES)}

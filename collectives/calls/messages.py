@@ -1,4 +1,4 @@
-"""Messages between two ranks: send, recv, and both at once."""
+"""Messages between two ranks: send, recv and sendrecv."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 
 __all__ = ["OBJECTS", "TAGS", "Messages"]
 
-# As many as MPI's smallest upper bound leaves beside those of the collectives, less one.
+# The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
+# one.
 TAGS = 16383
-OBJECTS = TAGS  # the tag of what belongs to objects
+OBJECTS = TAGS  # the tag of messages that carry objects
 
 
 class Messages:
-    """What a communicator does between two of its ranks. The plans are one round of one rank."""
+    """The messages between two ranks. Each is a plan with a single round."""
 
     rank: int
     size: int
@@ -30,7 +31,7 @@ class Messages:
 
     def send(self, x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
         """Send an array to one rank, which calls `recv`.
-        Local: waits until the message is on its way, which may take until it is received.
+        Local. The call waits until `x` may be changed; that may take until the message is received.
 
         Parameters
         ----------
@@ -39,7 +40,7 @@ class Messages:
         dest : int
             The rank that receives it.
         tag : int
-            0 to 16382: messages of different tags do not meet.
+            0 to 16382. A message is received only by a `recv` with the same tag.
         timeout : float, optional
             As for `allreduce`.
 
@@ -61,12 +62,12 @@ class Messages:
 
     def recv(self, out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
         """Receive an array from one rank, which calls `send`.
-        Local: waits for the message.
+        Local. The call waits for the message.
 
         Parameters
         ----------
         out : array
-            Where the data goes: contiguous, writable, with as many bytes as are sent.
+            Where the data goes: a contiguous, writable array of the size of the message.
         source : int
             The rank that sends it.
         tag : int
@@ -84,7 +85,7 @@ class Messages:
         CollectivesError
             As for `allreduce`.
         MismatchError
-            If another number of bytes comes. The communicator is broken then.
+            If the message has another number of bytes. The communicator is broken afterwards.
         """
         return self._exchange(None, None, out, self._peer("source", source), tag, timeout)
 
@@ -108,7 +109,7 @@ class Messages:
         timeout: float | None = None,
     ) -> Any:
         """Send an array to one rank while receiving one from another, or from the same.
-        Local: waits for both messages.
+        Local. The call waits for both messages.
 
         Parameters
         ----------
@@ -182,7 +183,7 @@ class Messages:
         return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut)
 
     def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
-        """Return the plan of so many messages to `dest` and from `source`, None being nobody."""
+        """Return the plan of `sends` messages to `dest` and `receives` from `source`, if any."""
         messages = []
         for b in range(sends):
             messages.append(Message(True, dest or 0, Run(IN, b, 1), Run(IN, b, 1)))
@@ -204,7 +205,7 @@ class Messages:
 
 
 def _number(name: str, value: Any, limit: int) -> int:
-    """Return an argument that is an integer below a limit, of whatever type."""
+    """Return an integer argument of any integer type, if it is in the range below `limit`."""
     try:
         number = index(value)
     except TypeError:
@@ -216,7 +217,7 @@ def _number(name: str, value: Any, limit: int) -> int:
 
 @cache
 def _direct(sends: int, receives: int) -> Algorithm:
-    """Return the row that stands for messages: those sent are the first parts, then the others."""
+    """Return a row of the registry for messages: sent ones are the first parts, then received."""
     contract = Collective(
         "sendrecv" if sends and receives else "send" if sends else "recv",
         inputs=lambda r, p, root: range(sends),

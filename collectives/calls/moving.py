@@ -1,4 +1,4 @@
-"""The collectives that move: broadcast, allgather, alltoall, gather, scatter; and the barrier."""
+"""The collectives that only move data: broadcast, allgather, alltoall, gather, scatter, barrier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MovingCalls"]
 
 
 class MovingCalls:
-    """What a communicator does with arrays that go from rank to rank as they are."""
+    """The collectives that send arrays from rank to rank without combining them."""
 
     _call: Any
 
@@ -37,13 +37,13 @@ class MovingCalls:
         Parameters
         ----------
         x : array
-            The data on the root. On other ranks it says the number of elements and the dtype, which
-            are the root's; its contents are not read.
+            The data on the root. On other ranks, an array with the root's number of elements and
+            dtype, whose contents are not read.
         out : array, optional
             Where the data goes, as for `allreduce`; ``out=x`` broadcasts in place. A new array by
             default.
         root : int
-            The rank whose data everybody gets.
+            The rank that has the data.
         algorithm : str, optional
             One of ``collectives.algorithms.names("broadcast")``.
         timeout : float, optional
@@ -73,7 +73,7 @@ class MovingCalls:
         return request
 
     def barrier(self, *, algorithm: str | None = None, timeout: float | None = None) -> None:
-        """Wait until every rank has come here.
+        """Wait until all ranks have called it.
         Collective.
 
         Parameters
@@ -86,7 +86,7 @@ class MovingCalls:
         Raises
         ------
         CollectivesError
-            As for `allreduce`; a `StallError` if a rank does not come within the deadline.
+            As for `allreduce`; a `StallError` if a rank does not call it before the deadline.
         """
         self._call(BARRIER, None, None, None, 0, algorithm, timeout)
 
@@ -110,8 +110,9 @@ class MovingCalls:
         x : array
             This rank's contribution, as for `allreduce`.
         out : array, optional
-            Where they go, one after the other: ``size`` times as many elements as `x`. In place,
-            `x` is ``out[rank]``, with ranks along the first axis of `out`. A new array by default.
+            Where the arrays go, in the order of the ranks: ``size`` times as many elements as `x`.
+            In place, `x` is ``out[rank]``, with ranks along the first axis of `out`. A new array by
+            default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
         timeout : float, optional
@@ -149,8 +150,8 @@ class MovingCalls:
         x : array
             Its first ``x.size // size`` elements go to rank 0, the next to rank 1, and so on.
         out : array, optional
-            Where the parts come together, that from rank 0 first: as many elements as `x`. It may
-            be `x`, which is copied then. A new array by default.
+            Where the received parts go, the one from rank 0 first: as many elements as `x`. If it
+            is `x` itself, `x` is copied first. A new array by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")``.
         timeout : float, optional
@@ -164,7 +165,7 @@ class MovingCalls:
         Raises
         ------
         CollectivesError
-            As for `allreduce`. `alltoallv` takes arrays that cannot be cut equally.
+            As for `allreduce`. Use `alltoallv` if `x` cannot be cut into equal parts.
         """
         return self._call(ALLTOALL, x, out, None, 0, algorithm, timeout)
 
@@ -194,9 +195,9 @@ class MovingCalls:
         x : array
             This rank's contribution, as for `allreduce`.
         out : array, optional
-            Where they go on the root, as for `allgather`; ignored on other ranks.
+            Where the arrays go on the root, as for `allgather`; ignored on other ranks.
         root : int
-            The rank that gets them.
+            The rank that gets the arrays.
         algorithm : str, optional
             One of ``collectives.algorithms.names("gather")``.
         timeout : float, optional
@@ -240,11 +241,11 @@ class MovingCalls:
         Parameters
         ----------
         x : array or None
-            On the root the data, whose first ``x.size // size`` elements go to rank 0. On other
-            ranks an array with the root's shape and dtype, whose contents are not read, or None if
-            there is an `out`.
+            On the root, the data: the first ``x.size // size`` elements go to rank 0, the next to
+            rank 1, and so on. On other ranks, an array with the root's shape and dtype, whose
+            contents are not read, or None if `out` is given.
         out : array, optional
-            Where this rank's part goes: ``x.size // size`` elements. In place on the root, it is
+            Where this rank's part goes: ``x.size // size`` elements. In place on the root, `out` is
             that part of `x`. A new array by default.
         root : int
             The rank that has the data.
@@ -256,13 +257,13 @@ class MovingCalls:
         Returns
         -------
         array
-            `out`, or a new array with the shape of the parts of `x` along its first axis; flat, if
-            that axis cannot be cut equally.
+            `out`, or a new array with the shape of one part, if `x` can be cut into equal parts
+            along its first axis; otherwise a one-dimensional array.
 
         Raises
         ------
         CollectivesError
-            As for `allreduce`. `scatterv` takes arrays that cannot be cut equally.
+            As for `allreduce`. Use `scatterv` if `x` cannot be cut into equal parts.
         """
         return self._call(SCATTER, x, out, None, root, algorithm, timeout)
 

@@ -1,10 +1,10 @@
-"""Objects: anything that pickles, with the large arrays inside it travelling by themselves.
+"""Collectives for Python objects that can be pickled; large arrays in them are sent separately.
 
-An object is pickled by protocol 5. Its *envelope* is one array of bytes: the pickle, then the
-lengths of the buffers that are not in it, then their number. Those buffers, which are the memory of
-arrays inside the object, follow one by one: they are sent from where they lie, and received into
-new memory that becomes that of the arrays. The ranks first tell each other the lengths of their
-envelopes, or that there is none and why, so that nobody waits for an object that does not pickle.
+An object is pickled with protocol 5. Its *envelope* is one array of bytes: the pickle, then the
+lengths of the buffers that are not in it, then their number. These buffers are the memory of large
+arrays in the object. They are sent one by one, without a copy, and received into new memory, which
+the received arrays then use. Before that, the ranks exchange the lengths of their envelopes. A rank
+whose object cannot be pickled announces the error instead, so that no rank waits for the object.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from collectives.process.agreement import refusing
 
 __all__ = ["ObjectCalls"]
 
-# Bytes from which a buffer travels by itself; smaller ones are copied into the pickle. A broadcast
-# of 32 arrays of 32 KiB takes 185 us inside of the pickle and 227 apart, of 64 KiB 287 and 296, of
-# 128 KiB 566 and 452 (MPICH; mpiexec -n 2 python benchmarks/measure_packing.py; EPYC, 2026-11-20,
-# the fastest of many calls on a machine that others used, too).
+# Buffers of this many bytes and more are sent separately; smaller ones are copied into the pickle.
+# A broadcast of 32 arrays of 32 KiB takes 185 us in the pickle and 227 separately, of 64 KiB 287
+# and 296, of 128 KiB 566 and 452 (MPICH; mpiexec -n 2 python benchmarks/measure_packing.py; EPYC,
+# 2026-11-20, the fastest of many calls on a machine that others used, too).
 APART = 1 << 16
 
 IN_FLIGHT = 16  # buffers under way at a time: enough to keep all ranks busy
-TEXT = 1000  # bytes of an error that other ranks are told
+TEXT = 1000  # at most this many bytes of an error text are sent to other ranks
 
 Bytes = NDArray[np.uint8]
 Sizes = NDArray[np.int64]
@@ -42,54 +42,55 @@ T = TypeVar("T")
 
 
 class Parcel(NamedTuple):
-    """A pickled object: its envelope, and the buffers that go beside it."""
+    """A pickled object: its envelope, and the buffers that are sent separately."""
 
     envelope: Bytes
     buffers: list[Bytes]
 
     def copied(self) -> Parcel:
-        """Return a parcel whose buffers are not the memory of the object."""
+        """Return a parcel with copies of the buffers, which do not share the object's memory."""
         return Parcel(self.envelope, [each.copy() for each in self.buffers])
 
 
 class ObjectCalls(MovingCalls, VectorCalls, Messages):
-    """What a communicator does with objects that are no arrays."""
+    """The collectives for Python objects that are not arrays."""
 
     def broadcast_object(self, obj: Any, root: int = 0, *, timeout: float | None = None) -> Any:
         """Give the root's object to every rank.
         Collective.
 
-        Objects are sent as pickles, and reading a pickle can run any code that its sender chose:
-        use this only between ranks that trust each other.
+        Objects are sent as pickles. Loading a pickle can run any code that its sender chose, so use
+        this only between ranks that trust each other.
 
         Parameters
         ----------
         obj : object
-            On the root anything that pickles; ignored on other ranks. Arrays inside it of 64 KiB
-            and more are not copied into the pickle.
+            On the root, any object that can be pickled; ignored on other ranks. Arrays of 64 KiB
+            and more in it are not copied into the pickle.
         root : int
-            The rank whose object everybody gets.
+            The rank that has the object.
         timeout : float, optional
-            As for `allreduce`: of each wait, of which there are several.
+            As for `allreduce`. It limits each wait by itself; there are several.
 
         Returns
         -------
         object
-            `obj` itself on the root, a copy elsewhere, in which arrays are writable if those of the
-            root are.
+            `obj` itself on the root, a copy on other ranks. Arrays in the copy are writable if
+            those of the root are.
 
         Raises
         ------
         ArgumentError
-            On every rank, if the object does not pickle. Nothing was sent, and the communicator
-            works on.
+            On every rank, if the object cannot be pickled. Nothing was sent, and the communicator
+            is usable afterwards.
         CollectivesError
-            Else as for `allreduce`.
+            Otherwise, as for `allreduce`.
 
         Notes
         -----
-        What a pickle raises where it is read, as for a module that only the sender has, is raised
-        on that rank alone; everything has arrived by then, and the communicator works on.
+        An error while a pickle is loaded, for example because a module exists only on the sender,
+        is raised on that rank alone. All data has arrived by then, and the communicator is usable
+        afterwards.
 
         Examples
         --------
@@ -106,7 +107,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         in_flight = InFlight(timeout)
         if parcel is not None:
             for buffer in (parcel.envelope, *parcel.buffers):
-                # It is only read here, but the core would not take memory that may not be written.
+                # The root's memory is only read, but the core refuses an `out` that is read-only.
                 out = buffer if buffer.flags.writeable else None
                 in_flight.add(self.ibroadcast(buffer, out=out, root=root))
             in_flight.wait()
@@ -280,7 +281,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return _unpack(parcel)
 
     def _begin(self, name: str, root: Any, timeout: float | None) -> int:
-        """Check the arguments, and have the ranks agree on the call where they do that."""
+        """Check the arguments, and under ``COLLECTIVES_VALIDATE=1`` the calls of all ranks."""
         engine = self._engine
         if engine.broken is not None:
             raise CommunicatorError(engine.broken)
@@ -294,7 +295,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         return number
 
     def _announce(self, name: str, obj: Any, timeout: float | None) -> tuple[Parcel, Sizes]:
-        """Pickle this rank's object; return it, and the lengths of all ranks' envelopes."""
+        """Pickle this rank's object; return the parcel and the lengths of all ranks' envelopes."""
         parcel, error = _tried(lambda: _pack(obj, "obj"))
         mine = np.array([_length(parcel, error)], np.int64)
         lengths = self.allgather(mine, timeout=timeout).reshape(-1)
@@ -311,7 +312,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
     def _refusal(
         self, name: str, lengths: Sizes, error: Exception | None, timeout: float | None
     ) -> ArgumentError:
-        """Return the error of a call that some ranks cannot go on with, after hearing from them."""
+        """Return the error of a call that some ranks cannot continue, with their reasons."""
         counts = np.maximum(-lengths, 0)
         mine = np.empty(0, np.uint8) if error is None else _text(error)
         texts = _cut(self.allgatherv(mine, counts=counts, timeout=timeout), counts)
@@ -327,26 +328,26 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
     def _message(
         self, x: Bytes | None, dest: int | None, out: Bytes | None, source: int | None
     ) -> _core.Request:
-        """Start a message with the tag that no caller can use."""
+        """Start a message with the tag that is reserved for objects."""
         request: _core.Request = self._post(x, dest, out, source, OBJECTS, None, False)
         return request
 
 
 class InFlight:
-    """Requests under way, of which there are never many: the next waits for the first."""
+    """Requests in flight, limited in number: adding one may first wait for the oldest."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout  # of each wait
         self.requests: deque[_core.Request] = deque()
 
     def add(self, request: _core.Request) -> None:
-        """Take a request over, and wait for the oldest if there are enough. Local."""
+        """Add a request; if there are too many, wait for the oldest one. Local."""
         self.requests.append(request)
         if len(self.requests) > IN_FLIGHT:
             self.requests.popleft().wait(self.timeout)
 
     def wait(self) -> None:
-        """Wait for all. Local."""
+        """Wait for all requests. Local."""
         while self.requests:
             self.requests.popleft().wait(self.timeout)
 
@@ -356,7 +357,7 @@ def _pack(obj: Any, name: str) -> Parcel:
     buffers: list[Bytes] = []
 
     def inside(buffer: pickle.PickleBuffer) -> bool:
-        """Say whether a buffer goes into the pickle; keep it if not."""
+        """Return whether a buffer goes into the pickle; if not, put it on the list."""
         memory = buffer.raw()
         if memory.nbytes < APART:
             return True
@@ -368,7 +369,7 @@ def _pack(obj: Any, name: str) -> Parcel:
         pickle.Pickler(file, 5, buffer_callback=inside).dump(obj)
     except Exception as error:
         raise ArgumentError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
-    # Lengths are known last, and readers of a pickle ignore what follows it.
+    # The lengths are known only now, and pickle ignores what follows the pickled object.
     file.write(np.array([*map(len, buffers), len(buffers)], np.int64).tobytes())
     return Parcel(np.frombuffer(file.getbuffer(), np.uint8), buffers)
 
@@ -376,7 +377,7 @@ def _pack(obj: Any, name: str) -> Parcel:
 def _pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
     """Pickle the objects for all ranks."""
     try:
-        each = list(objs)  # type: ignore[arg-type]  # whether it is iterable is found out here
+        each = list(objs)  # type: ignore[arg-type]  # raises TypeError if it is not iterable
     except TypeError:
         raise ArgumentError(
             f"objs is {objs!r}, and must be a sequence of {size} objects, one for each rank"
@@ -397,19 +398,19 @@ def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def _text(error: Exception) -> Bytes:
-    """Return what the other ranks are told of an error."""
+    """Return the text of an error that is sent to the other ranks."""
     return np.frombuffer(str(error).encode(errors="replace")[:TEXT], np.uint8)
 
 
 def _length(parcel: Parcel | None, error: Exception | None) -> int:
-    """Return what a rank announces: the length of an envelope, or minus that of an error's text."""
+    """Return what a rank announces: the length of its envelope, or minus that of an error text."""
     if error is not None:
         return -len(_text(error))
     return 0 if parcel is None else len(parcel.envelope)
 
 
 def _cut(joined: Bytes, lengths: Sizes) -> list[Bytes]:
-    """Cut what came from all ranks into what came from each."""
+    """Cut the joined bytes of all ranks into those of each rank."""
     return np.split(joined, np.cumsum(lengths)[:-1])
 
 
@@ -422,5 +423,5 @@ def _unfilled(envelope: Bytes) -> Parcel:
 
 
 def _unpack(parcel: Parcel) -> Any:
-    """Return the object in a parcel, whose buffers become part of it."""
+    """Return the object in a parcel; its arrays use the buffers of the parcel."""
     return pickle.loads(parcel.envelope.data, buffers=parcel.buffers)

@@ -14,7 +14,7 @@ SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale a
 
 
 class PlannedCalls:
-    """How a communicator prepares a collective that it runs again and again."""
+    """Collectives that are prepared once and run many times."""
 
     _engine: _core.Engine
 
@@ -30,27 +30,29 @@ class PlannedCalls:
         prescale: float = 1.0,
         postscale: float = 1.0,
     ) -> _core.PlannedCall:
-        """Prepare a collective that will be run again and again with the same arrays.
+        """Prepare a collective that is run many times with the same arrays.
         Local.
 
         Parameters
         ----------
         collective : str
-            The name of a method above: ``"allreduce"``, ``"barrier"``, ...
+            The name of the method: ``"allreduce"``, ``"barrier"``, ...
         x, out, root, op, algorithm, prescale, postscale
-            As for that method. The arrays are held, and may be changed between runs: they are
-            contiguous, and those of an alltoall share no memory.
+            As for that method. The arrays must be contiguous; those of an alltoall must not share
+            memory. The planned call keeps a reference to them. Their contents may be changed
+            between runs.
 
         Returns
         -------
         PlannedCall
-            ``planned()`` runs it and returns the result; so do ``planned.start()`` and then
-            ``planned.wait()``; both take a `timeout`. Every run writes the same result array.
+            ``planned()`` runs the collective and returns the result. ``planned.start()`` and
+            ``planned.wait()`` do the same in two steps. ``planned()`` and ``planned.wait()`` take a
+            `timeout`. Every run writes to the same result array.
 
         Raises
         ------
         ArgumentError, UnsupportedTypeError
-            As for the method, at once.
+            As for the method. They are raised here, not by a run.
 
         Examples
         --------

@@ -1,7 +1,7 @@
-"""The vector forms: collectives in which each rank gives, or gets, a number of elements of its own.
+"""The vector forms: collectives in which the ranks may have different numbers of elements.
 
-The counts are those of all ranks. A caller who knows them says them, on every rank; otherwise the
-ranks tell each other first, by a small collective of the ordinary kind.
+The counts have an item for each rank. A caller who knows them passes them on every rank; otherwise
+the ranks first exchange them, by a small ordinary collective.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST = 2**63 - 1  # elements, of all ranks together
 
 
 class VectorCalls:
-    """What a communicator does with arrays that are cut unequally."""
+    """The collectives with parts of different lengths."""
 
     rank: int
     size: int
@@ -51,13 +51,13 @@ class VectorCalls:
         Parameters
         ----------
         x : array
-            This rank's contribution, as for `allreduce`: ``counts[rank]`` elements, or none.
+            This rank's contribution, as for `allreduce`: ``counts[rank]`` elements, which may be 0.
         out : array, optional
-            Where they go, one after the other: ``sum(counts)`` elements. In place, `x` is its part
-            of `out`. A new array by default.
+            Where the arrays go, in the order of the ranks: ``sum(counts)`` elements. In place, `x`
+            is this rank's part of `out`. A new array by default.
         counts : sequence of int, optional
-            The number of elements of each rank: the same on all ranks, or given on none, and then
-            exchanged first.
+            The number of elements of each rank, the same on all ranks. If no rank passes them, the
+            ranks exchange them first.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
         timeout : float, optional
@@ -107,9 +107,9 @@ class VectorCalls:
         x, counts
             As for `allgatherv`.
         out : array, optional
-            Where they go on the root, as for `allgatherv`; ignored on other ranks.
+            Where the arrays go on the root, as for `allgatherv`; ignored on other ranks.
         root : int
-            The rank that gets them.
+            The rank that gets the arrays.
         algorithm : str, optional
             One of ``collectives.algorithms.names("gather")``.
         timeout : float, optional
@@ -118,8 +118,8 @@ class VectorCalls:
         Returns
         -------
         array or None
-            On the root `out`, or a new array: the contributions joined along the first axis. None
-            elsewhere.
+            On the root, `out` or a new array: the contributions joined along the first axis. None
+            on other ranks.
 
         Raises
         ------
@@ -153,21 +153,21 @@ class VectorCalls:
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Give each rank a part of the root's array, of a length of its own.
+        """Give each rank a part of the root's array; the parts may differ in length.
         Collective.
 
         Parameters
         ----------
         x : array or None
-            On the root the data: ``sum(counts)`` elements, those of rank 0 first. On other ranks an
-            array with the root's dtype and axes after the first, whose contents are not read, or
-            None if there is an `out`.
+            On the root, the data: ``sum(counts)`` elements, those for rank 0 first. On other ranks,
+            an array with the root's dtype and the root's axes after the first, whose contents are
+            not read, or None if `out` is given.
         out : array, optional
             Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
-            The number of elements of each rank: the same on all ranks, or given on none. Then they
-            are the sizes of the arrays `out`, if all ranks have one, else nearly equal: the part of
-            rank ``r`` of n elements begins at ``n * r // size``.
+            The number of elements of each rank, the same on all ranks. If no rank passes them, the
+            counts are the sizes of the arrays `out`, if all ranks have one. Otherwise they are
+            nearly equal: of n elements, the part of rank ``r`` begins at ``n * r // size``.
         root : int
             The rank that has the data.
         algorithm : str, optional
@@ -214,13 +214,13 @@ class VectorCalls:
         postscale: float = 1.0,
         timeout: float | None = None,
     ) -> Any:
-        """Fold the arrays of all ranks; each rank gets a part of the result, of its own length.
+        """Fold the arrays of all ranks; each rank gets a part, and parts may differ in length.
         Collective.
 
         Parameters
         ----------
         x, op, algorithm, prescale, postscale, timeout
-            As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those of rank 0 first.
+            As for `reduce_scatter`; `x` has ``sum(counts)`` elements, those for rank 0 first.
         out : array, optional
             Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
@@ -270,7 +270,7 @@ class VectorCalls:
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Send a part of each rank's array to each rank, each of a length of its own.
+        """Send a part of each rank's array to each rank; the parts may differ in length.
         Collective.
 
         Parameters
@@ -280,11 +280,12 @@ class VectorCalls:
         counts : sequence of int
             How many elements go to each rank.
         out : array, optional
-            Where what is received comes together, that from rank 0 first. It may be `x`, which is
-            copied then. A new array by default.
+            Where the received parts go, the one from rank 0 first. If it is `x` itself, `x` is
+            copied first. A new array by default.
         receive_counts : sequence of int, optional
-            How many elements come from each rank: given on all ranks or on none, and then exchanged
-            first. Under ``COLLECTIVES_VALIDATE=1`` they are exchanged anyway, and compared.
+            How many elements come from each rank. All ranks pass them, or none; if none does, the
+            ranks exchange them first. Under ``COLLECTIVES_VALIDATE=1`` they are always exchanged,
+            and compared.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
             third rank: ``"direct"`` or ``"pairwise"``.
@@ -461,7 +462,7 @@ class VectorCalls:
         )
 
     def _exchanged(self, mine: int, timeout: float | None) -> NDArray[np.int64]:
-        """Return the count of each rank, of which this one knows its own."""
+        """Return the counts of all ranks; `mine` is that of this rank. Collective."""
         said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None, timeout)
         every: NDArray[np.int64] = said.reshape(-1)
         return every
@@ -495,7 +496,7 @@ def _equal_parts(n: int, p: int) -> NDArray[np.int64]:
 
 
 def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return the counts of a scatterv from what all ranks said; all of them come to the same."""
+    """Return the counts of a scatterv from what all ranks sent, the same on all ranks."""
     if (sizes < 0).all():
         return _equal_parts(n, len(sizes))
     if (sizes < 0).any():
@@ -507,7 +508,7 @@ def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _compare(given: NDArray[np.int64], sent: NDArray[np.int64]) -> None:
-    """Hold the counts of what is received against those of what the ranks send."""
+    """Raise an error unless the receive counts are equal to what the ranks send."""
     wrong = np.flatnonzero(given != sent)
     if len(wrong):
         r = wrong[0]
