@@ -1,8 +1,9 @@
 """The included algorithms, and the registry for your own.
 
-In come the numbers of a rank and of all ranks; out go the rounds of that rank, as `Exchange`
-objects. `spec` has the contracts of the collectives, `registry` the table of algorithms. Nothing
-here knows bytes, dtypes, memory or MPI. Each algorithm is a generator, written as in a textbook::
+Each algorithm is a generator. It takes the number of a rank and the number of ranks, and yields the
+rounds of that rank as `Exchange` objects. `spec` has the contracts of the collectives, `registry`
+the table of algorithms. Nothing here depends on bytes, dtypes, memory or MPI. The algorithms read
+as in a textbook::
 
     @algorithm("allreduce", blocks=lambda p: p)
     def ring(r, p):
@@ -30,7 +31,7 @@ __all__ = [
     "unregister",
 ]
 
-# The order is that of every list, table and picture; flat comes first, as others compose it.
+# This order is that of all lists, tables and pictures. flat comes first, because others use it.
 # isort: off
 from collectives.algorithms import flat, tree, kary, chain, direct, pairwise, butterfly, halving
 from collectives.algorithms import ring, bruck, double_tree, scan, dissemination

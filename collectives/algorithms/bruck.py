@@ -1,6 +1,6 @@
 """Bruck: blocks that travel together double their number, or their distance, in each round.
 
-All three take ``up`` rounds for any number of ranks, and speak at distances 1, 2, 4, ...
+All three take ``up`` rounds for any number of ranks, with partners at distance 1, 2, 4, ...
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def distances(p: int) -> list[int]:
 
 
 def following(r: int, count: int, p: int) -> list[int]:
-    """Return the blocks of `count` ranks from rank `r` on to the right."""
+    """Return the blocks of the `count` ranks that begin with `r` and go to the right."""
     return [(r + i) % p for i in range(count)]
 
 
@@ -30,8 +30,9 @@ def following(r: int, count: int, p: int) -> list[int]:
 def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
     """Give all that you have to the rank at distance 1, 2, 4, ... to the left.
 
-    Before the round at distance d, a rank holds the blocks of the d ranks from itself on to the
-    right; the next d come from d to the right. The last round moves only what is still missing.
+    Before the round at distance d, a rank holds its own block and those of the next d - 1 ranks to
+    the right. In this round it receives the d blocks after these from the rank d to the right. The
+    last round moves only the blocks that are still missing.
 
     Examples
     --------
@@ -62,9 +63,10 @@ def allgather_bruck(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
     """The allgather backwards: sums for the ranks d and more to the right go d to the right.
 
-    At distance d, the largest power of two below p first, a rank gives away its sums of the
-    blocks from ``r + d`` on, and folds what comes from d to the left into those from its own on.
-    After the round at distance 1 only its own block is left, and complete.
+    The distances d go down from the largest power of two below p to 1. At distance d, a rank sends
+    its sums of the blocks from ``r + d`` on, and folds what it receives from the rank d to the left
+    into its sums of the blocks from its own on. After the round at distance 1 only its own block is
+    left, and it is complete.
 
     Examples
     --------
@@ -90,8 +92,8 @@ def reduce_scatter_bruck(r: int, p: int) -> Iterator[Exchange]:
 def passing(r: int, d: int, p: int) -> list[int]:
     """Return the blocks that rank `r` passes on to the rank `d` to its right.
 
-    A block that has j ranks to go makes a step of d if d is one of the powers of two that add up
-    to j. At rank `r` it has made the smaller ones already.
+    A block whose destination is j ranks away takes a step of d if d is one of the powers of two
+    that add up to j. At rank `r` it has already taken the smaller steps.
     """
     ways = [(j, (r - j % d) % p) for j in range(p) if j & d]
     return [source * p + (source + j) % p for j, source in ways]
@@ -101,9 +103,9 @@ def passing(r: int, d: int, p: int) -> list[int]:
 def alltoall_bruck(r: int, p: int) -> Iterator[Exchange]:
     """A block that has j ranks to go makes the steps 1, 2, 4, ... that add up to j.
 
-    In the round at distance d, every rank passes on to the right, in one message, all blocks
-    with the bit d in the distance from their source to their destination: few messages for many
-    small blocks, each of which travels several times. Block ``s * p + d`` goes from rank s to
+    In the round at distance d, every rank sends to the right, in one message, all blocks that have
+    the bit d in the distance from their source to their destination. Many small blocks travel in
+    few messages, but each block travels several times. Block ``s * p + d`` goes from rank s to
     rank d.
 
     Examples

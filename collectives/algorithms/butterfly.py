@@ -9,7 +9,7 @@ from collectives.algorithms.registry import Cost, algorithm
 
 
 def core(r: int, p: int) -> tuple[int, int, int | None]:
-    """Pair off the ranks beyond a power of two: who takes part in the middle of the algorithm.
+    """Find the place of a rank in the core: a power of two of ranks that run the algorithm.
 
     With ``q`` the largest power of two up to ``p``, the first ``2(p - q)`` ranks form pairs of
     an even rank, which is in the core, and its odd neighbour, which is not.
@@ -17,8 +17,8 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
     Returns
     -------
     (q, v, partner) : (int, int, int or None)
-        The size of the core, this rank's (or its partner's) number in it, and its partner if it
-        is in a pair; a rank above its partner is outside of the core.
+        The size of the core, the number of this rank (or of its partner) in it, and the partner if
+        this rank is in a pair. The higher rank of a pair is outside the core.
     """
     q = 1 << (p.bit_length() - 1)
     paired = 2 * (p - q)
@@ -41,9 +41,9 @@ def around_core(
     taken: Blocks,
     fold: bool = True,
 ) -> Iterator[Exchange]:
-    """Run the rounds of the core; before, `given` comes in from those outside, after, `taken` goes.
+    """Run the rounds of the core; ranks outside send `given` before, and receive `taken` after.
 
-    A rank outside of the core takes no part in the rounds: its partner speaks for both.
+    A rank outside the core takes no part in these rounds: its partner acts for both.
     """
     if partner is not None and partner < r:
         yield Exchange(send=(partner, given))
@@ -79,8 +79,8 @@ def butterfly(r: int, p: int) -> Iterator[Exchange]:
     """Exchange the whole array with partners at distance 1, 2, 4, ... and fold.
 
     After the round at distance d, groups of 2d neighbours hold the same sum. If p is not a power
-    of two, the odd rank of each of the first pairs gives its array to the even one before, and
-    gets the result after.
+    of two, the first ranks form pairs: the odd rank of a pair sends its array to the even rank
+    before these rounds, and receives the result after them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Chains: each rank speaks with its neighbours only; long messages stream through in segments."""
+"""Chains: each rank talks to its neighbours only; long messages are pipelined in segments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ SOURCE = (
 def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The array walks from the root to its right, rank by rank.
 
-    Each rank receives from its left and passes on to its right. For one short array this is the
-    slowest way; for a long one in segments all ranks work at once.
+    Each rank receives from its left neighbour and sends to its right neighbour. For a short array
+    this is the slowest algorithm. A long array is pipelined in segments, so that all ranks work at
+    the same time.
 
     Examples
     --------
@@ -47,8 +48,8 @@ def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
 def reduce_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The sum walks from the root's left neighbour all the way round to the root.
 
-    The rank farthest round from the root sends first; each next one folds its own array in and
-    passes the sum on to its left.
+    The rank farthest from the root, going right, sends first. Each of the others folds its own
+    array into the sum and passes it on to its left.
 
     Examples
     --------

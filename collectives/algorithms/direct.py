@@ -1,4 +1,4 @@
-"""Direct exchanges: every rank speaks with every other."""
+"""Direct exchanges: every rank sends to every other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from collectives.algorithms.registry import Cost, algorithm
 def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     """Everybody sends its whole array to everybody, and folds what it gets in rank order.
 
-    One round, after which every rank holds all arrays and folds them from rank 0 up: each repeats
-    the work of all others, and waits only once.
+    There is one round. Every rank then holds all arrays, and folds them from rank 0 up. Each rank
+    repeats the work of all others, but waits only once.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
 def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody tells everybody that it has come.
 
-    One round: in shared memory, one word that all others read.
+    There is one round. In shared memory, it is one word of each rank that all others read.
 
     Examples
     --------
@@ -79,9 +79,9 @@ def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
 def round_robin(r: int, p: int) -> Iterator[Exchange]:
     """Rank b owns block b: blocks travel to their owners in rotating order, and back likewise.
 
-    Share-reduce: in round t a rank gives the block that belongs to the rank t places to its right
-    and folds what comes for its own from t places to its left. Share-only: the same rotation
-    carries the finished blocks back.
+    Share-reduce: in round t, a rank sends the block owned by the rank t places to its right, and
+    folds the block that it receives from the rank t places to its left into its own. Share-only:
+    the finished blocks go back to all ranks in the same rotating order.
 
     Examples
     --------
@@ -114,7 +114,8 @@ def round_robin(r: int, p: int) -> Iterator[Exchange]:
 def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody sends its block to everybody.
 
-    One round, in which a rank serves those to its right first, the nearest before the others.
+    There is one round. Each rank sends to its right neighbour first, then to the next rank, and so
+    on.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody sends each rank the block that it is to have, and folds what it gets in rank order.
 
-    One round; each block is folded where it ends, from rank 0 up.
+    There is one round. Each block is folded on the rank that gets it, from rank 0 up.
 
     Examples
     --------
@@ -175,8 +176,9 @@ def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
 def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody sends everybody the block that is for it, all at once.
 
-    One round, in which a rank serves those to its right first, the nearest before the others, so
-    that not all start with the same one. Block ``s * p + d`` goes from rank s to rank d.
+    There is one round. Each rank sends to its right neighbour first, then to the next rank, and so
+    on, so that not all ranks send to the same one first. Block ``s * p + d`` goes from rank s to
+    rank d.
 
     Examples
     --------

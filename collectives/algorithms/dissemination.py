@@ -1,4 +1,4 @@
-"""Dissemination: in each round, everybody tells somebody twice as far away."""
+"""Dissemination: in each round, every rank notifies a rank twice as far away as before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from collectives.algorithms.registry import Cost, algorithm
 def dissemination(r: int, p: int) -> Iterator[Exchange]:
     """Tell the rank at distance 1, 2, 4, ... to the right; hear from the same distance to the left.
 
-    After the round at distance d, a rank has heard, through others, of the 2d ranks up to itself;
-    after ``up`` rounds of all. Hearing of a rank twice is harmless.
+    After the round at distance d, a rank has heard, directly or through others, of the 2d ranks up
+    to itself. After ``up`` rounds it has heard of all. To hear of a rank twice is harmless.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Two trees at once: each carries half of the array; who is inside one is a leaf of the other."""
+"""Two trees at once, with half of the array on each; inner nodes of one are leaves of the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collectives.algorithms.registry import Cost, algorithm
 def parent(i: int, p: int) -> int | None:
     """Return the parent of node `i` in the in-order binary tree over 1..p, or None at the top.
 
-    Odd nodes are leaves; a node that ends in ``k`` zero bits stands at height ``k``.
+    Odd nodes are leaves; a node whose number ends in ``k`` zero bits is at height ``k``.
     """
     bit = i & -i
     while 2 * bit <= p:
@@ -23,7 +23,7 @@ def parent(i: int, p: int) -> int | None:
 
 
 def children(i: int, p: int) -> list[int]:
-    """Return the children of node `i`: at most one below it and one above it in order."""
+    """Return the children of node `i`: at most one with a lower and one with a higher number."""
     half = (i & -i) // 2
     if not half:
         return []
@@ -36,8 +36,8 @@ def children(i: int, p: int) -> list[int]:
 def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
     """Return (block, parent, children) of rank `r` in both trees, as ranks.
 
-    The second tree is the first one mirrored (even p) or moved on by one (odd p), so that a
-    rank has children in at most one of the two.
+    The second tree is the first one mirrored (even p) or shifted by one (odd p), so that a rank
+    has children in at most one of the two.
     """
     ranks = list(range(p))
     moved = ranks[-1:] + ranks[:-1] if p % 2 else ranks[::-1]
@@ -62,9 +62,10 @@ def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
 def double_tree(r: int, p: int) -> Iterator[Exchange]:
     """Reduce up and broadcast down two complementary binary trees, half of the array on each.
 
-    Block 0 is summed up one tree and comes down again, block 1 the other. Who is inside one tree
-    is a leaf of the other, so that sends and receives of both halves fill the links at once: a
-    rank starts as a leaf, works its inner node, and gets its leaf's half at the end.
+    Block 0 is reduced up one tree and broadcast down again, block 1 on the other. An inner node of
+    one tree is a leaf of the other, so that both halves use the links at the same time. A rank
+    first sends as a leaf of one tree, then works as an inner node of the other, and at the end
+    receives the half whose tree it is a leaf of.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def double_tree(r: int, p: int) -> Iterator[Exchange]:
         return
     inside = [tree for tree in trees(r, p) if tree[2]]
     leaf = [tree for tree in trees(r, p) if not tree[2]]
-    # As a leaf: give at once, and take at the end, beside what is handed down the other tree.
+    # As a leaf, send at once, and receive at the end, in the round that sends down the other tree.
     yield Exchange(
         send=[(up, b) for b, up, _ in leaf if up is not None],
         recv=[(c, b) for b, _, down in inside for c in down],

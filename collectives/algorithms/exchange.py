@@ -18,11 +18,12 @@ class Exchange(NamedTuple):
     Parameters
     ----------
     send, recv : (peer, block) or a list of them
-        What goes to whom and what comes from whom; a block is a number, or a ``range`` or list
-        of numbers that travel together. All of a round is posted at once.
+        The messages to send and to receive. `peer` is a rank. `block` is the number of a block, or
+        a ``range`` or list of numbers of blocks that travel in one message. All messages of a
+        round are posted at once.
     fold : bool
-        Whether what is received is folded into the block that the rank holds, in rank order,
-        or replaces it.
+        Whether received blocks are folded, in rank order, into the blocks that the rank holds. If
+        not, they replace these.
     """
 
     send: Messages = ()
@@ -31,12 +32,12 @@ class Exchange(NamedTuple):
 
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
-    """Return `messages` as a generator wrote them as [(peer, numbers of blocks), ...]. Local.
+    """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local.
 
     Raises
     ------
     TypeError
-        If an item is not a pair of a peer and blocks; the text is for a sentence about it.
+        If an item is not a pair of a peer and blocks; the caller makes a sentence of the text.
     """
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)

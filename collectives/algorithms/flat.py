@@ -1,4 +1,4 @@
-"""Flat: everything passes through one rank, which speaks with each of the others directly."""
+"""Flat: one rank exchanges messages with each of the others directly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCE = (
 def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root sends its array to every other rank.
 
-    All messages leave the root in one round; nobody else sends.
+    There is one round, in which only the root sends.
 
     Examples
     --------
@@ -51,8 +51,8 @@ def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Every rank sends its array to the root, which folds them in rank order.
 
-    All messages reach the root in one round. The root folds from rank 0 up, with its own array
-    in its place, whichever comes first.
+    All messages reach the root in one round. The root folds the arrays from rank 0 up, its own
+    included, no matter in which order they arrive.
 
     Examples
     --------
@@ -80,8 +80,8 @@ def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 def master_worker(r: int, p: int) -> Iterator[Exchange]:
     """The workers send their arrays to the master, rank 0, which folds and distributes.
 
-    First the workers send and the master folds in rank order; then the master sends the sum to
-    each worker. The master carries all traffic, ``2 (p - 1)`` arrays.
+    First the workers send, and the master folds in rank order. Then the master sends the sum to
+    each worker. All traffic, ``2 (p - 1)`` arrays, goes through the master.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def master_worker(r: int, p: int) -> Iterator[Exchange]:
 def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root sends each rank its block.
 
-    All messages leave the root in one round; nobody else sends, and no block travels twice.
+    There is one round, in which only the root sends. No block travels twice.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 def gather_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Every rank sends its block to the root.
 
-    All messages reach the root in one round, each where it belongs.
+    All messages reach the root in one round, each in its final place.
 
     Examples
     --------

@@ -23,7 +23,7 @@ def core_size(p: int) -> int:
 
 
 def spoken_for(start: int, stop: int, p: int) -> range:
-    """Return the ranks that the numbers ``start..stop-1`` of the core speak for."""
+    """Return the ranks that the numbers ``start..stop-1`` of the core act for."""
     return range(rank_of(start, p), rank_of(stop, p))
 
 
@@ -77,9 +77,10 @@ def allgather_doubling(
 def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Recursive halving: partners at half the distance of the round before trade halves.
 
-    Each keeps and folds the half with its own block, until that alone is left. If p is not a
-    power of two, the odd rank of each of the first pairs gives its array to the even one before,
-    which works on both their blocks, and gets its own block after.
+    Each keeps and folds the half with its own block, until only this block is left. If p is not a
+    power of two, the first ranks form pairs: the odd rank of a pair sends its array to the even
+    rank before these rounds, the even rank works on the blocks of both, and the odd rank receives
+    its own block after them.
 
     Examples
     --------
@@ -111,8 +112,8 @@ def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Recursive doubling: partners at distance 1, 2, 4, ... exchange all blocks that they have.
 
     After the round at distance d, groups of 2d neighbours hold the blocks of their group. If p is
-    not a power of two, the odd rank of each of the first pairs gives its block to the even one
-    before, which speaks for both, and gets all blocks after.
+    not a power of two, the first ranks form pairs: the odd rank of a pair sends its block to the
+    even rank before these rounds, and receives all blocks after them.
 
     Examples
     --------
@@ -144,10 +145,11 @@ def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
 def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving, then allgather by recursive doubling.
 
-    Share-reduce: partners at half the distance of the round before trade the halves of what they
-    still work on, until each rank has one finished block. Share-only: the same partners in
-    reverse, with twice as much each round. Ranks beyond a power of two give their array to a
-    neighbour before, and get the result after.
+    Share-reduce: partners at half the distance of the round before exchange halves of the blocks
+    that they still work on, until each rank has one finished block. Share-only: the same partners
+    exchange finished blocks in reverse order, twice as many in each round. If p is not a power of
+    two, the ranks outside the core send their array to a neighbour before, and receive the result
+    after.
 
     Examples
     --------
@@ -179,8 +181,9 @@ def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
 def reduce_scatter_gather(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Reduce-scatter by recursive halving, then gather the blocks up a binomial tree.
 
-    Ranks count from the root. Recursive halving leaves one finished block with each; then
-    neighbouring runs of blocks are joined, twice as long each round, until the root has all.
+    Ranks are numbered from the root. Recursive halving leaves one finished block on each rank of
+    the core. Then neighbouring runs of blocks are joined, twice as long in each round, until the
+    root has all blocks.
 
     Examples
     --------

@@ -28,7 +28,7 @@ def children(v: int, p: int, k: int) -> range:
 def broadcast_kary(r: int, p: int, root: int, k: int) -> Iterator[Exchange]:
     """Each rank that has the array sends it to its k children, all at once.
 
-    Ranks count from the root; number v has the children ``k v + 1`` to ``k v + k``.
+    Ranks are numbered from the root; number v has the children ``k v + 1`` to ``k v + k``.
 
     Examples
     --------
@@ -62,8 +62,8 @@ def broadcast_kary(r: int, p: int, root: int, k: int) -> Iterator[Exchange]:
 def kary(r: int, p: int, k: int) -> Iterator[Exchange]:
     """Each rank folds the arrays of its k children at once; the sum comes down the same tree.
 
-    Rank v has the children ``k v + 1`` to ``k v + k``, hears from all of them in one round, and
-    sends the sum to its parent; from rank 0 the complete sum goes back the way that it came.
+    Rank v has the children ``k v + 1`` to ``k v + k``. It receives from all of them in one round,
+    and sends the sum to its parent. Rank 0 sends the complete sum down the same tree.
 
     Examples
     --------

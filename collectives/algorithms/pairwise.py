@@ -1,4 +1,4 @@
-"""Pairwise exchange: in each round, everybody sends to one rank and receives from another."""
+"""Pairwise exchange: in each round, every rank sends to one rank and receives from another."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from collectives.algorithms.registry import Cost, algorithm
 def pairwise(r: int, p: int) -> Iterator[Exchange]:
     """In round t, send to the rank t places to the right, and receive from t places to the left.
 
-    Each block goes straight to where it belongs, and in each round every rank sends one and
-    receives one, so that nobody is flooded. Block ``s * p + d`` goes from rank s to rank d.
+    Each block goes directly to its destination. In each round, every rank sends one block and
+    receives one, so that no rank gets many messages at once. Block ``s * p + d`` goes from rank s
+    to rank d.
 
     Examples
     --------

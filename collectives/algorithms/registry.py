@@ -1,7 +1,7 @@
 """The table of algorithms: what each is called, needs, costs and promises.
 
-An algorithm enters by one decorator above its generator; calls, proofs, pictures, benchmarks
-and the command line all read this table and nothing else.
+A decorator above a generator registers it as an algorithm. Calls, proofs, pictures, benchmarks and
+the command line know algorithms only from this table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watc
 
 Generator = Callable[..., Iterator[Any]]
 
-# More rounds than this for each rank or block, and a generator is taken to be one without an end.
+# A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
 
 _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
@@ -34,16 +34,18 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an algorithm as formulas in ``p``, asserted against the proof by the tests.
+    """The cost of an algorithm as formulas in ``p``; tests compare them with the proof.
 
     Attributes
     ----------
     rounds : str
-        Longest chain of dependent rounds: what multiplies alpha, the seconds per message.
+        The longest chain of dependent rounds: the factor of alpha, the seconds per message.
     sent : str
-        Most that one rank sends, in units of the message: what multiplies beta.
+        The most that one rank sends, in units of the message: the factor of beta, the seconds per
+        byte sent.
     folded : str
-        Most that one rank folds, in units of the message: what multiplies gamma.
+        The most that one rank folds, in units of the message: the factor of gamma, the seconds per
+        byte folded.
 
     Notes
     -----
@@ -51,8 +53,8 @@ class Cost:
     largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), ``beyond`` (the
     sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``ones`` (the 1 bits in all numbers below p),
     the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary tree with p
-    nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; one rank
-    pays nothing.
+    nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; on one
+    rank the cost is 0.
     """
 
     rounds: str
@@ -105,28 +107,28 @@ class Algorithm:
     Attributes
     ----------
     collective : Collective
-        The contract that it fulfils.
+        The contract of its collective.
     name : str
-        What callers write as ``algorithm=``, with its parameter if that is not the default.
+        What callers pass as ``algorithm=``, with its parameter if that is not the default.
     generate : callable
         ``generate(r, p)`` or ``generate(r, p, root)``: yields the rounds of rank `r`.
     blocks : callable
-        ``blocks(p)``: into how many blocks the buffer is cut.
+        ``blocks(p)``: the number of blocks that the buffer is cut into.
     cost : Cost or None
-        Formulas; the included algorithms all have them.
+        The cost formulas; all included algorithms have them.
     source : str
         Author, title, year, DOI.
     requires : tuple of str
         Names of requirements on p (``"power_of_two"``).
     same_bits : bool
-        Whether all ranks end with the same expression, hence the same bits.
+        Whether all ranks compute the same expression, and so get the same bits.
     keeps_order : bool
         Whether contributions are folded in rank order, as a non-commutative operation needs.
     included : bool
-        Whether it came with the library and is proven by its tests. Others are proven on the
+        Whether it is part of the library, whose tests prove it. Other algorithms are proven on the
         first call that uses them.
     parameters : dict
-        The parameter of the generator, an integer from 2 on: ``{"k": 4}``.
+        The parameter of the generator, an integer of at least 2, with its default: ``{"k": 4}``.
     """
 
     collective: Collective
@@ -156,8 +158,8 @@ class Algorithm:
         Raises
         ------
         ProofError
-            If it is no generator, if it raises an error, or if there are so many that it does not
-            seem to end.
+            If the function is not a generator, if it raises an error, or if it yields so many
+            rounds that it seems to be endless.
         """
         most = ROUNDS * max(p, self.blocks(p))
 
@@ -180,17 +182,17 @@ class Algorithm:
             raise wrong(f", round {number + 1}: raises {told}") from error
 
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
-        """Return the generator of rank `r` of `p` and a `root`, whether or not it ends. Local."""
+        """Return the generator of rank `r` of `p` and a `root`, without any check. Local."""
         place = (r, p, root) if self.collective.rooted else (r, p)
         return self.generate(*place, **self.parameters)
 
     def title(self, p: int, root: int = 0) -> str:
-        """Return collective, name, the ranks `p` and the `root`, as errors begin. Local."""
+        """Return collective, name, `p` and `root` as text, with which errors begin. Local."""
         place = f", root {root}" if self.collective.rooted else ""
         return f"{self.collective.name} {self.name!r} on {p} rank{'s' * (p != 1)}{place}"
 
     def totals(self, p: int) -> tuple[float, float, float] | None:
-        """Return (rounds, sent, folded) on `p` ranks by the cost, if it is stated. Local."""
+        """Return (rounds, sent, folded) on `p` ranks by the cost formulas, if any. Local."""
         return self.cost.evaluate(p, **self.parameters) if self.cost else None
 
     def refusal(self, p: int) -> str | None:
@@ -203,19 +205,19 @@ class Algorithm:
 
 
 def _place(error: Exception, function: Any) -> str:
-    """Return in brackets the line of a user's function that raised an error, if it did."""
+    """Return the line of a user's function that raised an error, in brackets, if it is known."""
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
     steps = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in steps if frame.f_code.co_filename == file]
     return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
-# Whoever caches what the table says; told when it changes.
+# Objects that cache what the table says, and are notified when it changes.
 _watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(watcher: Any) -> None:
-    """Call ``forget()`` of `watcher` when the table changes, as long as it lives. Local."""
+    """Call ``forget()`` of `watcher` when the table changes, as long as it exists. Local."""
     _watchers.add(watcher)
 
 
@@ -248,15 +250,16 @@ def algorithm(
     collective_name : str
         One of ``collectives.algorithms.COLLECTIVES``.
     name : str, optional
-        What callers write as ``algorithm=``; the function's name by default.
+        What callers pass as ``algorithm=``; the function's name by default.
     blocks : int or callable
         Number of blocks that an allreduce, reduce, broadcast or scan cuts the array into, or a
-        function of p. Where arrays are cut by rank, the number of blocks of each part.
+        function of p. In other collectives, whose arrays are cut by rank, the number of blocks of
+        each part.
     cost, source, requires, same_bits, keeps_order, parameters
-        See `Algorithm`. What is promised is proven, not believed. With ``{"k": 4}`` the generator
-        takes ``k``, which is 4 unless a caller writes ``name:8``.
+        See `Algorithm`. Promises are checked by the proof. With ``{"k": 4}`` the generator takes
+        ``k``, which is 4 unless a caller writes ``name:8``.
     replace : bool
-        Allow a name that is taken.
+        Whether it may replace an algorithm of the same name.
 
     Returns
     -------
@@ -328,12 +331,12 @@ def algorithm(
 
 
 def unregister(collective_name: str, name: str) -> None:
-    """Take the algorithm `name` of the collective `collective_name` out of the registry. Local.
+    """Remove the algorithm `name` of the collective `collective_name` from the registry. Local.
 
     Raises
     ------
     ArgumentError
-        If it is not there.
+        If there is no such algorithm.
     """
     get(collective_name, name)
     del _TABLE[collective_name][name]
@@ -341,7 +344,7 @@ def unregister(collective_name: str, name: str) -> None:
 
 
 def names(collective_name: str) -> list[str]:
-    """Return the algorithms of the collective `collective_name`, as they were registered. Local.
+    """Return the names of the algorithms of `collective_name`, in order of registration. Local.
 
     Examples
     --------
@@ -353,13 +356,16 @@ def names(collective_name: str) -> list[str]:
 
 
 def has(row: Algorithm) -> bool:
-    """Say whether an algorithm is still what its name stands for. Local."""
+    """Return whether an algorithm is still registered under its name. Local."""
     base = _TABLE[row.collective.name].get(row.name.partition(":")[0])
     return base is not None and base.generate is row.generate
 
 
 def numbered(collective_name: str, number: int) -> str:
-    """Return the name of the algorithm whose name has a checksum, for messages. Local."""
+    """Return the name of the algorithm whose name has the checksum `number`, for messages. Local.
+
+    The algorithm is one of the collective `collective_name`.
+    """
     for name, row in _TABLE[collective_name].items():
         for each in (name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)):
             if crc32(each.encode()) == number:
@@ -373,8 +379,8 @@ def get(collective_name: str, name: str) -> Algorithm:
     Raises
     ------
     ArgumentError
-        If there is none of that name, or its parameter (``"kary:8"``) is wrong; the text lists
-        what there is.
+        If there is no algorithm of that name, or its parameter (``"kary:8"``) is wrong; the text
+        lists the names.
     """
     table = _TABLE[collective(collective_name).name]
     base, colon, text = name.partition(":") if isinstance(name, str) else (name, "", "")

@@ -24,8 +24,9 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     """Share-reduce: sums walk round the ring, growing, each towards the rank that it is for.
 
     The sum of block ``b`` starts at rank ``b + 1``, and every rank that it passes folds its own
-    part in; after ``p - 1`` rounds it is complete with rank ``b``. (With ``ahead=1`` each starts
-    and ends one rank earlier, so that rank r ends with block ``r + 1``.)
+    contribution into it. After ``p - 1`` rounds the sum is complete on rank ``b``. (With
+    ``ahead=1``, each sum starts and ends one rank earlier, so that rank r ends with block
+    ``r + 1``.)
 
     Examples
     --------
@@ -53,8 +54,9 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
     """Share-only: blocks walk round the ring until everybody has all.
 
-    In each round a rank passes on to its right what came from its left in the round before, its
-    own block first. (As a phase of others: rank r starts with block ``(r - root + ahead) % p``.)
+    In the first round, a rank sends its own block to the right; in each later round, it sends the
+    block that it received from the left in the round before. (As a phase of another algorithm:
+    rank r starts with block ``(r - root + ahead) % p``.)
 
     Examples
     --------
@@ -86,9 +88,9 @@ def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Ex
 def ring(r: int, p: int) -> Iterator[Exchange]:
     """Share-reduce: sums walk round the ring, growing; share-only: full sums walk round again.
 
-    Share-reduce: in round t rank r passes block ``r - t`` to the right, and folds block
+    Share-reduce: in round t, rank r sends block ``r - t`` to the right, and folds block
     ``r - t - 1`` from the left, so that it ends with block ``r + 1`` complete. Share-only: the
-    complete blocks make the same way round and replace what they meet.
+    complete blocks go round the ring in the same way, and replace the partial sums.
 
     Examples
     --------
@@ -117,8 +119,9 @@ def ring(r: int, p: int) -> Iterator[Exchange]:
 def scatter_allgather(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Scatter the blocks down a binomial tree, then allgather them round a ring.
 
-    The root hands each subtree of a binomial tree the blocks of its ranks, in one message, until
-    each rank has its own block; then the blocks walk round the ring until everybody has all.
+    The root sends each subtree of a binomial tree the blocks of its ranks, in one message, and the
+    subtrees do the same, until each rank has its own block. Then the blocks go round the ring until
+    every rank has all of them.
 
     Examples
     --------

@@ -24,9 +24,9 @@ SHIFT = (
 def scan_recursive(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
     """Recursive doubling: give your sum to the rank at distance 1, 2, 4, ... to the right.
 
-    Before the round at distance d, a rank holds the sum of the d ranks up to itself; that of the d
-    before them comes from d to the left. Nothing goes round the end. (As a phase of others: from
-    rank `first` on.)
+    Before the round at distance d, a rank holds the sum of the d ranks up to itself. In this round
+    it receives the sum of the d ranks before these from the rank d to the left. Nothing is sent
+    from the last ranks to the first. (As a phase of another algorithm: rank `first` is the first.)
 
     Examples
     --------
@@ -59,8 +59,8 @@ def scan_recursive(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
 def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
     """The sum walks from the first rank to the last; each folds its own array in and keeps a copy.
 
-    For one short array this is the slowest way; a long one streams through in segments, and all
-    ranks work at once. (As a phase of others: from rank `first` on.)
+    For a short array this is the slowest algorithm. A long array is pipelined in segments, so that
+    all ranks work at the same time. (As a phase of another algorithm: rank `first` is the first.)
 
     Examples
     --------
@@ -80,7 +80,7 @@ def scan_chain(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
 
 
 def shift(r: int, p: int) -> Iterator[Exchange]:
-    """Everybody takes the array of its left neighbour in place of its own; rank 0 takes none."""
+    """Every rank replaces its array by that of its left neighbour; rank 0 keeps its own."""
     yield Exchange(send=(r + 1, 0) if r < p - 1 else (), recv=(r - 1, 0) if r else ())
 
 
@@ -98,8 +98,8 @@ def shift(r: int, p: int) -> Iterator[Exchange]:
 def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Shift all arrays one rank to the right, then scan by recursive doubling without rank 0.
 
-    What a rank has after the shift is the array of its left neighbour, so that the sum up to
-    itself is the sum of those before it.
+    After the shift, a rank has the array of its left neighbour. The sum up to this rank is
+    therefore the sum of the ranks before it.
 
     Examples
     --------
@@ -126,8 +126,8 @@ def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
 def exscan_chain(r: int, p: int) -> Iterator[Exchange]:
     """Shift all arrays one rank to the right, then let the sum walk from rank 1 to the last.
 
-    A rank folds what comes from its left into the array that it got in the shift: that is its
-    result, and what it passes on.
+    A rank folds what it receives from its left into the array that it got in the shift. This is
+    its result, and also what it sends to the right.
 
     Examples
     --------

@@ -1,11 +1,11 @@
-"""What each collective promises: who starts with what, and who must end with what.
+"""The contracts of the collectives: what each rank starts with, and what it must end with.
 
 Data is counted in *parts*. The array of an allreduce is one part. Where arrays are cut by rank,
 part ``b`` of ``p`` is what rank `b` gives (allgather, gather) or gets (reduce_scatter, scatter),
-and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract is two ranges of
-parts, those in a rank's input and those in its output, in the order in which they lie there, and
-the set of ranks whose contributions a finished part holds. `plans.proof` checks algorithms
-against it; `plans.schedule` and the executor find by it where a block lies.
+and part ``s * p + d`` of an alltoall goes from rank `s` to rank `d`. A contract has two ranges of
+parts, those in a rank's input and those in its output, in the order in which they are stored there,
+and the set of ranks whose contributions a finished part holds. `plans.proof` checks algorithms
+against it; `plans.schedule` and the executor use it to find where a block is stored.
 """
 
 from __future__ import annotations
@@ -80,22 +80,22 @@ class Collective:
     Attributes
     ----------
     name : str
-        MPI's word in snake_case.
+        The name in MPI, in snake_case.
     inputs, outputs : callable
         ``inputs(rank, p, root)``: the range of parts in the input of a rank; likewise for the
         output.
     sources : callable
-        ``sources(part, rank, p, root)``: whose contributions the part holds when `rank` ends with
-        it, as a bit mask.
+        ``sources(part, rank, p, root)``: a bit mask of the ranks whose contributions the part
+        holds when `rank` ends with it.
     rooted : bool
-        Whether one rank plays a special part.
+        Whether one rank, the root, has a special role.
     reduces : bool
         Whether contributions are folded; if not, they are only moved.
     idempotent : bool
-        Whether folding one contribution twice is harmless (a barrier only has to have heard
-        of everybody).
+        Whether a contribution may be folded twice, as in a barrier, where a rank only has to hear
+        of all others.
     vector : bool
-        Whether there is a form with a count of its own for each part.
+        Whether there is a vector form, in which each part has a count of its own.
     """
 
     name: str
@@ -112,12 +112,12 @@ class Collective:
         return 1 + max(part for r in (0, p - 1) for part in self._touched(r, p))
 
     def per_array(self, p: int) -> int:
-        """Return the parts of the caller's whole array on `p` ranks: the unit of costs. Local."""
+        """Return how many parts the caller's array, the unit of costs, has on `p` ranks. Local."""
         return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
 
     @property
     def replicates(self) -> bool:
-        """Whether all ranks end with the same parts, finished alike."""
+        """Whether all ranks end with the same parts, with the same contributions."""
         return self.outputs(0, 2, 0) == self.outputs(1, 2, 0) and (
             self.sources(0, 0, 2, 0) == self.sources(0, 1, 2, 0)
         )
@@ -150,7 +150,7 @@ def collective(name: str) -> Collective:
     Raises
     ------
     ArgumentError
-        If there is no such collective; the text lists those that there are.
+        If there is no such collective; the text lists the names.
     """
     try:
         return COLLECTIVES[name]

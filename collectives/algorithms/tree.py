@@ -19,7 +19,7 @@ def parent(v: int) -> int:
 
 
 def subtree(v: int, p: int) -> range:
-    """Return the nodes below node `v` and itself, in the binomial tree over 0..p-1."""
+    """Return node `v` and all nodes below it in the binomial tree over 0..p-1."""
     return range(v, min(v + (v & -v), p)) if v else range(p)
 
 
@@ -33,9 +33,9 @@ def children(v: int, p: int) -> list[int]:
 def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank that has the array sends it on, to the farthest rank of its subtree first.
 
-    Ranks count from the root. A rank waits for the array from its parent, which is its number
-    without the lowest 1 bit, and then serves its own subtree, the largest part first, so that
-    those who have the longest way to go start earliest.
+    Ranks are numbered from the root. A rank receives the array from its parent, whose number is
+    its own without the lowest 1 bit. Then it sends the array to its children, the one with the
+    largest subtree first, because that subtree needs the most rounds.
 
     Examples
     --------
@@ -64,8 +64,9 @@ def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank folds the arrays of its children, nearest first, and sends the sum to its parent.
 
-    The broadcast backwards: ranks count from the root, and leaves send at once. An inner rank
-    folds one child after the other, the smallest subtree first, since that is ready first.
+    This is the broadcast backwards. Ranks are numbered from the root, and leaves send at once. An
+    inner rank folds one child after the other, the one with the smallest subtree first, because it
+    is ready first.
 
     Examples
     --------
@@ -94,8 +95,8 @@ def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 def tree(r: int, p: int) -> Iterator[Exchange]:
     """Reduce up a binomial tree to rank 0, then broadcast down the same tree.
 
-    The sum gathers in rank 0 in ``up`` rounds and goes back the way that it came. Each fold joins
-    neighbouring spans of ranks, so rank order is kept.
+    The sum is complete on rank 0 after ``up`` rounds, and goes back down the same tree. Each fold
+    joins neighbouring ranges of ranks, so that rank order is kept.
 
     Examples
     --------
@@ -113,7 +114,7 @@ def tree(r: int, p: int) -> Iterator[Exchange]:
 
 
 def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
-    """Each rank takes the blocks of its subtree, and hands on those of its children's subtrees.
+    """Each rank receives the blocks of its subtree, and sends on those of its children's subtrees.
 
     The rank whose number from the root is ``v`` is to have block ``(v + first) % p``.
     """
@@ -132,8 +133,8 @@ def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
 def scatter_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root hands each subtree the blocks of its ranks, in one message; these hand on likewise.
 
-    Ranks count from the root. Those at distance q/2, q/4, ..., 1 are served in this order, so that
-    half of all blocks leave with the first message, and each goes the shortest way.
+    Ranks are numbered from the root. The root sends to distance q/2, q/4, ..., 1, in this order, so
+    that about half of all blocks leave with the first message.
 
     Examples
     --------
@@ -170,8 +171,8 @@ def gather_up(v: int, size: int, rank: Callable[[int], int], first: int = 0) -> 
 def gather_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank collects the blocks of its subtree, nearest child first, and sends them up at once.
 
-    The scatter backwards: ranks count from the root, leaves send at once, and runs of blocks
-    double in length on their way up.
+    This is the scatter backwards. Ranks are numbered from the root, leaves send at once, and runs
+    of blocks double in length on their way up.
 
     Examples
     --------
