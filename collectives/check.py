@@ -1,4 +1,4 @@
-"""Proofs of algorithms: the door to `collectives.plans.proof`."""
+"""Proofs of algorithms: the public names of `collectives.plans.proof`."""
 
 from collectives.plans.proof import Event, Proof, check, hazards
 

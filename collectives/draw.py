@@ -1,4 +1,4 @@
-"""Drawings of algorithms as text: the door to `collectives.picture.text`."""
+"""Drawings of algorithms as text: the public names of `collectives.picture.text`."""
 
 from collectives.picture.text import drawing, grid, rounds
 

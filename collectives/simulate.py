@@ -1,4 +1,4 @@
-"""Algorithms in simulated time: the door to `collectives.simulation`."""
+"""Algorithms in simulated time: the public names of `collectives.simulation`."""
 
 from collectives.simulation.result import Simulation, Transfer
 from collectives.simulation.simulate import simulate

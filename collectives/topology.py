@@ -1,4 +1,4 @@
-"""Machines to simulate on: the door to `collectives.simulation`."""
+"""Machines to simulate on: public names of `collectives.simulation`."""
 
 from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.simulation.networks import (

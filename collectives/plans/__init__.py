@@ -1,7 +1,7 @@
 """From an algorithm to what the core runs: `schedule`, `proof`, `program`.
 
-In comes a registered algorithm, for one rank of p; out go its plan, its proof and its program.
-`schedule.compile` makes the plan: messages and steps over numbered blocks, in memory spaces without
-addresses. `proof.check` replays the plans of all ranks. `program.pack` writes a plan as arrays of
-integers for the core. Nothing here knows bytes, dtypes or MPI.
+`schedule.compile` turns a registered algorithm into the plan of one rank: messages and steps over
+numbered blocks, in memory spaces without addresses. `proof.check` replays the plans of all ranks
+and returns a proof. `program.pack` writes a plan as arrays of integers, the program that the core
+runs. Nothing here depends on bytes, dtypes or MPI.
 """

@@ -2,28 +2,29 @@
 
 Theory of operation
 -------------------
-A plan says what is sent, received and folded; a program says in how few passes over memory.
+A plan says what is sent, received and folded. A program does the same in few passes over memory.
 
-Between ranks of different hosts a message is a message. Between ranks of one host nothing is sent:
-a rank *publishes* a block, that is, writes it into shared memory of its own, and the others read
-it there. So a message between them becomes an operand of a step of its receiver, and steps do all
-the work: a step folds (or, with one operand, copies) what lies in the caller's arrays, in the
-workspace, in temporary slots of messages, or in a publication, and writes it to memory, into a
-publication of this rank, or both. Three fusions make the passes few:
+Between ranks of different hosts, messages stay messages. Between ranks of one host nothing is sent:
+a rank *publishes* a block, that is, writes it into its own part of shared memory, and the others
+read it there. A message between such ranks becomes an operand of a step of the receiver, and steps
+do all the work. A step folds (or, with one operand, copies) operands in the caller's arrays, in the
+workspace, in temporary slots of messages, or in a publication. It writes the result to memory, into
+a publication of this rank, or to both. Three fusions reduce the number of passes:
 
-1. *Fold, then send on.* A block that is published right after a step has written it is published
-   by that step.
-2. *Many readers.* The same value of a block that goes to several ranks is published once.
-3. *Many folds.* Folds one after the other into one block are one step with many operands. Whether
-   an operand comes to the left or to the right of what is folded so far stays as the plan has it,
-   so the bits do, too.
+1. *Fold, then send on.* If a block is published right after a step has written it, that step
+   publishes it.
+2. *Many readers.* If the same value of a block goes to several ranks, it is published once.
+3. *Many folds.* Consecutive folds into one block become one step with many operands. Each operand
+   stays to the left or to the right of the partial result, as in the plan, so that the result has
+   the same bits.
 
-Steps run in the order of the program, and wait for their operands. A publication waits for nothing
-(the executor starts a segment when there is room for all of its publications), and no step comes
-before one that it depends on: what does not deadlock as messages does not as publications.
+Steps run in the order of the program, and wait for their operands. A publication does not have to
+wait, because the executor starts a segment only when there is room for all its publications. No
+step comes before one that it depends on. Therefore a plan that does not deadlock with messages does
+not deadlock with publications.
 
-Publications of a rank are numbered by the block, as its generator sends them: a receiver finds the
-number of what it waits for by asking the sender's generator, which is data.
+The publications of a rank are numbered block by block, in the order in which its generator sends
+them. A receiver runs the sender's generator to find the number of the publication that it needs.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, firs
 STEP_FIELDS = 11
 OPERAND_FIELDS = 5  # space, first, peer, need, is_left
 
-# What is published may stay where it is in the caller's array, if that is in shared memory: where
-# input and output are apart, and where they are in one place.
+# When a published block may stay in the caller's array, if that is in shared memory: if input and
+# output are separate arrays, and if they are the same array.
 APART, IN_PLACE = 1, 2
 
 Cell = tuple[int, int]
@@ -72,9 +73,9 @@ Cell = tuple[int, int]
 class Program(NamedTuple):
     """What one rank runs: four arrays of C ints, and what the executor has to know beforehand.
 
-    A block is named by its space and its place there, counted in blocks; in the workspace those
-    that no step touches take no place. The home of a run is in the input, the output or the
-    workspace, never in a temporary slot, so that places say how long it is.
+    A block is identified by its space and its place in it, counted in blocks; blocks of the
+    workspace that no step uses have no place. The home of a run is in the input, the output or the
+    workspace, never in a temporary slot, so that its length is known from its places.
     """
 
     rounds: array[int]
@@ -84,12 +85,12 @@ class Program(NamedTuple):
     width: int  # most operands of a step
     span: int  # most blocks that a step folds
     lines: int  # most publications of a rank of this host; 0 if nothing is shared
-    scaled: bool  # whether each block of the output has a step that is final, which may scale it
+    scaled: bool  # whether each block of the output has a final step, which may scale it
 
 
 @dataclass
 class _Operand:
-    run: Run  # in TMP, what a message brings; in SLOT, the number of the publication
+    run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
     peer: int = -1  # whose publication, by its number on this host
     need: int = -1  # the message that brings it, by its number in the round
     is_left: bool = False
@@ -119,7 +120,7 @@ class _Round:
 
 
 def _cells(run: Run) -> set[Cell]:
-    """Return the blocks of memory in a run, in place: where the output is the input."""
+    """Return the blocks of memory in a run, if input and output are the same array."""
     return set() if run.space == SLOT else set(run.shared())
 
 
@@ -127,11 +128,11 @@ def _cells(run: Run) -> set[Cell]:
 def publications(
     algorithm: Algorithm, p: int, rank: int, root: int, local: frozenset[int]
 ) -> tuple[dict[int, list[int]], int]:
-    """Return what a rank publishes for each reader of its host, and how many blocks that are.
+    """Return what a rank publishes for each reader of its host, and how many blocks these are.
     Local.
 
-    For each reader a list with an item for each message that the algorithm sends to it, in order:
-    the number of its first block. A value that was sent before keeps its number.
+    For each reader there is a list with an item for each message that the algorithm sends to it, in
+    order: the number of the message's first block. A value that was sent before keeps its number.
     """
     if len(local) < 2:
         return {}, 0
@@ -141,7 +142,7 @@ def publications(
     total = 0
     for exchange in algorithm.rounds(rank, p, root):
         if not isinstance(exchange, Exchange):
-            continue  # refused by compile()
+            continue  # compile() raises an error for it
         for peer, blocks in listed(exchange.send):
             if peer not in local:
                 continue
@@ -170,13 +171,13 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     plan : Plan
     whole : bool
         Whether a run of blocks is one message, as when a buffer travels in one segment. Otherwise
-        each of its blocks is one of its own, because the segments of different blocks are not
+        each of its blocks is a message of its own, because the segments of different blocks are not
         adjacent.
     local : sequence of int
-        The ranks that share memory with this one, itself among them, in the order of their numbers
-        there.
+        The ranks that share memory with this one, including itself, in the order of their numbers
+        in shared memory.
     lend : bool
-        Whether others may read the caller's arrays where they lie, if these are in shared memory.
+        Whether other ranks may read the caller's arrays in place, if these are in shared memory.
     """
     rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
@@ -224,7 +225,7 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
     for each in plan.rounds:
         made = _Round()
         rounds.append(made)
-        # For each message of the plan's round, the operands that its blocks are.
+        # For each message of the plan's round, the operands that stand for its blocks.
         arrivals: list[list[_Operand]] = []
         copies: dict[int, list[_Step]] = {}
         for number, message in enumerate(each.messages):
@@ -282,7 +283,7 @@ def _operands(
     arrivals: list[list[_Operand]],
     whole: bool,
 ) -> list[_Operand]:
-    """Return what a step reads: memory, or where a message was to land, what it brings."""
+    """Return the operands of a step: memory, or what a message brings in place of its TMP slot."""
     if run.space == TMP and run.first in tmp:
         return [replace(operand) for operand in arrivals[tmp[run.first]]]
     pieces = [_Operand(piece) for piece in _pieces(run, whole)]
@@ -295,9 +296,9 @@ def _operands(
 
 
 def _join(steps: list[_Step], fold: _Step) -> None:
-    """Make a fold do what the fold that it goes on with would do, and take that out of the steps.
+    """Fuse a fold with the earlier fold whose result it continues, and remove that from the steps.
 
-    The earlier one is moved behind what is between them, which must not depend on it.
+    The earlier fold is moved behind the steps between the two, which must not depend on it.
     """
     for number in range(len(steps) - 1, -1, -1):
         before = steps[number]
@@ -327,7 +328,7 @@ def _join(steps: list[_Step], fold: _Step) -> None:
 
 
 def _publish(rounds: list[_Round], run: Run, home: Run, first: int) -> None:
-    """Have a run of blocks published by the step that writes it, or else by one of its own."""
+    """Publish a run of blocks in the step that writes it, or else in a step of its own."""
     cells = _cells(run)
     for each in reversed(rounds):
         for step in reversed(each.steps):
@@ -358,7 +359,7 @@ def _later(rounds: list[_Round]) -> Iterator[tuple[_Step, set[Cell], set[Cell]]]
 
 
 def _drop_dead(rounds: list[_Round]) -> None:
-    """Write what is published and not read any more only where it is published."""
+    """Drop the writes to memory of blocks that are published and not read from memory later."""
     for step, read, written in _later(rounds):
         if step.publication < 0 or step.dst is None or not step.writes().isdisjoint(read):
             continue
@@ -367,9 +368,9 @@ def _drop_dead(rounds: list[_Round]) -> None:
 
 
 def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
-    """Mark the steps after which what they write in the output is neither read nor written.
+    """Mark the final steps: no later step reads or writes the output blocks that they write.
 
-    Return whether all blocks of the output are finished by such a step.
+    Return whether every block of the output has such a step.
     """
     missing = set(plan.wanted())
     for step, read, written in _later(rounds):
@@ -385,9 +386,10 @@ def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
 def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
     """Mark the steps whose publications may stay in the caller's array.
 
-    That is so if nobody still reads them when a later step writes there: that step, or one before
-    it, has waited for something that each reader published after reading. (Steps of a segment run
-    in the order of the program.) What comes after the last step waits for everybody.
+    A publication may stay if no rank still reads it when a later step writes to the same place.
+    This is the case if that step, or one before it, has waited for something that each reader
+    published after reading. (The steps of a segment run in the order of the program.) After the
+    last step, a rank waits for all others.
     """
     if plan.rank not in local:
         return
@@ -398,7 +400,7 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
         else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
         for rank in local
     ]
-    # For each rank, at which of its steps it publishes each, and last reads each.
+    # For each rank, at which of its steps it publishes each block, and reads each one last.
     published = [
         {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
         for steps in programs
@@ -419,7 +421,7 @@ def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Roun
         if step.publication < 0 or run.space not in (IN, OUT):
             continue
         if step.dst is None and len(step.operands) > 1:
-            continue  # what it folds is nowhere but in the publication
+            continue  # the result of the fold is stored only in the publication
         readers = {q for q, reads in enumerate(read) if (me, step.publication) in reads}
         for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
             cells = set(cells_of(run))

@@ -3,21 +3,24 @@
 Theory of operation
 -------------------
 A value is an *expression*: a leaf (the contribution of one rank to one block) or the fold of two
-expressions, interned, so that equal expressions have equal numbers. The replay runs the plans of
-all ranks over first-in-first-out queues, one for each ordered pair of ranks. A send completes
-only when its receive is posted (a rendezvous), so what does not deadlock here does not deadlock
-anywhere; and since nothing receives from "anybody", one order of events stands for all of them.
+expressions. Expressions are interned, so that equal expressions have equal numbers. The replay runs
+the plans of all ranks over first-in-first-out queues, one for each ordered pair of ranks. A send
+completes only when its receive is posted (a rendezvous), so a plan that does not deadlock here does
+not deadlock anywhere. Because every receive names its source, one order of events stands for all
+orders.
 
-It is done with input and output apart and with both in the same place, on the plan as written
-and on the plan as merged. What is refused:
+The replay is done with input and output apart and with both in the same place, on the plan as
+written and on the merged plan. The proof fails for:
 
-- a deadlock (also: a message that nobody takes), or a message of other blocks than its receive
-  expects: blocks differ in size;
-- a block that is sent, folded or copied before it holds anything, or written or received into
-  while a message of the same round still reads it;
-- a contribution folded twice, a block folded into another, a result that lacks somebody;
-- ranks that end with different expressions, or out of rank order, where the registry promises
-  otherwise; a merged plan that ends with other expressions than the plan as written.
+- a deadlock (or a message that no rank receives), or a message whose blocks are not those that its
+  receive expects, because blocks differ in size;
+- a block that is sent, folded or copied before it has a value, or written or received into while a
+  message of the same round still reads it;
+- a contribution that is folded twice, a block that is folded into another, or a result that lacks a
+  contribution;
+- ranks that end with different expressions, or with contributions out of rank order, where the
+  registry promises otherwise; a merged plan that ends with other expressions than the plan as
+  written.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ __all__ = ["Event", "Proof", "check"]
 
 
 class Event(NamedTuple):
-    """A message: when it arrives (in steps), between whom, which blocks, and whether folded."""
+    """A message: its time of arrival (in steps), ranks and blocks, and whether it is folded."""
 
     time: int
     source: int
@@ -49,7 +52,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Proof:
-    """What the replay of an algorithm found, when it found nothing wrong.
+    """The result of a successful replay of an algorithm.
 
     Sizes are in units of the message: 1 is the caller's whole array.
 
@@ -58,13 +61,13 @@ class Proof:
     algorithm : Algorithm
     p, root, nblocks : int
     depth : int
-        Longest chain of rounds that wait for each other: the alpha term's factor.
+        The longest chain of rounds that wait for each other: the factor of alpha.
     messages : list of int
         Messages sent by each rank.
     sent, folded : list of Fraction
         What each rank sends and folds.
     links : dict
-        What goes from one rank to another: ``{(source, target): Fraction}``.
+        How much one rank sends to another: ``{(source, target): Fraction}``.
     events : list of Event
         Every message, in order of arrival.
     history : list of list of (int, tuple)
@@ -90,7 +93,7 @@ class Proof:
 
     @property
     def traffic(self) -> Fraction:
-        """What all ranks together send."""
+        """How much all ranks send together."""
         return sum(self.sent, Fraction(0))
 
     def held(self, time: int) -> list[tuple[int, ...]]:
@@ -99,7 +102,7 @@ class Proof:
         return [each[last - 1][1] for each, last in zip(self.history, lasts, strict=True)]
 
     def due(self, rank: int, block: int) -> int:
-        """Return the contributors, as a bit mask, of `block` when `rank` ends with it. Local."""
+        """Return, as a bit mask, the contributors of `block` that `rank` must end with. Local."""
         contract = self.algorithm.collective
         part = block * contract.parts(self.p) // self.nblocks
         return contract.sources(part, rank, self.p, self.root)
@@ -150,7 +153,7 @@ def named(blocks: Sequence[int]) -> str:
 
 
 def hazards(each: Round) -> str | None:
-    """Return what in the round `each` reads or writes memory in use, or None. Local."""
+    """Return which access of the round `each` conflicts with a message in it, or None. Local."""
     sources = {cell for m in each.messages if m.send for cell in m.run.shared()}
     targets = [(i, m.run) for i, m in enumerate(each.messages) if not m.send]
     landing = Counter(cell for _, run in targets for cell in run.shared())
@@ -161,7 +164,7 @@ def hazards(each: Round) -> str | None:
         if any(landing[cell] > 1 for cell in cells):
             return f"receives twice into {run}"
     pending = {cell: i for i, run in targets for cell in run.shared()}
-    # In place, a copy from input to output moves nothing; apart, it writes what IN does not hold.
+    # In place, a copy from input to output does nothing; apart, it writes to memory outside IN.
     apart = {cell for m in each.messages if m.send for cell in m.run.cells()}
     for step in each.steps:
         for i in step.needs:
@@ -182,7 +185,7 @@ def hazards(each: Round) -> str | None:
 
 
 class _Rank:
-    """One rank of the replay: its plan, its memory, and where it stands."""
+    """One rank of the replay: its plan, its memory, and its current round."""
 
     def __init__(self, plan: Plan, expressions: _Expressions, in_place: bool, record: bool) -> None:
         self.plan = plan
@@ -206,7 +209,7 @@ class _Rank:
         return run.cells(self.output)
 
     def write(self, run: Run, values: list[int], held: bool) -> None:
-        """Write values; what is `held` is the rank's own now, not something to be folded."""
+        """Write values; `held` says that the rank holds them now, not that they will be folded."""
         self.memory.update(zip(self.cells(run), values, strict=True))
         if self.record and held:
             for value in values:
@@ -220,7 +223,7 @@ class _Rank:
 
 
 class _Replay:
-    """All ranks, their queues, and the loop that runs them until nothing moves."""
+    """All ranks, their queues, and the loop that runs them until there is no more progress."""
 
     def __init__(
         self, plans: Sequence[Plan], expressions: _Expressions, in_place: bool, record: bool = False
@@ -264,7 +267,7 @@ class _Replay:
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
 
     def advance(self, rank: _Rank) -> None:
-        """Finish the round that has all its messages, and post the next, as far as that goes."""
+        """Finish each round that has all its messages, and post the next one."""
         while not rank.waiting:
             if rank.open:
                 self.fold(rank)
@@ -289,7 +292,7 @@ class _Replay:
 
     def post(self, rank: _Rank) -> None:
         each = rank.plan.rounds[rank.round]
-        # Hazards do not depend on where the output lies; the replay with it apart comes first.
+        # Hazards are the same with the output in place; the replay with it apart comes first.
         danger = None if self.in_place else hazards(each)
         if danger:
             raise ProofError(danger)
@@ -339,7 +342,7 @@ class _Replay:
                     self.ready.append(rank.plan.rank)
 
     def results(self) -> list[dict[int, int]]:
-        """Hold the final memory against the contract; return each rank's expressions by block."""
+        """Check the final memory against the contract; return each rank's expressions by block."""
         p, algorithm, root = len(self.plans), self.plans[0].algorithm, self.plans[0].root
         contract = algorithm.collective
         results = []
@@ -408,7 +411,7 @@ def check(
     root: int = 0,
     record: bool = True,
 ) -> Proof:
-    """Prove an algorithm for one p and root, or refuse it. Local.
+    """Prove that an algorithm is correct for one p and root, or raise an error. Local.
 
     Parameters
     ----------
@@ -419,8 +422,8 @@ def check(
     p, root : int
         Number of ranks, and the root of a rooted collective.
     record : bool
-        Whether to keep every message and what every rank holds after every round, as pictures
-        need; for an alltoall of many ranks that takes much memory.
+        Whether to keep every message, and what every rank holds after every round. Pictures need
+        this. For an alltoall of many ranks it takes much memory.
 
     Returns
     -------
@@ -432,11 +435,11 @@ def check(
     ProofError
         If a promise is broken; the text has the rank, the round and the block.
     ArgumentError
-        If there is no such algorithm, or it does not take this p.
+        If there is no such algorithm, or it cannot run on this number of ranks.
 
     Notes
     -----
-    Takes time in proportion to the number of messages and of blocks in them, about 10 us each.
+    The time is proportional to the number of messages and of blocks in them, about 10 us for each.
 
     Examples
     --------

@@ -3,27 +3,28 @@
 Theory of operation
 -------------------
 An algorithm is a generator. For rank ``r`` of ``p`` it yields `Exchange` objects, one for each
-round: block numbers to send, block numbers to receive, and whether what comes in is folded or
-just stored. It never says where a block lies in memory.
+round: block numbers to send, block numbers to receive, and whether received blocks are folded or
+just stored. It never says where a block is in memory.
 
-`compile` says so. A block has its first value in the caller's input (``IN``) and every later
-one at its *home*: in the caller's output (``OUT``) if the rank gets it as a result, else in a
-workspace (``WORK``). So nothing has to be copied before the first round. What is received to be
-folded lands in a temporary slot (``TMP``), and a local step folds it.
+`compile` decides this. The first value of a block is in the caller's input (``IN``). All later
+values are at the *home* of the block: in the caller's output (``OUT``) if the rank gets the block
+as a result, else in a workspace (``WORK``). So nothing has to be copied before the first round. A
+block that is received to be folded is stored in a temporary slot (``TMP``), and a local step folds
+it.
 
-Blocks that travel together are one message. Where they do not lie side by side, they are packed
+Blocks that travel together are one message. If they are not adjacent in memory, they are packed
 into a *parcel*: consecutive places at the end of the workspace, filled by local copies before they
 are sent, or emptied by local steps after they are received.
 
-**Folds happen in rank order.** All values that meet in one block in one round, the rank's own
-and those received, are folded from the lowest rank to the highest. Two ranks that fold the same
-values therefore compute the same expression, and get the same bits.
+**Folds happen in rank order.** All values of one block in one round, the rank's own and those
+received, are folded from the lowest rank to the highest. Two ranks that fold the same values
+therefore compute the same expression, and get the same bits.
 
-Local steps name the messages that they need; the executor runs them as soon as those have
+Each local step lists the messages that it needs; the executor runs it as soon as these have
 arrived. A step that overwrites a block which the same round sends waits for the sends.
 
 `merge` then joins neighbouring rounds that do not depend on each other, so that their messages
-are under way together. `program.pack` writes a plan as flat arrays for the executor.
+are in flight at the same time. `program.pack` writes a plan as flat arrays for the executor.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ __all__ = ["IN", "OUT", "TMP", "WORK", "Message", "Plan", "Round", "Run", "Step"
 IN, OUT, WORK, TMP = range(4)
 SPACES = ("in", "out", "work", "tmp")
 
-# A merged round holds at most this many temporary blocks: they are memory, once for each
-# segment in flight.
+# A merged round has at most this many temporary blocks. Each needs memory, once for each segment in
+# flight.
 MERGED_TMP_BLOCKS = 32
-# And at most this many messages: each is a request, once for each segment in flight.
+# It has at most this many messages. Each needs a request, once for each segment in flight.
 MERGED_MESSAGES = 64
 
 
@@ -61,7 +62,7 @@ class Run(NamedTuple):
         return [(space, b) for b in range(self.first, self.first + self.length)]
 
     def shared(self) -> list[tuple[int, int]]:
-        """Return the blocks of memory that it covers in place: where ``OUT`` is ``IN``. Local."""
+        """Return the blocks of memory that it covers if ``OUT`` is the same as ``IN``. Local."""
         return self.cells(IN)
 
     def __str__(self) -> str:
@@ -72,8 +73,8 @@ class Run(NamedTuple):
 class Message(NamedTuple):
     """A send from, or a receive into, a run of blocks.
 
-    `home` is where the blocks go if they land in a temporary slot, which does not know how long
-    they are; otherwise it is the run. `fold` says whether they are received to be folded.
+    `home` is the run itself, or, if the run is in temporary slots, the place where the blocks go;
+    it tells the lengths of the blocks. `fold` says whether they are received to be folded.
     """
 
     send: bool
@@ -86,9 +87,9 @@ class Message(NamedTuple):
 class Step(NamedTuple):
     """A local step: ``dst = left op right``, or ``dst = left`` where `right` is None.
 
-    `home` is where the blocks go in the end, which says how long they are. `needs` are the round's
-    messages (by index) that must have arrived; `after_sends` says that the round's sends must have
-    completed too, because `dst` is what one of them reads.
+    `home` is where the blocks go in the end; it tells their lengths. `needs` are the messages of
+    the round (by index) that must have arrived. `after_sends` says that the sends of the round must
+    have completed, too, because one of them reads `dst`.
     """
 
     dst: Run
@@ -116,14 +117,14 @@ class Plan:
     algorithm : Algorithm
     p, rank, root : int
     nblocks : int
-        Blocks of all parts.
+        Number of blocks of all parts.
     cut : int
-        Blocks of each part.
+        Number of blocks of each part.
     rounds : tuple of Round
     tmp : int
-        Temporary blocks that it needs.
+        Number of temporary blocks.
     parcels : tuple of int
-        The number of the block for each place in parcels.
+        For each place in parcels, the number of its block.
     """
 
     algorithm: Algorithm
@@ -165,8 +166,8 @@ class Plan:
     def numbers(self, run: Run) -> Sequence[int]:
         """Return the numbers of the blocks in `run`. Local.
 
-        In a parcel they need not follow each other. Of a temporary slot they are not known: what
-        lands there is numbered by its home.
+        In a parcel they need not be consecutive. For a temporary slot they are not known; the home
+        of its blocks has their numbers.
         """
         if run.space == WORK and run.first >= self.nblocks:
             return self.parcels[run.first - self.nblocks :][: run.length]
@@ -196,7 +197,7 @@ class _Builder:
         self.cut = self.nblocks // parts
         self.number = 0
         self.wanted = contract.outputs(r, p, root)
-        # For each block, its space and its number there, which for a parcel is beyond all blocks.
+        # For each block, its space and its place there; places in parcels come after all blocks.
         self.where: list[tuple[int, int] | None] = [None] * self.nblocks
         for b in _blocks(contract.inputs(r, p, root), self.cut):
             self.where[b] = IN, b
@@ -207,7 +208,7 @@ class _Builder:
         return ProofError(f"{self.title}: rank {self.r}, round {self.number}: {text}")
 
     def parse(self, messages: Messages, verb: str) -> list[tuple[int, Sequence[int]]]:
-        """Bring what a generator wrote into the form [(peer, numbers of blocks), ...]."""
+        """Convert what a generator yields to [(peer, numbers of blocks), ...], and check it."""
         link = "to" if verb == "send" else "from"
         try:
             parsed = listed(messages)
@@ -227,30 +228,30 @@ class _Builder:
         return parsed
 
     def home(self, block: int) -> tuple[int, int]:
-        """Return where a block lies from its second value on."""
+        """Return the place of the second and all later values of a block."""
         return (OUT if block // self.cut in self.wanted else WORK), block
 
     def held(self, block: int, verb: str) -> tuple[int, int]:
-        """Return where a block lies now."""
+        """Return the current place of a block."""
         place = self.where[block]
         if place is None:
             raise self.fail(f"{verb} block {block}, which it does not hold")
         return place
 
     def parcel(self, blocks: Sequence[int]) -> Run:
-        """Return places of their own for blocks that travel together."""
+        """Return new places, side by side, for blocks that travel together."""
         run = Run(WORK, self.nblocks + len(self.parcels), len(blocks))
         self.parcels += blocks
         return run
 
     def gather(self, blocks: Sequence[int]) -> Run:
-        """Return where blocks that will be sent lie side by side, bringing them together first."""
+        """Return places where blocks to be sent are side by side, after copying them if needed."""
         places = [self.held(b, "sends") for b in blocks]
         if len(runs := _joined(places)) == 1:
             return runs[0]
         homes = [self.home(b) for b in blocks]
         if len(joined := _joined(homes)) == 1:
-            # What lies elsewhere moves to its home, where it is also next to the others later.
+            # Blocks that are elsewhere move to their homes, which are side by side.
             pairs = [(a, h) for a, h in zip(places, homes, strict=True) if a != h]
             for b, home in zip(blocks, homes, strict=True):
                 self.where[b] = home
@@ -311,7 +312,7 @@ class _Builder:
             self.rounds.append(Round(received + sent, steps))
 
     def ways(self, blocks: Sequence[int]) -> list[list[int]]:
-        """Split blocks into runs that lie side by side, now and at home."""
+        """Split blocks into runs that are side by side, both now and at home."""
         runs: list[list[int]] = []
         for b in blocks:
             place, home = self.held(b, "folds into"), self.home(b)
@@ -327,9 +328,9 @@ class _Builder:
     def unpacked(
         self, number: int, run: Run, blocks: Sequence[int], busy: set[tuple[int, int]]
     ) -> Iterator[Step]:
-        """Yield the steps that carry a received parcel into the output, as far as it belongs there.
+        """Yield the steps that copy those blocks of a received parcel that belong to the output.
 
-        What is only passed on stays in the parcel.
+        Blocks that are only passed on stay in the parcel.
         """
         pairs = []
         for k, b in enumerate(blocks):
@@ -347,10 +348,10 @@ class _Builder:
         received: list[Message],
         busy: set[tuple[int, int]],
     ) -> Iterator[Step]:
-        """Yield the steps that fold what came in, and the rank's own value, in rank order.
+        """Yield the steps that fold the received values and the rank's own, in rank order.
 
-        What is folded before the rank's own value is gathered in a temporary slot, because the
-        own value may lie where the result will.
+        The values before the rank's own are folded in a temporary slot, because the own value may
+        already be in the place of the result.
         """
         first, length = blocks[0], len(blocks)
         result = Run(*self.home(first), length)
@@ -368,7 +369,7 @@ class _Builder:
             left, needs = dst, ()
 
     def finish(self) -> None:
-        """Copy what the result still lacks from the input, beside the last round's messages."""
+        """Copy what the result still lacks from the input, in the last round."""
         pairs = []
         for b in _blocks(self.wanted, self.cut):
             place = self.where[b]
@@ -385,7 +386,7 @@ def _next(place: tuple[int, int]) -> tuple[int, int]:
 
 
 def _joined(places: Sequence[tuple[int, int]]) -> list[Run]:
-    """Return places as runs of those that follow each other."""
+    """Return places as runs of consecutive ones."""
     runs: list[Run] = []
     for space, place in places:
         if runs and runs[-1].space == space and runs[-1].first + runs[-1].length == place:
@@ -396,7 +397,7 @@ def _joined(places: Sequence[tuple[int, int]]) -> list[Run]:
 
 
 def _copies(pairs: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> Iterator[Step]:
-    """Yield the steps that copy from one place to another, as few as there can be."""
+    """Yield the steps that copy from one place to another, as few as possible."""
     start = 0
     for end in range(1, len(pairs) + 1):
         if end < len(pairs):
@@ -423,14 +424,14 @@ def compile(algorithm: Algorithm, p: int, rank: int, root: int = 0, *, merged: b
     p, rank, root : int
         Size, this rank, and the root (of a rooted collective).
     merged : bool
-        Whether neighbouring rounds that do not depend on each other are joined.
+        Whether to join neighbouring rounds that do not depend on each other.
 
     Raises
     ------
     ArgumentError
         If p, rank or root is out of range, or p does not meet a requirement.
     ProofError
-        If a round names a rank or block that does not exist, or a block that is not held.
+        If a round has a rank or block that does not exist, or a block that the rank does not hold.
     """
     if not 0 <= rank < p:
         raise ArgumentError(f"rank is {rank}, and must be in 0..{p - 1}")
@@ -469,7 +470,7 @@ def _runs(rounds: Iterable[Round]) -> Iterator[Run]:
 
 
 def shared(runs: Iterable[Run]) -> set[tuple[int, int]]:
-    """Return the blocks of memory that runs cover, in place."""
+    """Return the blocks of memory that runs cover if input and output are the same array."""
     return {cell for run in runs for cell in run.shared()}
 
 
