@@ -1,6 +1,6 @@
-"""Arrays of every kind, as the core asks about them: `buffers`, `frameworks`.
+"""Arrays of all kinds that callers may pass: `buffers`, `frameworks`.
 
-In comes what a caller passed as an array; out goes a NumPy view, a DLPack capsule, a new array of
-the caller's kind, or an error that says what to pass. No framework is imported, no element is
-read, and nothing is sent.
+The functions turn the argument of a caller into a NumPy view, a DLPack capsule, or a new array of
+the same kind, or into an error that says what to pass instead. No framework is imported, no element
+is read, and nothing is sent.
 """

@@ -1,8 +1,8 @@
-"""Any array as NumPy sees it: what the core does not recognise at a glance comes here.
+"""NumPy views of all arguments that the core does not handle itself.
 
-The core reads contiguous NumPy arrays of its dtypes itself, and tensors that come by DLPack.
-Everything else that has the buffer protocol is wrapped without a copy; what cannot be used is
-refused by name.
+The core handles contiguous NumPy arrays of its dtypes, and tensors that come through DLPack.
+Everything else with the buffer protocol is wrapped here without a copy. An argument that cannot be
+used raises an error with its name.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
     name : str
         The argument's name, for the error.
     moves : bool
-        Whether its elements are only moved: then they may be numbers that no kernel knows.
+        Whether its elements are only moved. Then the dtype may be one for which there is no kernel.
 
     Raises
     ------
     UnsupportedTypeError
-        If it is not supported; the text lists what is.
+        If the dtype is not supported; the text lists those that are.
     """
     dtype = array.dtype
     if not dtype.isnative:
@@ -96,7 +96,7 @@ def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
 
 
 def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
-    """Return what to pass in place of an array of that dtype, or ""."""
+    """Return what to pass instead of an array of that dtype, or ""."""
     if dtype.kind in "mM":
         return f"pass {name}.view('int64')"
     if dtype.names is not None:
@@ -116,13 +116,13 @@ def unsupported(
     name : str
         The argument's name.
     dtype : str
-        What came.
+        The dtype that was passed.
     movable : bool
-        Whether it could be moved.
+        Whether elements of that dtype can be moved.
     moves : bool
-        Whether it was to be moved only.
+        Whether the call only moves them.
     remedy : str, optional
-        What to pass in place of it.
+        What to pass instead.
     """
     parts = [f"{name} has dtype {dtype}"]
     if movable and not moves:

@@ -1,6 +1,6 @@
-"""Tensors of torch, JAX and TensorFlow, where the core needs more than DLPack says.
+"""Tensors of torch, JAX and TensorFlow, where the core needs more than DLPack provides.
 
-None of them is ever imported here: whoever passes a tensor has its framework in `sys.modules`.
+No framework is imported here: if a program passes a tensor, its framework is in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collectives.errors import BufferError, UnsupportedTypeError
 __all__ = ["empty", "exported", "finished", "framework_of", "numpy_dtype", "remedy", "unexported"]
 
 LABELS = {"torch": "torch tensor", "jax": "JAX array", "tensorflow": "TensorFlow tensor"}
-# By the first part of the name of the module that defines a class.
+# The framework, by the first part of the name of the module that defines a class.
 PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
 
-MAX_VERSION = (1, 3)  # of DLPack, that the core reads
+MAX_VERSION = (1, 3)  # the newest version of DLPack that the core reads
 
-# TensorFlow ends the process when it is asked for the memory of one of these.
+# TensorFlow ends the process if it is asked for the memory of a tensor of these dtypes.
 TENSORFLOW_HANDLES = ("string", "resource", "variant")
 
 
@@ -37,13 +37,13 @@ def framework_of(kind: type) -> str | None:
     Returns
     -------
     str or None
-        ``"torch"``, ``"jax"``, ``"tensorflow"``; None for classes that are of no framework, or are
-        of one and are no arrays.
+        ``"torch"``, ``"jax"``, ``"tensorflow"``; None for all other classes, and for classes of a
+        framework that are not arrays.
     """
     for base in kind.__mro__:
         framework = PACKAGES.get(str(base.__module__).partition(".")[0])
         if framework == "tensorflow":
-            # Its variables and modules have the same first name.
+            # The variables and modules of TensorFlow are defined in the same package.
             tensor = getattr(sys.modules.get(framework), "Tensor", None)
             return framework if isinstance(tensor, type) and issubclass(kind, tensor) else None
         if framework is not None:
@@ -57,11 +57,11 @@ def exported(value: Any, name: str, framework: str | None) -> Any:
     Parameters
     ----------
     value : array
-        Has ``__dlpack__``, or is TensorFlow's.
+        It has ``__dlpack__``, or is a tensor of TensorFlow.
     name : str
         The argument's name, for the error.
     framework : str or None
-        What `framework_of` says of its class.
+        The result of `framework_of` for its class.
 
     Returns
     -------
@@ -71,9 +71,9 @@ def exported(value: Any, name: str, framework: str | None) -> Any:
     Raises
     ------
     BufferError
-        If it has no memory that can be shared; the text has the framework's own, and the remedy.
+        If its memory cannot be shared; the text has the framework's message, and the remedy.
     UnsupportedTypeError
-        If its elements are no numbers.
+        If its elements are not numbers.
     """
     if framework == "tensorflow":
         return _exported_by_tensorflow(value, name)
@@ -81,7 +81,7 @@ def exported(value: Any, name: str, framework: str | None) -> Any:
         try:
             return value.__dlpack__(max_version=MAX_VERSION)
         except TypeError:
-            return value.__dlpack__()  # from before versions
+            return value.__dlpack__()  # from before DLPack had versions
     except MemoryError:
         raise
     except Exception as error:
@@ -111,7 +111,7 @@ def _exported_by_tensorflow(value: Any, name: str) -> Any:
 
 
 def unexported(value: Any, name: str, framework: str | None, error: object) -> BufferError:
-    """Return the error for a tensor whose memory its library does not show. Local.
+    """Return the error for a tensor whose library does not give access to its memory. Local.
 
     Parameters
     ----------
@@ -119,9 +119,9 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     name : str
         The argument's name.
     framework : str or None
-        What `framework_of` says of its class.
+        The result of `framework_of` for its class.
     error : object
-        What the library said, or what we did.
+        The error of the library, or our own.
     """
     said = str(error).strip().partition("\n")[0] or type(error).__name__
     label = LABELS.get(framework or "", type(value).__name__)
@@ -139,7 +139,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
 
 
 def _torch_remedy(value: Any, name: str) -> str:
-    """Return what makes plain memory of a torch tensor."""
+    """Return the method calls that make a plain tensor of a torch tensor."""
     if value.requires_grad:
         return f"pass {name}.detach()"
     if value.is_quantized:
@@ -154,7 +154,7 @@ def _torch_remedy(value: Any, name: str) -> str:
 
 
 def remedy(value: Any, name: str) -> str:
-    """Return what to pass in place of `value`, the argument `name`, which has no memory. Local."""
+    """Return what to pass instead of `value`, the argument `name`, which has no memory. Local."""
     if isinstance(value, int | float | list):
         return "pass np.asarray(...) of it"
     variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
@@ -171,14 +171,14 @@ def empty(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def finished(result: Any, x: Any, framework: str) -> Any:
-    """Return the array of an immutable kind that takes a result over. Local.
+    """Return the result as an array of a framework whose arrays are immutable. Local.
 
     Parameters
     ----------
     result : Pending or ndarray
         The result; a `Pending` has ``__dlpack__`` and is not copied.
     x : array
-        The argument whose kind and dtype the result has.
+        The argument that has the kind and dtype of the result.
     framework : str
         ``"jax"`` or ``"tensorflow"``.
     """
@@ -188,7 +188,7 @@ def finished(result: Any, x: Any, framework: str) -> Any:
             return tensorflow.convert_to_tensor(result)
         return tensorflow.experimental.dlpack.from_dlpack(result.__dlpack__())
     jax = sys.modules["jax"]
-    # Where 64 bits are off, JAX would make 32 of them.
+    # Unless 64-bit types are enabled, JAX would convert the result to 32 bits.
     wide = x.dtype.name in ("float64", "int64", "uint64", "complex128")
     with _x64(jax) if wide and not jax.config.jax_enable_x64 else nullcontext():
         made = jax.dlpack.from_dlpack(result)
@@ -196,9 +196,9 @@ def finished(result: Any, x: Any, framework: str) -> Any:
 
 
 def _x64(jax: Any) -> Any:
-    """Return a context in which JAX has 64 bits."""
+    """Return a context manager that enables 64-bit types in JAX."""
     enable = getattr(jax, "enable_x64", None)
-    if enable is None:  # it moved
+    if enable is None:  # older versions have it elsewhere
         enable = importlib.import_module("jax.experimental").enable_x64
     return enable(True)
 
@@ -216,7 +216,7 @@ def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:
     Raises
     ------
     BufferError
-        If the dtype is one of `ml_dtypes`, and that is not imported.
+        If the dtype is defined by `ml_dtypes`, and that is not imported.
     """
     try:
         return np.dtype(name)  # ml_dtypes adds its names when it is imported

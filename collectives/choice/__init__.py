@@ -1,9 +1,9 @@
 """Which algorithm runs, and why.
 
-In come a collective, a number of ranks and of bytes, and what was measured on this machine; out
-goes a `Decision` with its reason. `select` decides, `profile` and ``measured.json`` hold what was
-measured, `model` has the cost formulas, `online` tries alternatives in a program's own calls.
-Nothing is run here but those trials and the probe of the model.
+The choice depends on the collective, the numbers of ranks and bytes, and measurements on this
+machine. The result is a `Decision` with its reason. `select` decides, `profile` and
+``measured.json`` hold measurements, `model` has the cost formulas, and `online` tries alternatives
+in a program's own calls. Apart from these trials and the probe of the model, nothing is run here.
 """
 
 from __future__ import annotations

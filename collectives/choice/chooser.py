@@ -1,4 +1,4 @@
-"""What each class of a communicator's calls runs: decided once, compiled, and kept."""
+"""The algorithm and plan of each class of a communicator's calls: chosen once, then kept."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from collectives.plans import program, schedule
 
 __all__ = ["Chooser", "Lane"]
 
-# A user's algorithm is proven on its first use on up to this many ranks. On 128 the included ones
-# take up to 4.3 s (round_robin), growing with the cube of p (python -m timeit on
-# check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
+# A user's algorithm is proven on its first use, if there are at most this many ranks. On 128 ranks,
+# the proofs of the included algorithms take up to 4.3 s (round_robin), growing with the cube of p
+# (python -m timeit on check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
 
-# Of each host whose ranks share memory: its ranks, bytes of a lane, lines of a lane.
+# For each host whose ranks share memory: its ranks, the bytes of a lane, the lines of a lane.
 Lane = tuple[tuple[int, ...], int, int]
 
 
@@ -35,7 +35,7 @@ class Chooser:
     Parameters
     ----------
     ranks : Ranks
-        The communicator, which is not kept alive.
+        The communicator, of which only a weak reference is kept.
     rank : int
     local : sequence of int
         The ranks of this host.
@@ -45,17 +45,18 @@ class Chooser:
     Attributes
     ----------
     family : str
-        How the ranks talk, as for `select.decide`.
+        How the ranks communicate, as for `select.decide`.
     lanes : sequence of Lane
-        All ranks cut alike what they send between hosts.
+        The lanes of all hosts. All ranks know them, so that all cut messages between hosts in the
+        same way.
     lends : bool
-        Whether other ranks may read arrays of this one where they lie.
+        Whether other ranks may read arrays of this one in place.
     measured : Section or None
         What the profile has on this transport.
     parameters : Parameters or None
         The alpha, beta and gamma that were measured here.
     settled : dict
-        What trials have shown to be the fastest, by class.
+        For each class, the choice that trials have found to be the fastest.
     """
 
     def __init__(self, ranks: Ranks, rank: int, local: Sequence[int], tune: str) -> None:
@@ -70,7 +71,7 @@ class Chooser:
         self.settled: dict[Class, Decision] = {}
 
     def weakly(self) -> Callable[..., _core.Choice]:
-        """Return `choose` without a hold on it: requests keep an engine, which calls it. Local."""
+        """Return `choose` with a weak reference to this object, for the engine to keep. Local."""
         reference = weakref.WeakMethod(self.choose)
 
         def choose(*arguments: Any) -> _core.Choice:
@@ -86,7 +87,7 @@ class Chooser:
         return self._ranks()
 
     def use(self, measured: Section | None) -> None:
-        """Go by what a profile has on this transport, if it has anything. Local.
+        """Use what a profile has on this transport, if it has anything. Local.
 
         Parameters
         ----------
@@ -96,7 +97,7 @@ class Chooser:
         self.parameters = None if measured is None else measured.model(self._size)
 
     def forget_plans(self) -> None:
-        """Compile anew, on the next call of each class. Local."""
+        """Discard the plans: the next call of each class compiles its plan again. Local."""
         self._plans.clear()
 
     def choose(
@@ -119,7 +120,7 @@ class Chooser:
         decision = self.decide(collective, name, nbytes, ordered, vector)
         place = (collective, nbytes.bit_length(), root, ordered)
         tries = name is None and "online" in self._tune and self._size > 1
-        # In an alltoallv no rank knows the whole, so that calls of all sizes are one class.
+        # In an alltoallv no rank knows the total size, so calls of all sizes are one class.
         if not tries or (vector and collective == "alltoall"):
             return self.planned(decision, root, vector)
         settled = self.settled.get(place)
@@ -140,7 +141,7 @@ class Chooser:
         ordered: bool = False,
         vector: bool = False,
     ) -> Decision:
-        """Return what a class of calls runs, by what all ranks know. Local.
+        """Return what a class of calls runs, according to what all ranks know. Local.
 
         Parameters
         ----------
@@ -160,7 +161,9 @@ class Chooser:
         )
 
     def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
-        """Return what a call runs now, trials included: of root 0, and where order is free. Local.
+        """Return what a call runs now, with the results of trials. Local.
+
+        The call has root 0 and a commutative operation.
 
         Parameters
         ----------
@@ -192,7 +195,7 @@ class Chooser:
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self._size <= PROVEN_SIZE:
-                from collectives.plans.proof import check  # few programs need it; it takes its time
+                from collectives.plans.proof import check  # few programs need this slow import
 
                 check(algorithm, p=self._size, root=root, record=False)
             source = schedule.compile(algorithm, self._size, self._rank, root)
@@ -200,7 +203,7 @@ class Chooser:
         return _core.Choice(plan, decision.segment, decision.reason)
 
     def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
-        """Return a plan as programs that the core runs; those of alltoallv share nothing."""
+        """Return a plan as programs for the core; those of an alltoallv use no shared memory."""
         local: Sequence[int] = []
         rooms = []
         for ranks, lane_bytes, most in self.lanes if shares else ():

@@ -1,7 +1,7 @@
-"""The alpha-beta-gamma model: what an algorithm takes by its cost formulas, and the numbers in it.
+"""The alpha-beta-gamma model: the time of an algorithm by its cost formulas, and its parameters.
 
-`seconds` is what `select` compares where nothing was measured, and what it predicts. `probe`
-measures the three numbers on the ranks of a communicator.
+`select` compares the `seconds` of algorithms where nothing was measured, and reports them as
+predictions. `probe` measures the three parameters on the ranks of a communicator.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collectives.algorithms.registry import Algorithm
 
 __all__ = ["DEFAULT", "SEGMENT", "Parameters", "seconds"]
 
-# Bytes of a segment where none was measured.
+# The size of a segment in bytes, where none was measured.
 SEGMENT = 128 << 10
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the cost formulas are multiplied by.
+    """The parameters of the cost formulas.
 
     Attributes
     ----------
     alpha, beta, gamma : float
         Seconds for a message, for a byte sent, and for a byte folded.
     origin : str
-        Where they come from.
+        Where the values come from.
     """
 
     alpha: float
@@ -67,7 +67,7 @@ def seconds(
     """
     rounds, sent, folded = algorithm.totals(p) or (math.inf, 0.0, 0.0)
     block = nbytes / algorithm.array_blocks(p)
-    # Each round waits for a segment of the one before, also where a rank sends little.
+    # Each round waits for one segment of the round before, even if a rank sends little.
     on_the_way = rounds * min(segment or block, block)
     moved = max(sent * nbytes, on_the_way) * known.beta
     return rounds * known.alpha + moved + folded * nbytes * known.gamma

@@ -1,17 +1,19 @@
-"""``COLLECTIVES_TUNE=online``: alternatives are tried in a program's calls, and the best stays.
+"""``COLLECTIVES_TUNE=online``: try alternatives in a program's calls, and keep the fastest.
 
-A *class* of calls is a collective, the sizes with equally many bits, a root, and whether the order
-of ranks must be kept. Of the blocking calls of a class, every 20th runs an alternative to what was
-chosen, and the one before it is timed, too, each after a barrier; so 5 % of them at most are
-trials. After 5 trials of each alternative the next call settles the class: one small allreduce
-finds the median time of the slowest rank, and what gains a tenth takes the place of the choice, for
-good. Which call is a trial follows from its number alone, so the ranks agree without a word. A
-trial is a whole correct call; but where two algorithms fold in another order, the last bits of
+A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
+and whether rank order must be kept. Every 20th blocking call of a class runs an alternative to the
+choice, and the call before it is timed with the choice itself. A barrier precedes each of the two.
+So at most 5 % of the calls are trials. After 5 trials of each alternative, the next call settles
+the class: a small allreduce finds the median time of each on its slowest rank, and an alternative
+that is faster by at least a tenth replaces the choice for the rest of the program. The number of a
+call alone decides whether it is a trial, so the ranks agree without communication. A trial is a
+complete, correct call. But two algorithms may fold in different orders, and then the last bits of
 floating-point sums differ.
 
-Planned calls and i-forms run what has settled, and try nothing: their time is not that of one
-collective alone. They are not counted either, so a program must not have one rank make a call in
-the blocking form that another makes in one of these, as it may without trials.
+Planned calls and nonblocking calls use the settled choice and try nothing, because their time is
+not the time of one collective alone. They are not counted. With trials, a program must therefore
+not make the same call in the blocking form on one rank and in one of these forms on another, which
+is otherwise allowed.
 """
 
 from __future__ import annotations
@@ -31,31 +33,31 @@ from collectives.text.words import count
 
 __all__ = ["ALTERNATIVES", "Class", "Planner", "Trials", "turn"]
 
-# A collective, the bits of a number of bytes, the root, and whether ranks' order must be kept.
+# The collective, the number of bits of the size, the root, and whether rank order must be kept.
 Class = tuple[str, int, int, bool]
 
 
-PERIOD = 20  # calls, of which the last is a trial: 5 %
+PERIOD = 20  # one in so many calls is a trial: 5 %
 FIRST = PERIOD - 1  # the first call that is timed
 TIMES = 5  # trials of each alternative
-ALTERNATIVES = 4  # of least time by the cost formulas
-GAIN = 0.9  # of the time of what was chosen, at most, makes another take its place
+ALTERNATIVES = 4  # those with the least time by the cost formulas
+GAIN = 0.9  # an alternative replaces the choice if it takes at most this part of its time
 
 
 def turn(call: int, others: int) -> tuple[int, int]:
-    """Return whose time a call adds to, and the next call to ask about. Local.
+    """Return which candidate a call times, and the number of the next call to ask about. Local.
 
     Parameters
     ----------
     call : int
-        Its number in its class, from 1 on: FIRST, or the one that was returned before.
+        The number of the call in its class, from 1 on: FIRST, or the number returned before.
     others : int
-        How many alternatives there are.
+        Number of alternatives.
 
     Returns
     -------
     slot, due : int
-        0 is the choice, 1 the first alternative; -1 if all trials are done.
+        Slot 0 is the choice, 1 the first alternative, and so on; -1 if all trials are done.
     """
     last = PERIOD * TIMES * others
     if call > last:
@@ -66,7 +68,7 @@ def turn(call: int, others: int) -> tuple[int, int]:
 
 
 class Planner(Protocol):
-    """What trials ask of a `Chooser`."""
+    """The methods of a `Chooser` that trials use."""
 
     settled: dict[Class, Decision]
 
@@ -77,7 +79,7 @@ class Planner(Protocol):
         """Return what `collective` runs for `name` and `nbytes`. Local."""
 
     def planned(self, decision: Decision, root: int, vector: bool) -> Choice:
-        """Return the plan of a `decision` for `root`, in its form of a `vector` or not. Local."""
+        """Return the plan of a `decision` for `root`, in the `vector` form or not. Local."""
 
 
 class Trials:
@@ -86,12 +88,12 @@ class Trials:
     Parameters
     ----------
     planner : Planner
-        It is not kept alive.
+        Only a weak reference to it is kept.
     place : Class
     decisions : sequence of Decision
-        What is chosen without them, and its alternatives.
+        The choice without trials, and its alternatives.
     vector : bool
-        Whether the class was met in its vector form.
+        Whether the first call of the class was in the vector form.
     """
 
     def __init__(
@@ -102,23 +104,23 @@ class Trials:
         self.times: list[list[float]] = [[] for _ in decisions]
 
     def begin(self, call: int, timeout: float | None) -> tuple[int, Choice | None, int]:
-        """Say what a call of the class does. Collective.
+        """Return what a call of the class runs, and settle the class if it is time. Collective.
 
         Parameters
         ----------
         call : int
-            Its number, from 1 on.
+            The number of the call, from 1 on.
         timeout : float or None
-            Seconds to wait for the others, as for the call.
+            Seconds to wait for the other ranks, as for the call.
 
         Returns
         -------
         slot : int
-            Whose time this call adds to: 0 is the choice; -1 if it is settled now.
+            The candidate that this call times: 0 is the choice; -1 if the class is settled now.
         choice : Choice or None
-            What runs; None for what was chosen.
+            The plan that runs; None for the choice.
         due : int
-            The next call to ask about.
+            The number of the next call to ask about.
         """
         planner = self._planner()
         ranks = None if planner is None else planner.ranks()
@@ -127,7 +129,7 @@ class Trials:
         slot, due = turn(call, len(self.decisions) - 1)
         if slot < 0:
             return slot, self._settle(planner, ranks, timeout), due
-        # Times compare where all ranks begin together.
+        # Times can be compared only if all ranks begin together.
         ranks.barrier(algorithm="dissemination", timeout=timeout)
         return slot, self._choice(planner, slot) if slot else None, due
 
@@ -136,13 +138,13 @@ class Trials:
         return planner.planned(self.decisions[slot], self.place[2], self.vector)
 
     def note(self, slot: int, seconds: float) -> None:
-        """Put down the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
+        """Record the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
         self.times[slot].append(seconds)
 
     def _settle(self, planner: Planner, ranks: Ranks, timeout: float | None) -> Choice:
         """Agree on the fastest, and return its plan. Collective."""
         times = np.array([sorted(each)[len(each) // 2] for each in self.times])
-        # Asked for by name, it is of another class, and tries nothing itself.
+        # With a name, this call belongs to no class that has trials.
         name = planner.decide("allreduce", None, times.nbytes).algorithm.name
         ranks.allreduce(times, out=times, op=MAX, algorithm=name, timeout=timeout)
         slot = int(times.argmin())
@@ -152,7 +154,7 @@ class Trials:
         return self._choice(planner, slot)
 
     def _decision(self, slot: int, times: list[float]) -> Decision:
-        """Return what was settled, with the reason."""
+        """Return the settled choice, with its reason."""
         won, first = self.decisions[slot], self.decisions[0]
         alternatives = count(len(times) - 1, "alternative")
         if slot:

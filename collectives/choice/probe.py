@@ -14,10 +14,10 @@ from collectives.choice.ranks import Ranks
 
 __all__ = ["probe", "solved"]
 
-# The probe: bytes of a long array; how many calls of a short and of a long one follow each other,
-# and how often that is done: of short ones as often as there is time, of long ones once where short
-# ones take long, as where ranks share cores. On 2 ranks it took 0.2 to 2.2 ms (2 cores, AMD EPYC,
-# 2026-11-21), on 4 hosts with 1 Gbit/s 10 to 20 ms.
+# The probe: bytes of a long array; numbers of consecutive calls with a short and with a long array;
+# and how often these are repeated. Short calls are repeated as often as there is time. Long calls
+# are not repeated if short ones are slow, as when ranks share cores. On 2 ranks the probe took 0.2
+# to 2.2 ms (2 cores, AMD EPYC, 2026-11-21), on 4 hosts with 1 Gbit/s 10 to 20 ms.
 LONG = 256 << 10
 SHORTS, LONGS = 8, 2
 TIMES = 4
@@ -26,20 +26,21 @@ SLOW = 50e-6  # seconds
 
 
 def probe(comm: Ranks) -> Parameters:
-    """Measure alpha, beta and gamma on the ranks of a communicator, in some ms. Collective.
+    """Measure alpha, beta and gamma on the ranks of a communicator, in a few ms. Collective.
 
-    Two collectives whose cost is known, of a short and a long array, and their formulas solved.
-    So it is what a message takes through the transport that is used, with as many ranks at work.
+    Two collectives with known cost formulas are timed with a short and a long array, and the
+    formulas are solved for the parameters. So these hold for the transport in use, with all ranks
+    at work.
 
     Parameters
     ----------
     comm : Ranks
-        Of two ranks at least.
+        At least two ranks.
 
     Returns
     -------
     Parameters
-        The same on all ranks: of each time, that of the slowest.
+        The same on all ranks, from the times of the slowest rank.
     """
     p = comm.size
     part = max(1, LONG // 4 // p)
@@ -55,7 +56,7 @@ def probe(comm: Ranks) -> Parameters:
     short = shortly(1)
     times = TIMES if short < SLOW else 1
     again = min(TIMES, int(ENOUGH / (SHORTS * short)))
-    if again:  # what a first message to somebody takes is nothing that it takes afterwards
+    if again:  # the first message to a rank takes longer than all later ones
         short = min(short, shortly(again))
     gathered = agreed(lambda: comm.allgather(x[:part], out, algorithm="bruck"), LONGS, times)
     scattered = agreed(lambda: comm.reduce_scatter(x, out[:part], algorithm="bruck"), LONGS, times)
@@ -65,31 +66,31 @@ def probe(comm: Ranks) -> Parameters:
 def solved(
     p: int, nbytes: int, short: float, gathered: float, scattered: float, origin: str
 ) -> Parameters:
-    """Return the numbers that explain three times. Local.
+    """Return the parameters that explain three measured times. Local.
 
     Parameters
     ----------
     p, nbytes : int
         Number of ranks, and bytes of the long array.
     short, gathered, scattered : float
-        Seconds of an allgather of little, and of an allgather and a reduce-scatter of `nbytes`, by
-        Bruck's algorithm.
+        Seconds of an allgather of a few bytes, and of an allgather and a reduce-scatter of
+        `nbytes`, by Bruck's algorithm.
     origin : str
-        Who measured.
+        Who has measured them.
     """
     gather, scatter = (
         get(name, "bruck").totals(p) or (1.0, 1.0, 1.0) for name in ("allgather", "reduce_scatter")
     )
     alpha = short / gather[0]
     beta = (gathered - short) / (gather[1] * nbytes)
-    if beta <= 0:  # it drowns in noise
+    if beta <= 0:  # it is smaller than the noise
         beta = DEFAULT.beta
     rest = scattered - scatter[0] * alpha - scatter[1] * nbytes * beta
     return Parameters(alpha, beta, max(0.0, rest) / (scatter[2] * nbytes), origin)
 
 
 def _least(call: Callable[[], Any], number: int, times: int) -> float:
-    """Return the least seconds of a call that follows others, all ranks making as many."""
+    """Return the least seconds of one of `number` consecutive calls, the same on all ranks."""
     call()
     took = []
     for _ in range(times):

@@ -1,6 +1,6 @@
-"""Profiles: what was measured to be the fastest, where, and how fast; files, and who reads them.
+"""Profiles: files with the algorithms that were measured to be the fastest, and their times.
 
-A profile is a JSON file of this version, with one row per line::
+A profile is a JSON file of this form, with one row per line::
 
     {"version": 1, "collectives": ..., "machine": {"cpu": ..., "cores": ...},
      "sections": [
@@ -9,10 +9,10 @@ A profile is a JSON file of this version, with one row per line::
        "rows": {"allreduce": {"2": [[65535, "all_to_all", 0, [[8, 4.2e-07], [64, 4.4e-07]]],
                                     [null, "round_robin", 131072, [[262144, 2.1e-05]]]]}}}]}
 
-A row says up to how many bytes (null: any more) which algorithm and segment were the fastest, and
-the bytes and seconds of each point at which they were measured. ``measured.json``, the table that
-comes with the library, is a profile, too. The ranks of a communicator all use the profile of its
-rank 0, so that they choose alike.
+A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
+segment, and the bytes and seconds of each point at which they were measured. ``measured.json``, the
+table that comes with the library, is a profile, too. All ranks of a communicator use the profile of
+its rank 0, so that they make the same choices.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ __all__ += ["read", "write"]
 
 VERSION = 1
 
-# Of the ranks that were measured and those that there are: by which factor they may differ.
+# The factor by which the measured number of ranks may differ from the actual one.
 NEAR = 2.0
 
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
 
 
 class Row(NamedTuple):
-    """What was the fastest up to a number of bytes.
+    """The fastest algorithm up to a number of bytes.
 
     Attributes
     ----------
     limit : int or None
-        Bytes; None for all beyond the row before.
+        Bytes; None if the row has no upper limit.
     algorithm : str
     segment : int
     times : tuple of (int, float)
-        Bytes and seconds of the points that were measured.
+        Bytes and seconds of the measured points.
     """
 
     limit: int | None
@@ -70,20 +70,20 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """What was measured of one transport.
+    """The measurements of one transport.
 
     Attributes
     ----------
     transport, library : str
-        As `Communicator.transport`, and the MPI with its version.
+        The transport, as `Communicator.transport`, and the MPI library with its version.
     hosts : str
-        ``"one"`` or ``"many"``: where the ranks were.
+        ``"one"`` or ``"many"``: whether the ranks were on one host.
     date, command : str
-        When it was measured last, and by which command.
+        The date of the last measurement, and the command.
     parameters : mapping of int to Parameters
-        By the number of ranks.
+        The parameters for each number of ranks.
     rows : mapping of str to mapping of int to tuple of Row
-        By collective and number of ranks.
+        The rows for each collective and number of ranks.
     """
 
     transport: str
@@ -97,14 +97,14 @@ class Section:
     def row(
         self, collective: str, p: int, nbytes: int, within: float = NEAR
     ) -> tuple[int, Row] | None:
-        """Return the number of ranks nearest to p, and its row for a size. Local.
+        """Return the measured number of ranks nearest to p, and its row for a size. Local.
 
         Parameters
         ----------
         collective : str
         p, nbytes : int
         within : float
-            By which factor the number of ranks may differ.
+            The factor by which the number of ranks may differ.
         """
         sizes = self.rows.get(collective, {})
         size = _nearest(sizes, p, within)
@@ -114,12 +114,15 @@ class Section:
         return next(((size, row) for row in found), None)
 
     def model(self, p: int) -> Parameters | None:
-        """Return alpha, beta and gamma of the number of ranks nearest to `p`, if near. Local."""
+        """Return alpha, beta and gamma for the nearest number of ranks to `p`, if near. Local."""
         size = _nearest(self.parameters, p, NEAR)
         return None if size is None else self.parameters[size]
 
     def same_as(self, other: Section) -> bool:
-        """Say whether `other` is of the same talk; shared memory is of any MPI. Local."""
+        """Return whether `other` is of the same transport, hosts and MPI. Local.
+
+        In shared memory, the MPI does not matter.
+        """
         if self.transport != other.transport or self.hosts != other.hosts:
             return False
         return self.transport == "shm" or self.library == other.library
@@ -139,9 +142,9 @@ class Profile:
     ----------
     cpu : str
     cores : int
-        The machine.
+        The machine that was measured.
     version : str
-        Of the library that wrote it.
+        The version of the library that wrote it.
     sections : tuple of Section
     """
 
@@ -151,14 +154,14 @@ class Profile:
     sections: tuple[Section, ...] = ()
 
     def section(self, transport: str, library: str, hosts: int) -> Section | None:
-        """Return what it has on ranks that talk like this, or None. Local.
+        """Return the section for ranks that communicate in this way, or None. Local.
 
         Parameters
         ----------
         transport, library : str
             As in a `Section`.
         hosts : int
-            How many there are.
+            Number of hosts.
         """
         wanted = Section(transport, library, "one" if hosts == 1 else "many")
         return next((each for each in self.sections if each.same_as(wanted)), None)
@@ -215,7 +218,7 @@ def parse(text: str) -> Profile:
     Raises
     ------
     ValueError
-        If it is none, or one of another version; the text says what is wrong.
+        If it is not a profile, or has another version; the text says what is wrong.
     """
     document = json.loads(text)
     if not isinstance(document, dict) or "version" not in document:
@@ -235,7 +238,7 @@ def parse(text: str) -> Profile:
 
 
 def _section(values: dict[str, Any]) -> Section:
-    """Read a section; anything that is not as it should be is an error of some kind."""
+    """Read a section; any mistake in it raises an error, whose type depends on the mistake."""
     origin = f"the profile of {values['date']}"
     parameters = {}
     for p, known in values["parameters"].items():
@@ -264,9 +267,9 @@ def _row(values: list[Any]) -> Row:
 
 
 def merged(known: Profile, section: Section) -> Profile:
-    """Return `known` with the rows of `section` in the place of the old ones. Local.
+    """Return `known` with its rows replaced by those of `section`. Local.
 
-    Rows of other collectives and numbers of ranks stay.
+    Rows of other collectives and numbers of ranks are kept.
     """
     others = [each for each in known.sections if not each.same_as(section)]
     before = [each for each in known.sections if each.same_as(section)]
@@ -280,7 +283,7 @@ def merged(known: Profile, section: Section) -> Profile:
 
 
 def write(known: Profile, file: str) -> None:
-    """Write the profile `known` to `file` in one piece: readers see the old or the new. Local."""
+    """Write the profile `known` to `file` atomically: readers see the old or the new one. Local."""
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     new = f"{file}.{os.getpid()}"
     with open(new, "w", encoding="utf-8") as stream:
@@ -296,7 +299,7 @@ def machine() -> tuple[str, int]:
     """Return the model of the processor and the number of cores. Local."""
     cores = os.cpu_count() or 1
     try:
-        # The first processor is at the beginning, and the whole of it takes long to make.
+        # The first processor comes first, and the kernel takes long to generate the whole file.
         with open("/proc/cpuinfo", "rb", buffering=0) as file:
             text = file.read(4096).decode(errors="replace")
     except OSError:
@@ -306,7 +309,7 @@ def machine() -> tuple[str, int]:
 
 
 def path() -> str | None:
-    """Return the file of the profile, whether it is there or not; None if there is to be none.
+    """Return the path of the profile, whether it exists or not; None if none is to be used.
     Local.
     """
     named = os.environ.get("COLLECTIVES_PROFILE")
@@ -321,7 +324,8 @@ def path() -> str | None:
 def read(file: str) -> Profile | None:
     """Return the profile in a `file`. Local.
 
-    None where there is no such file, and after a `ProfileWarning` where there is no profile in it.
+    Return None if there is no such file. If the file has no valid profile, issue a
+    `ProfileWarning` and return None.
     """
     return _load(file).profile
 
@@ -349,7 +353,7 @@ def _warn(file: str, problem: str, remedy: str) -> None:
 
 
 class _Known(NamedTuple):
-    """What this process knows: the text of a profile, its checksum, and what is in it."""
+    """The profile that this process knows: its text, the checksum of that, and the contents."""
 
     text: str
     checksum: int
@@ -358,20 +362,19 @@ class _Known(NamedTuple):
 
 NOTHING = _Known("", 0, None)
 
-_known: _Known | None = None  # nothing was asked yet
+_known: _Known | None = None  # not read yet
 
 
 def offer(rank: int) -> tuple[int, str]:
     """Return the checksum of the profile of `rank` and its ``COLLECTIVES_TUNE``. Local.
 
-    That is what it tells the other ranks of a new communicator.
-
-    Only rank 0 reads a file, and only once in a process.
+    The rank sends them to the other ranks of a new communicator. Only rank 0 reads a file, and only
+    once in a process.
 
     Raises
     ------
     ArgumentError
-        If ``COLLECTIVES_TUNE`` is none of its words.
+        If ``COLLECTIVES_TUNE`` has an unknown value.
     """
     global _known
     if _known is None and rank == 0:
@@ -389,13 +392,13 @@ def offer(rank: int) -> tuple[int, str]:
 def agreed(mpi: Any, offers: Sequence[tuple[int, str]]) -> tuple[Profile | None, str]:
     """Return the profile and the mode of rank 0. Collective.
 
-    Nothing is sent where there is no profile, or all ranks have the same.
+    Nothing is sent if there is no profile, or all ranks have the same one.
 
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm
     offers : sequence
-        What each rank has told by `offer`.
+        The result of `offer` on each rank.
     """
     global _known
     wanted, mode = offers[0]

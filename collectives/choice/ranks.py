@@ -1,4 +1,4 @@
-"""The communicator as the choice sees it: what the probe and the trials call."""
+"""The methods of a communicator that the probe and the trials call, as a protocol."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["Ranks"]
 
 
 class Ranks(Protocol):
-    """What trials, and the probe of the model, ask of a communicator."""
+    """The methods of a communicator that trials and the probe of the model call."""
 
     size: int
 
     @property
     def mpi(self) -> Any:
-        """The mpi4py communicator; None when it was freed."""
+        """The mpi4py communicator; None after it was freed."""
 
     def barrier(self, *args: Any, **options: Any) -> None:
         """Run `Communicator.barrier`. Collective."""

@@ -1,21 +1,21 @@
-"""Which algorithm, and why: the caller's word, the profile of the machine, the table, the model.
+"""The choice of an algorithm: by the caller, the profile of the machine, the table, or the model.
 
-Without the caller's word, the first that has something to say decides:
+If the caller does not name an algorithm, the first of these that has an entry decides:
 
 1. the profile of this machine (`profile`; ``collectives tune`` writes it), for the nearest number
    of ranks that was measured, within a factor of two;
 2. in shared memory, the table that comes with the library, ``measured.json``: a profile of another
-   machine, for the nearest number of ranks of all;
+   machine, for the nearest number of ranks, however far;
 3. the least time by the cost formulas, with the alpha, beta and gamma that were measured here (in
-   the profile, or by the probe of ``COLLECTIVES_TUNE=probe``), or else with usual numbers.
+   the profile, or by the probe of ``COLLECTIVES_TUNE=probe``), or else with typical values.
 
-In shared memory the table comes before the formulas: they count messages between ports, and know
-nothing of what is published once and read by all, nor of folds in one pass. Where messages of MPI
-carry the call it is the other way round: what was measured on one machine says little of another,
-and the formulas were nearer to the best (docs/howto/choose.md has the numbers).
+In shared memory the table comes before the formulas, because these count messages between ports and
+do not model blocks that are published once and read by all ranks, nor several folds in one pass.
+For calls through MPI messages the table is not used: measurements on one machine say little about
+another, and the formulas came closer to the best algorithm (docs/howto/choose.md has the numbers).
 
-A requirement that p does not meet excludes an algorithm, and nothing is ever put in the place of
-one that was asked for.
+An algorithm is not chosen if p does not meet one of its requirements. An algorithm that the caller
+names is never replaced by another.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = ["Decision", "Timing", "alternatives", "decide"]
 
 
 class Timing(NamedTuple):
-    """What an algorithm took when it was measured.
+    """The measured time of an algorithm.
 
     Attributes
     ----------
     seconds : float
     nbytes, p : int
-        Of the measured point that is nearest to what was asked for.
+        Bytes and number of ranks of the measured point that is nearest to the call.
     origin : str
     """
 
@@ -65,24 +65,24 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """What will run, and why.
+    """The algorithm that runs, and why.
 
     Attributes
     ----------
     algorithm : Algorithm
     segment : int
-        Bytes of a block that travel at a time; 0 for the whole block.
+        Size in bytes of the segments that a block is sent in; 0 for whole blocks.
     p, nbytes : int
         Number of ranks, and bytes of the message.
     reason : str
     predicted : float or None
-        Seconds by the cost formulas; None where the algorithm states no cost.
+        Seconds by the cost formulas; None if the algorithm states no cost.
     parameters : Parameters
         The alpha, beta and gamma of the prediction.
     measured : Timing or None
-        What it took in the profile, at the nearest point.
+        The time in the profile, at the nearest point.
     family : str
-        How the ranks talk, as for `decide`.
+        How the ranks communicate, as for `decide`.
     """
 
     algorithm: Algorithm
@@ -129,7 +129,7 @@ class Decision:
 @cache
 def measured() -> Profile:
     """Return the table that comes with the library. Local."""
-    from collectives.choice.profile import parse  # the first decision needs it, and not the import
+    from collectives.choice.profile import parse  # not needed before the first decision
 
     path = os.path.join(os.path.dirname(__file__), "measured.json")
     with open(path, encoding="utf-8") as file:
@@ -158,27 +158,28 @@ def decide(
     p : int
         Number of ranks.
     nbytes : int
-        Bytes of the caller's whole array: the larger side, where input and output differ.
+        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
     family : str
-        How the ranks talk: ``"shm"`` through shared memory, or the family of the MPI between hosts,
-        ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+        How the ranks communicate: ``"shm"`` through shared memory, or the family of the MPI library
+        between hosts, ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
     ordered : bool
-        Whether contributions must be folded in rank order: the operation is not commutative.
+        Whether contributions must be folded in rank order, because the operation is not
+        commutative.
     vector : bool
         Whether it is the vector form, in which each part has a count of its own.
     profile : Section, optional
-        What was measured on this machine of this transport.
+        The measurements of this transport on this machine.
     parameters : Parameters, optional
         The alpha, beta and gamma that were measured here.
 
     Raises
     ------
     ArgumentError
-        If there is no such algorithm, or it cannot run on `p` ranks, or does not keep an order
-        that must be kept.
+        If there is no such algorithm, it cannot run on `p` ranks, or it does not fold in rank order
+        where that is needed.
     """
     contract = spec.collective(collective)
-    # The core keeps one decision for all sizes with equally many bits. Most are powers of two.
+    # The core keeps one decision for all sizes of the same bit length. Most are powers of two.
     typical = 5 << nbytes.bit_length() >> 3
     own = _profile_row(profile, contract, p, typical)
     shipped = _shipped_row(contract, p, typical, family)
@@ -229,16 +230,16 @@ def decide(
 def alternatives(
     decision: Decision, most: int, *, ordered: bool = False, vector: bool = False
 ) -> list[Decision]:
-    """Return what else could run in the place of a choice, the least time by the formulas first.
+    """Return alternatives to a choice, sorted by their time by the cost formulas.
     Local.
 
     Parameters
     ----------
     decision : Decision
-        The choice; the others have its segment, or the usual one, if they have any, and promise
-        equal bits on all ranks if it does.
+        The choice. The alternatives have its segment, or the default one, if they use segments. If
+        the choice promises equal bits on all ranks, they do, too.
     most : int
-        How many.
+        The largest number of alternatives.
     ordered, vector : bool
         As for `decide`.
     """
@@ -268,16 +269,17 @@ def alternatives(
 
 
 def _usual(algorithm: Algorithm, p: int, family: str) -> int:
-    """Return the bytes of a segment where none was measured; 0 where segments overlap with nothing.
+    """Return the bytes of a segment where none was measured; 0 where segments have no advantage.
 
-    A message that is neither passed on nor folded is cut by MPI itself, if at all.
+    They have none if blocks are neither passed on nor folded: there is nothing to overlap, and MPI
+    itself cuts messages where it is useful.
     """
     rounds, _, folded = algorithm.totals(p) or (inf, 0, 0)
     return 0 if family != "shm" and rounds <= 1 and not folded else SEGMENT
 
 
 def _override(segment: int) -> int:
-    """Return the bytes of a segment, which the environment may set."""
+    """Return `segment`, or the bytes of a segment that the environment sets."""
     text = os.environ.get("COLLECTIVES_SEGMENT")
     if text is None:
         return segment
@@ -287,7 +289,7 @@ def _override(segment: int) -> int:
 
 
 class _Found(NamedTuple):
-    """A row, the number of ranks that it was measured on, and the reason that it is."""
+    """A row, the number of ranks that it was measured on, and the reason to choose it."""
 
     row: Row
     p: int
@@ -298,7 +300,7 @@ class _Found(NamedTuple):
 def _profile_row(
     profile: Section | None, contract: Collective, p: int, nbytes: int
 ) -> _Found | None:
-    """Return what the profile says, or None if it has nothing on this."""
+    """Return the entry of the profile, or None if it has none for this call."""
     found = None if profile is None else profile.row(contract.name, p, nbytes)
     if profile is None or found is None:
         return None
@@ -307,7 +309,7 @@ def _profile_row(
 
 
 def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
-    """Return what the table says, or None if it has nothing on this collective."""
+    """Return the entry of the table, or None if it has none for this collective."""
     section = {each.transport: each for each in measured().sections}.get(family)
     found = None if section is None else section.row(contract.name, p, nbytes, within=inf)
     if section is None or found is None:
@@ -324,7 +326,7 @@ def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
 
 
 def _able(contract: Collective, found: _Found, suits: Callable[[Algorithm], bool]) -> bool:
-    """Say whether what a row names is still registered, and may be chosen."""
+    """Return whether the algorithm of a row is registered, and may be chosen."""
     try:
         return suits(get(contract.name, found.row.algorithm))
     except ArgumentError:
@@ -332,7 +334,7 @@ def _able(contract: Collective, found: _Found, suits: Callable[[Algorithm], bool
 
 
 def _timing(found: _Found | None, name: str, segment: int, nbytes: int) -> Timing | None:
-    """Return what the algorithm took by a row, if the row is about it."""
+    """Return the time of the algorithm in a row, if the row is about this algorithm."""
     if found is None or (found.row.algorithm, found.row.segment) != (name, segment):
         return None
     point = found.row.nearest(nbytes)
@@ -347,7 +349,7 @@ def _suits(
     def suits(algorithm: Algorithm) -> bool:
         if algorithm.refusal(p) or _disorder(algorithm, ordered):
             return False
-        # In an alltoallv, only the ranks that a block goes between know its length.
+        # In an alltoallv, only the source and the destination of a block know its length.
         third = vector and contract.parts(p) > p and compile(algorithm, p, 0).workspace()
         return not third
 
@@ -355,7 +357,7 @@ def _suits(
 
 
 def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
-    """Say why an algorithm must not fold in this call, or None if it may."""
+    """Return why the folding order of an algorithm forbids its use in this call, or None."""
     if not ordered or algorithm.keeps_order or not algorithm.collective.reduces:
         return None
     collective = algorithm.collective.name
@@ -379,6 +381,6 @@ def _cheapest(
     suits: Callable[[Algorithm], bool],
     known: Parameters,
 ) -> Algorithm:
-    """Return the included algorithm of least time by its cost formulas."""
+    """Return the included algorithm with the least time by its cost formulas."""
     rows = _included(contract, suits)
     return min(rows, key=lambda row: model.seconds(row, p, nbytes, known))

@@ -1,6 +1,6 @@
 """The process of a rank: its MPI, its environment, its memory, forks, and its end.
 
-In come mpi4py's module and the variables of the environment; out go the bound library, the memory
-that ranks of a host share, and the agreement of ranks on a call. Nothing here knows which
-collective runs, or by which algorithm.
+This package loads mpi4py, reads the environment variables, creates the memory that the ranks of a
+host share, and lets the ranks agree on a call. Nothing here depends on which collective runs, or
+with which algorithm.
 """

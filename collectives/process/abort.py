@@ -1,9 +1,9 @@
-"""The end of a job: a rank that cannot go on takes the others along.
+"""The end of a job: a rank that cannot continue ends the others, too.
 
-A rank that ends early leaves the others waiting for it. So an exception that nobody catches ends
-all ranks at once, after its traceback; under ``COLLECTIVES_ABORT=0`` it only tells those of its
-host, which get a `PeerAbortedError` if they wait. In a thread it does so if that thread has called
-a collective: others may be waiting for it. A thread that has not is the program's own affair.
+If a rank ended alone, the others would wait for it. So an uncaught exception ends all ranks at
+once, after its traceback. Under ``COLLECTIVES_ABORT=0`` it only notifies the ranks of its host,
+which get a `PeerAbortedError` if they wait. An exception in a thread ends the ranks only if that
+thread has called a collective, because other ranks may then be waiting for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collectives import _core
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
 
-# Seconds between the message and the end: MPICH's launcher drops what it has not read.
+# Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
+# read.
 FAREWELL = 0.5
 
 _watched = False
@@ -30,24 +31,24 @@ _before_end: list[Callable[[], None]] = []
 
 
 def before_end(function: Callable[[], None]) -> None:
-    """Have `function` called when this rank comes to its end, good or bad. Local."""
+    """Register `function` to be called when this rank ends, normally or not. Local."""
     _before_end.append(function)
 
 
 def run_before_end() -> None:
-    """Call what is to be called at the end of this rank. Local."""
+    """Call the functions that are registered for the end of this rank. Local."""
     while _before_end:
         with contextlib.suppress(Exception):
             _before_end.pop()()
 
 
 def wished() -> bool:
-    """Say whether an uncaught exception is to end the job. Local."""
+    """Return whether an uncaught exception shall end the job. Local."""
     return os.environ.get("COLLECTIVES_ABORT", "1") not in ("", "0")
 
 
 def end_job(MPI: Any, text: str, status: int = 1) -> None:
-    """Print a text, and end all ranks. Local: the others have no say.
+    """Print a text, and end all ranks. Local; the other ranks are not asked.
 
     Parameters
     ----------
@@ -64,13 +65,13 @@ def end_job(MPI: Any, text: str, status: int = 1) -> None:
                 print(text, file=stream)
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # there is none, or it is closed: nothing can be said
+            pass  # there is no such stream, or it is closed
     time.sleep(FAREWELL)
     MPI.COMM_WORLD.Abort(status)
 
 
 def watch(MPI: Any) -> None:
-    """See to it that uncaught exceptions end the job, if it has more than one rank. Local.
+    """Install hooks so that uncaught exceptions end the job, if it has several ranks. Local.
 
     Hooks that the program has installed before are called first.
 
@@ -108,7 +109,7 @@ def watch(MPI: Any) -> None:
 
 
 def interactive() -> bool:
-    """Say whether a person goes on at a prompt after an exception. Local."""
+    """Return whether Python is interactive, and continues with a prompt after an error. Local."""
     return (
         hasattr(sys, "ps1") or bool(sys.flags.interactive) or bool(os.environ.get("PYTHONINSPECT"))
     )

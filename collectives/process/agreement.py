@@ -1,4 +1,4 @@
-"""``COLLECTIVES_VALIDATE=1``: the ranks agree on each call before any of it starts."""
+"""``COLLECTIVES_VALIDATE=1``: the ranks agree on each call before it starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collectives.text.words import ranks
 
 __all__ = ["Agreement", "refusing"]
 
-RECORD = 512  # bytes that each rank tells the others
+RECORD = 512  # bytes that each rank sends to the others
 
 
 class Agreement:
@@ -30,40 +30,41 @@ class Agreement:
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm
-        A communicator that nobody else uses.
+        A communicator that is used for nothing else.
     engine : Engine
-        Has the deadline, and learns that the communicator is broken.
+        It has the deadline, and is marked as broken after an error.
     """
 
     def __init__(self, mpi: Any, engine: Engine) -> None:
         self.mpi = mpi
         self.engine = engine
-        self.lost: list[Any] = []  # what MPI may still write into after a stall
+        self.lost: list[Any] = []  # memory that MPI may still write to after a stall
 
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
     ) -> None:
-        """Tell the other ranks what this one calls. Collective.
+        """Tell the other ranks what this rank calls, and compare. Collective.
 
         Parameters
         ----------
         collective : str
             The collective that this rank calls.
         text : str
-            Its arguments, or why they were refused.
+            Its arguments, or why they are invalid.
         valid : bool
-            Whether they were accepted; if not, the caller raises its own error afterwards.
+            Whether the arguments are valid; if not, the caller raises its own error afterwards.
         timeout : float, optional
             Seconds to wait for the others; the communicator's by default.
 
         Raises
         ------
         MismatchError
-            On every rank whose own call is valid, if the calls differ or one was refused.
+            On every rank whose own call is valid, if the calls differ or one is invalid.
         StallError, PeerLostError, PeerAbortedError
-            If a rank does not come within the deadline, or at all; the communicator is broken then.
+            If another rank does not make a call before the deadline, has ended, or has given up.
+            The communicator is broken afterwards.
         MPIError
-            If MPI fails; likewise.
+            If MPI fails. The communicator is broken afterwards.
         """
         mine = f"{'called' if valid else 'refused'} {collective}({text})"
         try:
@@ -82,7 +83,10 @@ class Agreement:
         raise MismatchError(f"the ranks do not agree: {told}")
 
     def exchange(self, mine: str, timeout: float) -> list[str]:
-        """Tell all ranks `mine`; return what each says within `timeout` seconds. Collective."""
+        """Send `mine` to all ranks, and return the texts of all. Collective.
+
+        Raises a `StallError` after `timeout` seconds.
+        """
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
@@ -94,7 +98,7 @@ class Agreement:
             with Turn():
                 if request.Test():
                     break
-            advance_all()  # another rank may wait for one of them before it comes here
+            advance_all()  # another rank may wait for an operation in flight before it comes here
             polls += 1
             if polls > 100:
                 time.sleep(0)
@@ -114,7 +118,7 @@ class Agreement:
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
 
     def _check_host(self, *used: Any) -> None:
-        """Raise if a rank of this host will not come; what MPI uses stays alive. Local."""
+        """Raise an error if a rank of this host has ended; keep the buffers in `used`. Local."""
         try:
             self.engine.check_host()
         except CollectivesError:
@@ -127,14 +131,14 @@ class Agreement:
 
 @contextmanager
 def refusing(engine: Engine, collective: str) -> Iterator[None]:
-    """Tell the other ranks of a refusal that the engine does not come to see.
-    Collective, if there is one.
+    """Tell the other ranks of an error in the arguments that is found outside the engine.
+    Collective, if there is such an error.
 
     Parameters
     ----------
     engine : Engine
     collective : str
-        What was called.
+        The collective that was called.
     """
     try:
         yield

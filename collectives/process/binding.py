@@ -1,4 +1,4 @@
-"""The MPI of this process: loaded through mpi4py, initialised if nobody has, bound to the core."""
+"""The MPI of this process: loaded through mpi4py, initialised if needed, and bound to the core."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ INSTALL = 'pip install "collectives-mpi[mpich]" or pip install "collectives-mpi[
 def load() -> Any:
     """Return ``mpi4py.MPI``, initialised and bound. Local after the first call.
 
-    MPI is initialised only if nobody has, and then finalised at exit.
+    If MPI is not initialised yet, it is initialised here, and finalised at exit.
 
     Raises
     ------
     BindingError
-        If there is no MPI library, it is finalised, it lacks a function, or the launcher is that
-        of another MPI. The text says what to do.
+        If there is no MPI library, it is finalised, it lacks a function, or the launcher belongs to
+        another MPI. The text says what to do.
     CommunicatorError
-        In a forked child, and in a thread that MPI's thread level shuts out.
+        If this is a forked child process, or a thread that may not call MPI at the thread level
+        that MPI was initialised with.
     """
     _core.guard()
     try:
@@ -64,7 +65,7 @@ def _finalize(MPI: Any) -> None:
 
 
 def launcher_problem(MPI: Any) -> str | None:
-    """Say what is wrong if a launcher started many ranks and MPI sees only one. Local."""
+    """Return what is wrong if a launcher started many ranks and MPI sees only one. Local."""
     if MPI.COMM_WORLD.Get_size() > 1:
         return None
     for variable, launcher in LAUNCHERS.items():

@@ -1,7 +1,7 @@
 """Forked children of a rank: they cannot communicate, and must end without touching MPI.
 
-mpi4py finalises MPI when Python exits, in a forked child as well; that would reach into the parent.
-So the core ends a child before, and has to know with which exit status.
+mpi4py finalises MPI when Python exits, in a forked child as well, and that would disturb the
+parent. So the core ends a child before that. It needs to know the exit status.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _forgetful: list[Callable[[], None]] = []
 
 
 def forget(function: Callable[[], None]) -> None:
-    """Have `function` called in each child, to forget what is the parent's. Local."""
+    """Register `function` to be called in each forked child, to drop the parent's state. Local."""
     _forgetful.append(function)
 
 
 def watch() -> None:
-    """Notice forks from now on. Local."""
+    """Install the handlers for forks. Local."""
     global _watched
     if not _watched:
         _watched = True

@@ -1,4 +1,4 @@
-"""The environment: which variables the library reads, and what they may be."""
+"""The environment variables that the library reads, and their valid values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds"]
 
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 
-# Of each the pattern of its values, and what that is in words.
+# For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_VALIDATE": (r"[01]?", "0 or 1"),
@@ -35,12 +35,12 @@ def seconds(name: str, default: float) -> float:
     ----------
     name : str
     default : float
-        What it is if the variable is not set.
+        The result if the variable is not set.
 
     Raises
     ------
     ArgumentError
-        If it is not a positive number.
+        If the value is not a positive number.
     """
     text = os.environ.get(name)
     if text is None:
@@ -61,14 +61,14 @@ def number(name: str, default: int, unit: str = "bytes") -> int:
     ----------
     name : str
     default : int
-        What it is if the variable is not set.
+        The result if the variable is not set.
     unit : str
-        What is counted.
+        The unit, for the error message.
 
     Raises
     ------
     ArgumentError
-        If it is not a positive number.
+        If the value is not a positive number.
     """
     text = os.environ.get(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""Where the ranks are: which share a host, and how many cores they have there."""
+"""The hosts of the ranks: which ranks share a host, and how many cores they have there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collectives.process import binding
 
 __all__ = ["Place", "locate"]
 
-_numbers = count()  # of the communicators of this process
+_numbers = count()  # numbers of the communicators of this process
 
 
 class Place(NamedTuple):
@@ -26,7 +26,8 @@ class Place(NamedTuple):
     cores : int
         Number of cores that they may use together.
     ranks : list of (int, int)
-        Of each rank its number in ``COMM_WORLD``, and which of its communicators this one is.
+        For each rank, its number in ``COMM_WORLD``, and the number of this communicator among
+        those of the rank.
     """
 
     node: int
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the ranks of this host have fewer cores than they are."""
+        """Whether this host has fewer cores than ranks."""
         return len(self.local) > max(1, self.cores)
 
 
@@ -48,13 +49,13 @@ def locate(mpi: Any, offer: Any) -> tuple[Place, list[Any]]:
     ----------
     mpi : mpi4py.MPI.Intracomm
     offer : object
-        What this rank tells the others in the same breath.
+        An object that is sent to the other ranks in the same exchange.
 
     Returns
     -------
     place : Place
     offers : list
-        What each rank tells.
+        The `offer` of each rank.
     """
     host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
     mask = sum(1 << core for core in os.sched_getaffinity(0))
@@ -71,7 +72,7 @@ def locate(mpi: Any, offer: Any) -> tuple[Place, list[Any]]:
 
 
 def _boot_id() -> str:
-    """Tell hosts apart that have the same name, as containers may."""
+    """Return a text that differs between hosts of the same name, such as containers."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -1,12 +1,13 @@
-"""Shared memory of the ranks of one host: made, mapped by all, and gone with the last of them.
+"""Shared memory of the ranks of one host: created by one rank, mapped by all, and freed at the end.
 
-The memory is a file without a name (`memfd_create`): nothing is left behind whatever happens, and
-the size of ``/dev/shm`` does not matter. The first rank of the host makes it; the others open it
-through ``/proc``. Where that is not possible it is a file in ``/dev/shm``, whose blocks are
-reserved at once; if it must have a name, as between namespaces, that is gone as soon as all have
-it open. Where that is not possible either, ranks talk through MPI, after a warning that says why.
+The memory is a file without a name (`memfd_create`). It vanishes with the last process that uses
+it, whatever happens, and the size of ``/dev/shm`` does not matter. The first rank of the host
+creates it; the others open it through ``/proc``. If that is not possible, it is a file in
+``/dev/shm``, whose blocks are reserved at once. If this file must have a name, as between
+namespaces, the name is removed as soon as all ranks have opened it. If that is not possible either,
+the ranks communicate through MPI, after a warning that says why.
 
-Its pages become memory when they are first written, by their owner.
+A page takes memory only when its owner first writes to it.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from collectives.text.origin import levels
 
 __all__ = ["bootstrap", "release", "settings"]
 
-# Bytes of a lane: what a rank publishes of one segment of an operation.
+# Bytes of a lane, the memory where a rank publishes one segment of an operation.
 LANE_BYTES = 1 << 20
 SMALLEST_LANE = 64 << 10
 
-# Bytes of all segments of a process, as a part of the memory of the host.
+# All segments of a process together take at most this part (one fourth) of the host's memory.
 PART_OF_MEMORY = 4
 
 
 _PAGE = mmap.PAGESIZE
 
-# What is tried for each value of COLLECTIVES_SHM: memory without a file, a file without a name, and
-# one with a name, which ranks find that do not see each other's processes.
+# The ways that are tried for each value of COLLECTIVES_SHM: memory without a file, a file without a
+# name, and a file with a name, which works for ranks that do not see each other's processes.
 WAYS: dict[str, tuple[str, ...]] = {
     "auto": ("memfd", "file", "named"),
     "memfd": ("memfd",),
@@ -53,7 +54,7 @@ _has_warned = False
 
 
 class _Failure(Exception):
-    """Why a segment cannot be had."""
+    """The reason why a segment cannot be created or opened."""
 
 
 def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
@@ -69,9 +70,9 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
     Raises
     ------
     ArgumentError
-        If an environment variable has a value that it cannot have.
+        If an environment variable has an invalid value.
     """
-    # What is wrong with the environment is raised on all ranks, not on one.
+    # Errors in the environment are raised on all ranks, not on one.
     wishes = set(mpi.allgather(settings()["kind"]))
     wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
     segment = None
@@ -94,9 +95,9 @@ def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
 def _attempt(
     mpi: Any, local: list[int], way: str, segment: _core.Segment | None
 ) -> tuple[_core.Segment | None, list[str]]:
-    """Try one way to have a segment, or take part for the sake of other hosts. Collective.
+    """Try one way to get a segment. Collective; ranks that need none take part for the others.
 
-    Return it, or None, and what kept each rank from it.
+    Return the segment or None, and the problems of all ranks.
     """
     rank = mpi.Get_rank()
     leads = rank == local[0]
@@ -125,14 +126,14 @@ def _attempt(
             problem = str(error)
     made = None
     if offer is not None and not problem:
-        # Before any rank is done here, for then it may look for the locks of the others.
+        # This comes before any rank leaves here, because it may then look for the others' locks.
         try:
             made = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
         except MemoryError:
             problem = "no memory"
         except OSError as error:
             problem = str(error)
-            file = -1  # it went with the segment
+            file = -1  # it belongs to the segment now
     problems = mpi.allgather(problem)
     if path:
         os.unlink(path)
@@ -140,7 +141,7 @@ def _attempt(
         return segment, problems
     if any(problems[each] for each in local):
         if made is not None:
-            made.leave()  # with its file
+            made.leave()  # closes the file, too
         elif file >= 0:
             os.close(file)
         made = None
@@ -148,29 +149,29 @@ def _attempt(
 
 
 def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.uint8] | None:
-    """Return an array of bytes in shared memory of its own, a window of the segment. Collective.
+    """Return an array of bytes in new shared memory, a window of the segment. Collective.
 
-    Windows whose arrays are gone on all ranks of the host make room for new ones.
+    Windows whose arrays are gone on all ranks of the host are reused.
 
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm
-        That of the segment: all ranks, of this host and others.
+        The communicator of the segment: all ranks, of this host and others.
     segment : Segment or None
     nbytes : int
-        Of this rank.
+        Size of this rank's array.
 
     Returns
     -------
     array or None
-        None where there is no segment.
+        None if there is no segment.
 
     Raises
     ------
     CommunicatorError
         If there is no memory, or no room for another window.
     """
-    if segment is None:  # on other hosts there are some
+    if segment is None:  # other hosts have segments
         mpi.allgather((0, set()))
         mpi.allgather(None)
         _refuse(mpi.allgather(""))
@@ -213,15 +214,15 @@ def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.u
 
 
 def _refuse(problems: list[str]) -> None:
-    """Raise if some rank has had a problem."""
+    """Raise an error if some rank had a problem."""
     for each in problems:
         if each:
             raise CommunicatorError(f"no shared memory for an array: {each}")
 
 
 def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], number: int) -> None:
-    """Give the memory of an array back that nobody can reach any more; addresses stay until the
-    other ranks have done so, too.
+    """Release the memory of an array that is not referenced any more. The addresses stay reserved
+    until the other ranks have released theirs, too.
     """
     released.add(number)
     if not _core.is_forked():
@@ -230,7 +231,7 @@ def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], numb
 
 
 def release(segment: _core.Segment) -> None:
-    """Leave a segment for good. Local.
+    """Leave a segment. Local.
 
     Parameters
     ----------
@@ -247,18 +248,18 @@ def _wish() -> str:
 
 
 def settings() -> dict[str, Any]:
-    """Return what the environment, or else the default, says of segments. Local.
+    """Return the settings of segments, from the environment or by default. Local.
 
     Returns
     -------
     dict
-        ``kind`` (as ``COLLECTIVES_SHM`` has it), ``lane_bytes`` (before it is cut down), and
-        ``limit_bytes`` of all segments of a process.
+        ``kind`` (the value of ``COLLECTIVES_SHM``), ``lane_bytes`` (before a reduction for want of
+        memory), and ``limit_bytes`` (of all segments of a process).
 
     Raises
     ------
     ArgumentError
-        If an environment variable has a value that it cannot have.
+        If an environment variable has an invalid value.
     """
     return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
 
@@ -321,7 +322,7 @@ def _map(file: int, nbytes: int) -> mmap.mmap:
 
 
 def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap.mmap]:
-    """Return the file and the memory of a segment that another rank has made."""
+    """Return the file and the memory of a segment that another rank has created."""
     path, lane, token = offer
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -338,7 +339,7 @@ def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap
 
 
 def _warn(problems: dict[int, str]) -> None:
-    """Say once why ranks do not share memory."""
+    """Warn once why the ranks do not share memory."""
     global _has_warned
     if _has_warned:
         return

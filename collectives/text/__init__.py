@@ -1,5 +1,5 @@
-"""What people read: numbers and ranks in words, tables, progress, places in a program.
+"""Text for users: numbers and ranks in words, progress, places in a program.
 
-In come numbers, names and stack frames; out go strings for errors, warnings, tables and terminals.
-Nothing here knows of collectives, ranks' calls or MPI.
+The functions turn numbers, names and stack frames into strings for errors, warnings, tables and
+terminals. Nothing here depends on collectives, calls or MPI.
 """

@@ -9,12 +9,12 @@ from types import FrameType
 
 __all__ = ["Origin", "levels"]
 
-DEPTH = 16  # frames that are kept: the innermost ones
+DEPTH = 16  # number of frames to keep, the innermost ones
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 def levels() -> int:
-    """Return the `stacklevel` of a warning that is for the line which called the library. Local."""
+    """Return the `stacklevel` of a warning for the line that called the library. Local."""
     frame: FrameType | None = sys._getframe(1)
     count = 1
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
@@ -24,7 +24,7 @@ def levels() -> int:
 
 
 class Origin:
-    """The stack of the caller, as cheap as can be: no source line is read before it is shown.
+    """The stack of the caller. To record it is cheap: source lines are read when it is shown.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How far a measurement has come: one line of a terminal, or a line now and then."""
+"""The progress of a measurement: one line of a terminal, or a new line at intervals."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import time
 __all__ = ["Bar", "Line"]
 
 WIDTH = 30  # characters of a bar
-PAUSE = 10.0  # seconds between two lines, where there is no terminal
+PAUSE = 10.0  # seconds between two lines, if there is no terminal
 
 
 class Line:
-    """One line on the terminal that is written over and over.
+    """One line on the terminal that is overwritten again and again.
 
     Parameters
     ----------
     wanted : bool
-        Whether anything is written.
+        Whether to write anything.
     """
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
 
     def show(self, text: str) -> None:
-        """Write `text` in the place of the one before. Local."""
+        """Replace the line by `text`. Local."""
         if self.wanted:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leave an empty line. Local."""
+        """Clear the line. Local."""
         self.show("")
 
 
@@ -39,7 +39,7 @@ class Bar:
     Parameters
     ----------
     terminal, wanted : bool
-        Whether stderr is one, and whether this process writes at all.
+        Whether stderr is a terminal, and whether this process writes at all.
     """
 
     def __init__(self, terminal: bool, wanted: bool = True) -> None:
@@ -57,5 +57,5 @@ class Bar:
             print(f"{100 * part:3.0f} %  {text}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leave an empty line on the terminal. Local."""
+        """Clear the line on the terminal. Local."""
         self.line.clear()
