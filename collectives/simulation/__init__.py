@@ -1,7 +1,7 @@
-"""Algorithms in simulated time, on machines that need not exist.
+"""Algorithms in simulated time, on real or imaginary machines.
 
-In come an algorithm, a number of bytes and a machine (`networks`, `host`); out goes a `result`:
-the time, who was busy, what lies on the critical path. Networks of thousands of ranks run as
-arrays (`traffic`, `clock`), one host's shared memory step by step (`steps`, `shared`). Nothing is
-measured here, and nothing runs on real ranks.
+`simulate.simulate` takes an algorithm, a number of bytes and a machine (`networks`, `host`), and
+returns a `result`: the time, the traffic, and the critical path. Networks of thousands of ranks are
+simulated with arrays (`traffic`, `clock`), the shared memory of one host step by step (`steps`,
+`shared`). Nothing is measured here, and nothing runs on real ranks.
 """

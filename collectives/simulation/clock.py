@@ -1,31 +1,33 @@
-"""The clock of messages: when each rank is done, on a machine that need not exist.
+"""The clock of messages: when each rank is done, on a simulated network.
 
 Theory of operation
 -------------------
-What runs are the rounds of the generator, on all ranks (`traffic`), over a network (`networks`):
+The rounds of the generator run on all ranks (`traffic`) over a network (`networks`), by these
+rules:
 
-1. A rank enters a round when the one before it is done, that is, when everything it sends in it has
-   left, everything it receives is in, and what is to be folded is folded.
-2. A rank sends one message at a time and receives one at a time, in both directions at once. The
-   sends of a round go in the order in which it lists them. A message starts when its sender has
-   come to it, its receiver is in the round that receives it, and both ports are free. It holds both
+1. A rank enters a round when the round before is done, that is, when all messages that it sends in
+   that round have left, all that it receives have arrived, and all folds are done.
+2. A rank sends one message at a time and receives one at a time, and does both at once. The sends
+   of a round go in the order of its list. A message starts when it is its sender's turn to send it,
+   its receiver is in the round that receives it, and both ports are free. It occupies both ports
    until its last byte has left.
-3. A message takes its latency, and then bytes times beta. Bytes that cross shared links at the same
-   time share them max-min fairly: nobody gets more at the cost of one who gets less. Where the
-   machine has a delay, the message is in so much later than its last byte has left, and the ports
-   are free meanwhile (the latency L of LogP, where alpha is its overhead).
-4. What is folded takes bytes times gamma after it has come in, one after the other on each rank,
-   while the next message may already come in.
+3. A message takes its latency, plus bytes times beta. Messages that cross the same link at the same
+   time share it max-min fairly: no message gets more at the cost of one that gets less. If the
+   machine has a delay, the message arrives by that time after its last byte has left, and the ports
+   are free in between (the delay is the latency L of LogP, and alpha is its overhead).
+4. A fold takes bytes times gamma after the message has arrived. Each rank does one fold at a time.
+   It can receive the next message during a fold.
 5. Long blocks are cut into segments as the executor cuts them: a window of cursors goes through
    the algorithm, each with a segment of its own, and shares the ports of the rank with the others.
 
-Where several messages want one port at one instant, the lowest segment goes first, then the lowest
-round of the receiver, then the lowest sender.
+If several messages need one port at the same instant, the lowest segment goes first, then the
+lowest round of the receiver, then the lowest sender.
 
-Simulated time goes from one instant at which something ends to the next. All that ends at an
-instant, on whatever rank, is one step of array arithmetic; ranks of a regular algorithm march in
-step, so that thousands of them take few steps. Memory: 9 bytes for each message (17 where blocks
-differ in length), more than twice that while they are found, and 33 more where they are recorded.
+Simulated time goes from one instant at which something ends to the next. Everything that ends at
+one instant, on all ranks, is handled in one step of array arithmetic. The ranks of a regular
+algorithm proceed in lockstep, so that thousands of them take few steps. Memory: 9 bytes for each
+message (17 if blocks differ in length), more than twice that while the messages are generated, and
+33 more if they are recorded.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from collectives.simulation.traffic import Traffic
 
 __all__ = ["Clock"]
 
-# What ends within this part of the time that has passed ends at the same instant: times are sums,
-# and equal sums of unequal order differ in the last bits.
+# Events that are less than this part of the elapsed time apart happen at the same instant: times
+# are sums, and the last bits of a sum depend on the order of its terms.
 INSTANT = 1e-11
-# Seconds per byte of what takes no time: a number whose inverse is finite.
+# Seconds per byte of something that takes no time: a number whose inverse is finite.
 NOTHING = 1e-30
 
 Numbers = NDArray[np.int64]
@@ -53,13 +55,13 @@ Times = NDArray[np.float64]
 
 
 class Clock:
-    """The state of a simulation: what each cursor of each rank waits for, and what is under way.
+    """The state of a simulation: what each cursor of each rank waits for, and messages in flight.
 
-    Cursors are numbered ``w * p + r``. A rank has one message on its way out at most, so that what
-    is under way is written down at its sender; times are inf where there is none.
+    Cursors are numbered ``w * p + r``. A rank sends at most one message at a time, so that messages
+    in flight are indexed by their sender; times are inf where there is none.
 
-    Ranks that march in step are most often all of them. What is picked by `_places` is then read
-    and written as it lies, which takes a fraction of the time that picking takes.
+    Often all ranks proceed in lockstep. `_places` then returns a slice instead of an index array,
+    because access by a slice takes a fraction of the time.
     """
 
     def __init__(
@@ -89,14 +91,14 @@ class Clock:
         self.stride = messages.stride[self.rank]
         self.profile = messages.profile[self.rank]
         self.last = messages.rounds[self.rank]
-        # Ports and what is under way, by the sender.
+        # Ports and messages in flight, by the sender.
         self.out_busy = np.zeros(p, bool)
         self.in_busy = np.zeros(p, bool)
         self.end = np.full(p, np.inf)
         self.message = np.zeros(p, np.int64)
         self.cursor = np.zeros(p, np.int64)
         self.target = np.zeros(p, np.int64)
-        # Of what crosses links: whether bytes flow, how many are left, how fast, over which links.
+        # Messages over links: whether bytes flow, how many are left, how fast, over which links.
         self.shared = len(topology.names) > 0
         if self.shared:
             self.ways = np.full((p, 1), -1)
@@ -110,10 +112,10 @@ class Clock:
             self.flowed = self.now
         self.carried = np.zeros(len(topology.names))
         self.sent_bytes = np.zeros(p)
-        # What has left and is not in yet: when it is, which message it is, and of whom.
+        # Messages that have left and not arrived: when they arrive, their numbers, their receivers.
         self.delayed = np.empty(0)
         self.delayed_of = np.empty((2, 0), np.int64)
-        # Folding: when the unit of each rank is free, and what is being folded.
+        # Folds: when each rank can begin the next one, and what is being folded.
         self.fold_free = np.zeros(p)
         self.folding = np.empty(0)
         self.folding_of = np.empty(0, np.int64)
@@ -124,12 +126,12 @@ class Clock:
             self._begin_record()
 
     def _begin_record(self) -> None:
-        """Make room for what each message did, and what let cursors and ports go on."""
+        """Allocate the record: the times of each message, and what cursors and ports waited for."""
         total = len(self.messages.target) * self.segments
         self.starts, self.ends, self.folds = np.full((3, total), np.nan)
         self.causes = np.full(total, -1)
         self.due = np.zeros(total, np.int32)
-        # What let each cursor enter its round, and freed each port, with the times.
+        # The messages after which each cursor entered its round and each port was free; the times.
         self.entered, self.entered_by = (
             np.full(len(self.rank), self.now),
             np.full(len(self.rank), -1),
@@ -140,12 +142,12 @@ class Clock:
         self.senders = self.messages.senders()
 
     def run(self, title: str) -> None:
-        """Go from instant to instant until nothing is under way. Local.
+        """Go from instant to instant until nothing is left to do. Local.
 
         Parameters
         ----------
         title : str
-            What runs, for errors.
+            The name of what runs, for error messages.
 
         Raises
         ------
@@ -172,9 +174,9 @@ class Clock:
             )
 
     def _advance(self, cursors: Numbers, by: Numbers | None) -> None:
-        """Bring cursors that are done with a round into the next in which there is something to do.
+        """Move cursors that are done with a round to the next round that has messages.
 
-        `by` has, where it is recorded, the message that each of them waited for last.
+        If messages are recorded, `by` has the message that each cursor waited for last.
         """
         if self.record:
             self.entered[cursors] = self.now
@@ -212,7 +214,7 @@ class Clock:
             cursors = cursors[work == 0]
 
     def _start(self) -> None:
-        """Start each message that can be."""
+        """Start each message that can start."""
         messages = self.messages
         every = len(self.rank)
         heads = np.flatnonzero(self.to_send)
@@ -259,7 +261,7 @@ class Clock:
         target: Numbers,
         out: Numbers | slice,
     ) -> None:
-        """Write down how long messages take that start now; `out` picks their sources."""
+        """Record how long the messages take that start now; `out` selects their sources."""
         nbytes = self._bytes_of(number, heads)
         seconds = self.topology.latency(source, target)
         beta = self.topology.beta(source, target, nbytes)
@@ -269,7 +271,7 @@ class Clock:
             self.starts[instance] = self.now
             takers = heads - source + target
             self.due[instance] = self.round[takers]
-            # The last of what it waited for is what made it wait so long.
+            # The cause is the last of the events that it waited for.
             times = np.stack(
                 [
                     self.entered[heads],
@@ -307,7 +309,7 @@ class Clock:
         self.carried += np.bincount(links, loads, minlength=len(self.carried))
 
     def _bytes_of(self, number: Numbers, heads: Numbers) -> Times:
-        """Return the bytes of messages in the segments of their cursors."""
+        """Return the bytes of messages, each in the segment of its cursor."""
         whole = self.messages.nbytes[number]
         return whole if self.segments == 1 else self._piece(whole, self.segment[heads])
 
@@ -316,7 +318,7 @@ class Clock:
         return whole * (segment + 1) // self.segments - whole * segment // self.segments
 
     def _share(self) -> None:
-        """Share the links anew among all whose bytes flow."""
+        """Share the links among all messages whose bytes flow now."""
         flows = np.flatnonzero(self.flowing)
         if len(flows):
             self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
@@ -327,7 +329,7 @@ class Clock:
         self.changed = False
 
     def _finish_until(self, limit: float) -> None:
-        """End everything that ends by the time `limit`, and let the cursors go on."""
+        """End everything that ends by the time `limit`, and advance the cursors."""
         sources = np.flatnonzero(self.end <= limit)
         folded = self.folding <= limit
         come = self.delayed <= limit
@@ -357,7 +359,7 @@ class Clock:
         if come.any():
             number, takers = self.delayed_of[:, come]
             self.delayed, self.delayed_of = self.delayed[~come], self.delayed_of[:, ~come]
-            # Of several that come to one rank at once, one is folded after the other.
+            # Messages that arrive at one rank at once are folded one after the other.
             together = not _collide(self.rank[takers], self.p)
             for some in [slice(None)] if together else np.arange(len(number))[:, None]:
                 self._arrive(number[some], takers[some], touched, by)
@@ -377,7 +379,7 @@ class Clock:
         self._advance(cursors, causes[cursors] if self.record else None)
 
     def _settle(self) -> None:
-        """Count the bytes that have flowed since the links were shared last."""
+        """Subtract the bytes that have flowed since the links were last shared."""
         flows = np.flatnonzero(self.flowing)
         self.left[flows] -= self.rate[flows] * (self.now - self.flowed)
         self.flowed = self.now
@@ -411,7 +413,7 @@ class Clock:
     def _arrive(
         self, number: Numbers, takers: Numbers, touched: list[Numbers], by: list[Numbers]
     ) -> None:
-        """Fold messages that are in, where they are to be folded."""
+        """Handle messages that have arrived, and begin their folds, if they are to be folded."""
         target = self.rank[takers]
         fold = self.messages.fold[number]
         later = np.zeros(len(number), bool)
@@ -432,14 +434,14 @@ class Clock:
             by.append(instance[~later])
 
     def transfers(self) -> list[Transfer]:
-        """Return what was recorded, in order of start. Local."""
+        """Return the recorded messages, in order of their start. Local."""
         if not self.record:
             return []
         order = np.lexsort((np.arange(len(self.starts)), self.starts))
         return [self._transfer(int(k)) for k in order]
 
     def _transfer(self, instance: int) -> Transfer:
-        """Return one message that was recorded."""
+        """Return one recorded message."""
         number, segment = divmod(instance, self.segments)
         nbytes = float(self._piece(self.messages.nbytes[number], segment))
         return Transfer(
@@ -454,7 +456,7 @@ class Clock:
         )
 
     def critical_path(self) -> list[Transfer]:
-        """Return the messages that the last rank waited for, one because of the other. Local."""
+        """Return the chain of messages that the last rank waited for. Local."""
         if not self.record:
             return []
         last = int(self.finish.argmax())
@@ -468,20 +470,20 @@ class Clock:
 
 
 def _places(numbers: Numbers, every: int) -> Numbers | slice:
-    """Return what picks `numbers`, which rise, out of 0 to `every` - 1; all of them are a slice."""
+    """Return an index for `numbers`, in rising order, of 0 to `every` - 1; a slice if it is all."""
     return slice(None) if len(numbers) == every else numbers
 
 
 def _collide(ranks: Numbers, p: int) -> bool:
-    """Say whether a rank is there twice."""
+    """Return whether a rank occurs twice."""
     return bool(np.bincount(ranks, minlength=p).max() > 1)
 
 
 def _greedy(source: Numbers, target: Numbers, p: int) -> Numbers:
-    """Return the places of the messages that start, if one after the other takes what is free.
+    """Return the indices of the messages that start, if each in turn takes its ports when free.
 
-    A message that is the first of its sender and of its receiver goes before all that could be in
-    its way; it takes both, and the next ones of each are out.
+    A message that comes first both at its sender and at its receiver starts. It takes both ports,
+    so that all others of this sender and this receiver do not start.
     """
     chosen = []
     places = np.arange(len(source))
@@ -504,9 +506,9 @@ def _fair(ways: Numbers, alone: Times, speeds: Times) -> Times:
     Parameters
     ----------
     ways : (flows, width) array
-        Links that each crosses, -1 for none.
+        Links that each flow crosses, -1 for none.
     alone : array
-        How fast each can be by itself.
+        The rate of each flow if it were alone.
     speeds : array
         Bytes per second of each link.
     """

@@ -1,4 +1,4 @@
-"""Which algorithm wins where: simulated times over numbers of ranks and bytes."""
+"""The fastest algorithm by numbers of ranks and bytes, from simulated times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from collectives.text.words import count
 
 __all__ = ["Grid", "simulated"]
 
-# Between two sizes whose middle lies on the line between them to this part, no other is simulated:
-# time is a maximum of sums that grow with the size, hence convex, and convex between is a line.
+# If the time at the middle of two sizes is on the straight line between them, up to this relative
+# error, the sizes in between are interpolated: time is a maximum of sums that grow with the size,
+# hence convex, and a convex function that touches such a line in between is equal to it.
 LINE = 1e-3
 
 
@@ -32,7 +33,7 @@ class Grid:
     times : dict
         Seconds.
     left_out : list of str
-        What could not be simulated, and why.
+        The algorithms that could not be simulated, and why.
     """
 
     collective: str
@@ -44,13 +45,16 @@ class Grid:
     left_out: list[str]
 
     def winner(self, p: int, k: int) -> str | None:
-        """Return the fastest on `p` ranks at size number `k`, or None if none ran. Local."""
+        """Return the fastest algorithm on `p` ranks at size number `k`, or None. Local."""
         ran = {name: times[k] for name, times in self.times[p].items() if not isnan(times[k])}
-        # Of those that are equal but for the last bits, the first.
+        # If several are equal except for the last bits, take the first.
         return next((name for name in ran if ran[name] <= min(ran.values()) * (1 + 1e-9)), None)
 
     def regions(self, p: int) -> list[tuple[str | None, float]]:
-        """Return who wins on `p` ranks up to which size; the last one up to inf. Local."""
+        """Return the fastest algorithms on `p` ranks, each with the size up to which it is. Local.
+
+        The size of the last one is inf.
+        """
         found: list[tuple[str | None, float]] = []
         for k, size in enumerate(self.sizes):
             name = self.winner(p, k)
@@ -62,13 +66,13 @@ class Grid:
         return found
 
     def crossing(self, p: int, before: str | None, after: str | None, k: int) -> float | None:
-        """Return where two algorithms take equally long, or None. Local.
+        """Return the size at which two algorithms take equally long, or None. Local.
 
         Parameters
         ----------
         p : int
         before, after : str or None
-            The fastest at the sizes number k - 1 and k.
+            The fastest algorithms at the sizes number k - 1 and k.
         k : int
         """
         if before is None or after is None:
@@ -97,19 +101,19 @@ def simulated(
     Parameters
     ----------
     rows : sequence of Algorithm
-        Of one collective.
+        Algorithms of one collective.
     machine : str
-        What the machine is called.
+        The name of the machine.
     make : callable
-        Returns the machine of p ranks.
+        Returns the machine with p ranks.
     ranks, sizes : list of int
         Numbers of ranks, and bytes.
     root, segment : int
         As for `simulate`.
     limit : int
-        What sends more messages is left out.
+        Algorithms that send more messages than this are left out.
     tell : callable
-        Told how far it has come.
+        Called with the progress.
 
     Returns
     -------
@@ -145,7 +149,7 @@ def simulated(
 
 
 def _too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:
-    """Say that an algorithm sends too many messages to be simulated, or None."""
+    """Return a text if an algorithm sends too many messages to be simulated, or None."""
     if not exceeds(row, p, root, limit):
         return None
     return f"{row.title(p, root)}, more than {limit} messages (--limit N simulates it all the same)"

@@ -1,7 +1,7 @@
 """A host whose ranks share memory, or at least its cores, as a machine to simulate on.
 
-What takes time there are passes over memory, flags that are waited for, and turns on a core; links
-there are none. `shared` has the rules.
+Time is spent on passes over memory, on waiting for flags, and on waiting for a turn on a core.
+There are no links. `shared` has the rules.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collectives.text.words import count
 
 __all__ = ["MessageHost", "PassRate", "SharedMemory"]
 
-# Seconds per byte: a number, or rows of (bytes, alone, at once): where as many bytes are gone over,
-# with one core at work, and with all.
+# Seconds per byte: a number, or rows of (bytes, alone, at once). A row has the seconds per byte in
+# memory of so many bytes, with one core at work, and with all.
 PassRate = Union[float, Sequence["tuple[float, float, float]"]]
 
 
@@ -30,29 +30,30 @@ class SharedMemory(Topology):
     p : int
         Number of ranks.
     cores : int
-        Number of cores that they have together.
+        Number of cores that the ranks share.
     call : float
-        Seconds of a call beside the steps of its program.
+        Seconds of a call without the steps of its program.
     step : float
-        Seconds of a step beside its bytes.
+        Seconds of a step without its bytes.
     alpha : float
         Seconds until a rank on another core sees a flag.
     switch : float
-        Seconds in which a rank looks and gives way to the next on its core.
+        Seconds in which a rank polls once and yields the core to the next rank.
     read, write : float or rows of (bytes, alone, at once)
-        Seconds for each byte that a step reads in (and folds), or writes to, memory of the rank:
-        with one core at work, and with all, where the arrays of a rank have so many bytes together.
-        Between two rows it goes by the logarithm of the bytes.
+        Seconds for each byte that a step reads (and folds) from, or writes to, memory of the rank.
+        A row has the seconds with one core at work, and with all, if the arrays of a rank have so
+        many bytes together. Between rows, the seconds are interpolated over the logarithm of the
+        bytes.
     fetch, publish : float or rows of (bytes, alone, at once)
-        Seconds for each byte that a step reads of another rank's publication, or publishes: where
+        Seconds for each byte that a step reads from another rank's publication, or publishes, if
         the publication has so many bytes.
     lane : int
-        Bytes that a rank has for what it publishes of one segment.
+        Bytes of memory that a rank has for the publications of one segment.
 
     Notes
     -----
-    The defaults are round figures, for examples: 8 bytes from core to core in 50 ns, and copies of
-    10 to 20 GB/s.
+    The defaults are round numbers for examples: 8 bytes go from core to core in 50 ns, and memory
+    is copied at 10 to 20 GB/s.
     """
 
     def __init__(
@@ -84,20 +85,21 @@ class SharedMemory(Topology):
 
 
 class MessageHost(SharedMemory):
-    """A host whose ranks send each other messages, as an MPI does it there.
+    """A host whose ranks send each other messages, as MPI does on one host.
 
-    Nobody's network card helps: a message takes time on the core of its sender, and then, with its
-    bytes, on that of its receiver.
+    There is no network card to do the work: a message takes time on the core of its sender, and
+    then, with its bytes, on the core of its receiver.
 
     Parameters
     ----------
     p, cores : int
-        As of `SharedMemory`, like all that is not said here.
+        As for `SharedMemory`, like all parameters without a description here.
     call : float
     send, receive : float
-        Seconds of a message for its sender, and for its receiver, beside its bytes.
+        Seconds of a message for its sender, and for its receiver, without its bytes.
     beta : float or rows of (bytes, alone, at once)
-        Seconds for each byte of a message of so many, for its receiver.
+        Seconds for each byte of a message, for its receiver. A row is for messages of so many
+        bytes.
     step, alpha, switch : float
     read, write : float or rows of (bytes, alone, at once)
     """
@@ -125,7 +127,7 @@ class MessageHost(SharedMemory):
 
 
 class _Rows:
-    """Seconds per byte, by the bytes that are gone over, with one core at work and with all."""
+    """Seconds per byte as a function of the bytes, with one core at work and with all."""
 
     def __init__(self, what: str, rate: PassRate) -> None:
         rows = [(1.0, rate, rate)] if isinstance(rate, int | float) else [tuple(r) for r in rate]

@@ -59,12 +59,12 @@ def _read(text: str, units: dict[str, float], wanted: str) -> float:
 
 
 def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
-    """Read a topology from `text`; return its name, and what makes it for p ranks. Local.
+    """Read a topology from `text`; return its name and a function from p to the machine. Local.
 
     Raises
     ------
     ArgumentError
-        If the text cannot be read; later, if the machine does not have that many ranks.
+        If the text cannot be read. The function raises it if the machine cannot have p ranks.
     """
     head, *rest = [word.strip() for word in text.split(",")]
     kind, _, size = head.partition("=")
@@ -145,7 +145,7 @@ def _whole(what: str, text: str) -> int:
 
 
 def _square(p: int) -> tuple[int, ...]:
-    """Return the three lengths of a torus of `p` ranks that are nearest to each other."""
+    """Return the three lengths of a torus of `p` ranks that is as close to a cube as possible."""
     best = (1, 1, p)
     for a in range(1, round(p ** (1 / 3)) + 1):
         if p % a == 0:

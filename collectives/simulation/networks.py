@@ -1,10 +1,11 @@
 """Machines to simulate on: how long a message takes between two ranks, and which links it crosses.
 
-A network answers four questions about arrays of (source, target) pairs: the latency before the
-first byte, the seconds that a byte takes with nothing else under way, the shared links that the
-bytes cross, and the delay from when the last byte has left to when it is in. A link has a capacity,
-in seconds per byte, which all that cross it at the same time share. Each rank also has a port out
-and a port in, which take one message at a time; those belong to the simulation and are not links.
+A network has four methods that take arrays of (source, target) pairs. They return the latency
+before the first byte, the seconds per byte without other messages, the shared links that the bytes
+cross, and the delay between the last byte's departure and its arrival. A link has a capacity, in
+seconds per byte, which all messages that cross it at the same time share. Each rank also has a port
+out and a port in, which take one message at a time. The ports belong to the simulation, and are not
+links.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Route = Callable[[int, int], "tuple[float, Sequence[Hashable]]"]
 # Seconds per byte: a number, or a table of (bytes, seconds per byte) with rising bytes.
 Rate = Union[float, Sequence["tuple[float, float]"]]
 
-# Of a network of 100 Gbit/s with remote direct memory access: 1 us, and 12.5 GB/s. What is folded
-# is read twice and written once, at the speed of one core. Round figures, for examples.
+# A network of 100 Gbit/s with remote direct memory access: 1 us, and 12.5 GB/s. A fold reads two
+# operands and writes one result, at the speed of one core. Round numbers, for examples.
 ALPHA, BETA, GAMMA = 1e-6, 0.08e-9, 0.05e-9
 
 
@@ -67,7 +68,7 @@ class Topology:
     p : int
         Number of ranks.
     call : float
-        Seconds before a rank enters its first round: what the call itself takes.
+        Seconds that the call itself takes, before a rank enters its first round.
     """
 
     def __init__(self, p: int, call: float) -> None:
@@ -78,7 +79,7 @@ class Topology:
 
 
 class Network(Topology, ABC):
-    """Ranks that send each other messages, each through ports of its own; the base of those below.
+    """Ranks that send each other messages, each through its own ports; the base of all networks.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class Network(Topology, ABC):
     links : dict
         Seconds that a byte takes on each shared link, by its name.
     delay : float
-        Seconds that a message is on its way while its ports are free again.
+        Seconds that a message is still in transit after its ports are free again.
 
     Attributes
     ----------
@@ -102,9 +103,9 @@ class Network(Topology, ABC):
 
     Notes
     -----
-    Wherever a rate in seconds per byte is asked for (but those of shared links), it is a number, or
-    a table of pairs (bytes, seconds per byte): what it is for messages of so many bytes,
-    interpolated over the logarithm of the bytes. What is measured is seldom one line.
+    A rate in seconds per byte (except those of shared links) is a number, or a table of pairs
+    (bytes, seconds per byte) for messages of so many bytes, interpolated over the logarithm of the
+    bytes. A table is useful because measured times are seldom linear in the bytes.
     """
 
     def __init__(
@@ -134,31 +135,31 @@ class Network(Topology, ABC):
 
     @abstractmethod
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers | float:
-        """Return the seconds per byte of `nbytes` from `source` to `target`, alone. Local."""
+        """Return the seconds per byte of `nbytes` from `source` to `target`, if alone. Local."""
 
     def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
-        """Return the seconds from when the last byte has left each `source` to when it is in its
-        `target`. Local.
+        """Return the seconds between the last byte's departure from each `source` and its arrival
+        at its `target`. Local.
         """
         return self._delay
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
         """Return the links from each `source` to its `target`, a row of numbers each. Local.
 
-        Rows are filled up with -1.
+        Rows are padded with -1.
         """
         return np.full((len(source), 0), -1)
 
 
 def seconds(what: str, value: float) -> float:
-    """Return a number of seconds, called `what` in an error, if `value` is one. Local."""
+    """Return `value` if it is a valid number of seconds; `what` is its name in errors. Local."""
     if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
         raise ArgumentError(f"{what} is {value!r}, and must be seconds, 0 or more")
     return float(value)
 
 
 class Flat(Network):
-    """Every rank is as far from every other: the machine of the cost formulas.
+    """A network in which all pairs of ranks are equally distant, as in the cost formulas.
 
     Parameters
     ----------
@@ -169,7 +170,7 @@ class Flat(Network):
     call : float
         Seconds before the first round.
     delay : float
-        Seconds that a message is on its way while its ports are free again.
+        Seconds that a message is still in transit after its ports are free again.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Flat(Network):
 class Hosts(Network):
     """Hosts with several ranks each, and one network card for all ranks of a host.
 
-    Rank ``r`` is on host ``r // ranks``. What goes from one host to another shares the link out of
+    Rank ``r`` is on host ``r // ranks``. Messages from one host to another share the link out of
     the first, ``("out", host)``, and the link into the second, ``("in", host)``.
 
     Parameters
@@ -209,17 +210,17 @@ class Hosts(Network):
     hosts, ranks : int
         Hosts, and ranks on each.
     alpha, beta, gamma : float
-        Seconds for a message between hosts, for a byte sent, and for a byte folded; beta is of a
-        rank and of the card alike.
+        Seconds for a message between hosts, for a byte sent, and for a byte folded. Beta applies to
+        one rank, and to the network card that the ranks of a host share.
     inside : (float, float)
         Alpha and beta of a message within a host.
     memory : float, optional
-        Seconds that a byte takes if all messages within a host share its memory, the link
-        ``("memory", host)``; by default they do not disturb each other.
+        Seconds that a byte takes on the link ``("memory", host)``, which all messages within a host
+        share. By default there is no such link, and they do not slow each other down.
     call : float
         Seconds before the first round.
     delay : float
-        Seconds that a message between hosts is on its way while its ports are free again.
+        Seconds that a message between hosts is still in transit after its ports are free again.
     """
 
     def __init__(
@@ -280,20 +281,20 @@ class Hosts(Network):
 
 
 class FatTree(Hosts):
-    """Hosts below switches, and the switches below a core that has less than all of them need.
+    """Hosts below switches, and the switches below a core that may be oversubscribed.
 
-    Beside the links of `Hosts`, what leaves a switch shares its link ``("up", switch)``, and what
-    comes into one its ``("down", switch)``. Each carries what ``per_switch / oversubscription``
-    hosts can send.
+    In addition to the links of `Hosts`, messages that leave a switch share its link
+    ``("up", switch)``, and messages that enter it share ``("down", switch)``. Each of these links
+    carries what ``per_switch / oversubscription`` hosts can send.
 
     Parameters
     ----------
     hosts, ranks : int
         Hosts, and ranks on each.
     per_switch : int
-        Hosts below one switch.
+        Number of hosts below one switch.
     oversubscription : float
-        How many times less the core carries than the hosts can send; 1 is a full fat tree.
+        By which factor the core carries less than the hosts can send; 1 is a full fat tree.
     alpha, beta, gamma, inside, memory, call, delay
         As in `Hosts`.
     """
@@ -338,15 +339,15 @@ class FatTree(Hosts):
 
 
 class Torus(Network):
-    """A grid of ranks that is closed to rings in each dimension, as in many large machines.
+    """A grid of ranks that is periodic in each dimension, as in many large machines.
 
-    A message goes along one dimension after the other, the shorter way round (upward if both are
-    as long). It crosses a link of its own direction at each step.
+    A message goes along one dimension after the other, by the shorter way (upward if both ways are
+    equally long). At each step it crosses a link. The two directions have separate links.
 
     Parameters
     ----------
     shape : sequence of int
-        Ranks along each dimension; the last one counts fastest.
+        Number of ranks along each dimension. Consecutive ranks are neighbours in the last one.
     alpha, beta, gamma : float
         Seconds for a message, for a byte sent, and for a byte folded.
     hop : float
@@ -354,7 +355,7 @@ class Torus(Network):
     call : float
         Seconds before the first round.
     delay : float
-        Seconds that a message is on its way while its ports are free again.
+        Seconds that a message is still in transit after its ports are free again.
     """
 
     def __init__(
@@ -384,7 +385,7 @@ class Torus(Network):
         self._hop = seconds("hop", hop)
 
     def _legs(self, source: Ranks, target: Ranks) -> list[tuple[Ranks, Ranks]]:
-        """For each dimension, where the source is and how far it goes, with a sign."""
+        """Return the coordinate of the source and the signed distance, for each dimension."""
         legs = []
         starts = np.unravel_index(source, self.shape)
         ends = np.unravel_index(target, self.shape)
@@ -394,7 +395,7 @@ class Torus(Network):
         return legs
 
     def latency(self, source: Ranks, target: Ranks) -> Numbers:
-        """Return alpha and the hops from `source` to `target`. Local."""
+        """Return alpha plus the latency of the hops from `source` to `target`. Local."""
         hops = np.sum([np.abs(far) for _, far in self._legs(source, target)], axis=0)
         return self._alpha + self._hop * np.asarray(hops, float)
 
@@ -428,7 +429,7 @@ class Torus(Network):
 
 
 class Links(Network):
-    """A machine of one's own: a list of links, and the way between each two ranks.
+    """A network of your own: a list of links, and the route between each two ranks.
 
     Parameters
     ----------
@@ -440,8 +441,8 @@ class Links(Network):
         ``route(source, target)``, or ``route[source, target]``: the latency in seconds, and the
         names of the links that a message crosses.
     gamma, call, delay : float
-        Seconds to fold a byte, before the first round, and that a message is on its way while its
-        ports are free again.
+        Seconds to fold a byte, seconds before the first round, and seconds that a message is still
+        in transit after its ports are free again.
 
     Examples
     --------
@@ -499,7 +500,7 @@ class Links(Network):
         return np.array([self._way(*pair)[0] for pair in pairs], float)
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
-        """Return that of the slowest link from `source` to `target`, for any `nbytes`. Local."""
+        """Return beta of the slowest link from `source` to `target`, for any `nbytes`. Local."""
         pairs = zip(source.tolist(), target.tolist(), strict=True)
         ways = (self._way(*pair)[1] for pair in pairs)
         return np.array([max((self.capacities[k] for k in way), default=0.0) for way in ways])

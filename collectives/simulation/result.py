@@ -1,4 +1,4 @@
-"""What a simulation finds: the time, the traffic, and what it was waited for."""
+"""The result of a simulation: the time, the traffic, and the critical path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collectives.text.words import count, size_text, time_text
 
 __all__ = ["RECORDED", "Simulation", "Transfer"]
 
-# Messages, over all segments, up to which each of them is recorded.
+# Messages are recorded by default if there are at most this many, over all segments.
 RECORDED = 200_000
 
 Times = NDArray[np.float64]
@@ -30,10 +30,10 @@ class Transfer(NamedTuple):
         The round of the receiver, and the segment, both from 0.
     nbytes : float
     start, end : float
-        Seconds at which it starts, and at which its last byte is in (with a delay, it has left its
-        sender before).
+        Seconds at which it starts, and at which its last byte has arrived (with a delay, the byte
+        has left the sender before).
     folded : float
-        Seconds at which it is folded; `end` where it is not.
+        Seconds at which its fold is done; `end` if it is not folded.
     """
 
     source: int
@@ -48,23 +48,23 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """What `simulate` found.
+    """The result of `simulate`.
 
     Attributes
     ----------
     algorithm : Algorithm
     nbytes, root, segments : int
-        Bytes of the caller's array, the root, and into how many segments blocks are cut.
+        Bytes of the caller's array, the root, and the number of segments of each block.
     topology : Topology
     time : float
         Seconds until the last rank is done.
     finish : array of float64
         Seconds until each rank is done.
     rounds : array of float64
-        Seconds until the last rank is done with each round, in its last segment. Ranks count their
-        own rounds.
+        Seconds until the last rank is done with each round, in its last segment. Each rank numbers
+        its own rounds.
     messages : int
-        Messages that were sent.
+        Number of messages sent.
     sent : array of float64
         Bytes that each rank sent.
     links : dict
@@ -72,8 +72,8 @@ class Simulation:
     transfers : list of Transfer
         Every message in order of its start, if they were recorded.
     critical_path : list of Transfer
-        The chain of messages that made it last so long, in order of time, if they were recorded.
-        Each starts when the one before it has left, has ended or is folded.
+        The chain of messages that determines `time`, in order of time, if they were recorded. Each
+        starts when the one before it has left, has ended or is folded.
     """
 
     algorithm: Algorithm

@@ -1,30 +1,31 @@
 """Time in shared memory: the programs of all ranks of a host, run on a clock of their own.
 
 Ranks of one host send no messages: they run programs (`collectives.plans.program`), whose steps
-read what others have published. So what takes time is not latency and bandwidth of a network but
-passes over memory, flags that are waited for, and, with more ranks than cores, turns on a core.
+read what others have published. So time is not spent on the latency and bandwidth of a network, but
+on passes over memory, on waiting for flags, and, with more ranks than cores, on waiting for a core.
 
 Theory of operation
 -------------------
-1. A call takes a rank `call` seconds, then it runs its program, segment by segment as the executor
-   does: up to `window` cursors, of which each runs its steps in order. A rank runs one step at a
-   time: it stays with a cursor until that has to wait, and goes on with the next that need not.
-2. A step takes `step` seconds, and for each of its bytes what reading and writing them takes:
-   `read` for each operand in memory of the rank, `fetch` for each that another rank has published,
-   `write` for what goes to memory of the rank, `publish` for what others will read. Up to `INLINE`
-   bytes travel with the flag, and `fetch` and `publish` are free.
-3. A step waits for its operands. What is published is seen at once by ranks on the same core, and
-   by others `alpha` seconds after the step that has published it has ended. The first step of a
-   segment waits until all ranks have finished the segment that had its place in the window before.
+1. A call takes a rank `call` seconds. Then the rank runs its program, segment by segment as the
+   executor does, with up to `window` cursors, each of which runs its steps in order. A rank runs
+   one step at a time. It stays with a cursor until this has to wait, and then goes on with the next
+   cursor that does not have to wait.
+2. A step takes `step` seconds, and a time for each byte that it reads or writes: `read` for each
+   operand in memory of the rank, `fetch` for each operand that another rank has published, `write`
+   for a result in memory of the rank, `publish` for a result that others read. Publications of up
+   to `INLINE` bytes are stored beside the flag, and `fetch` and `publish` take no time for them.
+3. A step waits for its operands. Ranks on the same core see a publication at once. Other ranks see
+   it `alpha` seconds after the end of the step that publishes it. The first step of a segment waits
+   until all ranks have finished the segment that had its place in the window before.
 4. Ranks r, r + cores, r + 2 cores, ... share a core and take turns on it, in this order. A rank
-   keeps the core until it can do nothing, or has finished. To look, and to give way, takes `switch`
-   seconds.
-5. How fast memory is depends on how many bytes are gone over, as caches hold some, and on how many
-   cores are at work. A step goes as fast as those allow that are at work when it begins. What was
-   gone over before in the same segment is in the cache.
-6. On a `MessageHost` nothing is published. What a round sends takes its sender `send` seconds each,
-   what it receives takes its receiver `receive` seconds and `beta` for each byte, in the order in
-   which the round has it; then come the steps. A segment waits for no other.
+   keeps the core until it has to wait, or has finished. To poll once and yield the core takes
+   `switch` seconds.
+5. The speed of memory depends on the number of bytes in use, because caches hold some of them, and
+   on the number of cores at work. A step takes the speed for the cores that are at work when it
+   begins. Memory that was used before in the same segment is in the cache.
+6. On a `MessageHost` nothing is published. Each message that a round sends takes its sender `send`
+   seconds. Each message that it receives takes its receiver `receive` seconds and `beta` for each
+   byte, in the order of the round. The steps come after the messages. A segment waits for no other.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ __all__ = ["simulation"]
 
 
 class Event(NamedTuple):
-    """A step of a rank, as it was run.
+    """The execution of a step by a rank.
 
     Attributes
     ----------
     rank, segment, step : int
-        Steps count from 0 in the rank's program.
+        Steps are numbered from 0 in the rank's program.
     start, end : float
         Seconds.
     cause : int
-        The number of the event whose end it began by, among all; -1 if it was the call.
+        The number of the event that ended when this one could begin; -1 if it was the call.
     """
 
     rank: int
@@ -69,14 +70,14 @@ class Event(NamedTuple):
 
 
 class _Rank:
-    """A rank: its program, and where its cursors stand."""
+    """A rank: its program, and the positions of its cursors."""
 
     def __init__(self, steps: list[Step], segments: int, window: int) -> None:
         self.steps = steps
-        self.segment = list(range(min(window, segments)))  # of each cursor; -1 when it has none
+        self.segment = list(range(min(window, segments)))  # of each cursor; -1 if it has none
         self.step = [0] * len(self.segment)
-        self.before = [-1] * len(self.segment)  # the event before, of each cursor
-        self.last = -1  # and of the rank
+        self.before = [-1] * len(self.segment)  # the last event of each cursor
+        self.last = -1  # the last event of the rank
         self.cursor = 0
         self.live = len(self.segment)
         self.called = False
@@ -84,19 +85,19 @@ class _Rank:
 
 
 class _Core:
-    """A core: whose turn it is, and since when nobody on it has had anything to do."""
+    """A core: the rank whose turn it is, and the time since which all its ranks wait."""
 
     def __init__(self, queue: list[int]) -> None:
         self.queue = queue
         self.at = 0
-        self.stuck = 0  # ranks that could do nothing, one after the other
+        self.stuck = 0  # number of consecutive ranks that had to wait
         self.idle: float | None = None
-        self.busy = 0.0  # until then
+        self.busy = 0.0  # the time until which it is busy
         self.in_step = False
 
 
 class _Machine:
-    """All ranks and cores, what has been published, and who waits for what."""
+    """All ranks and cores, the publications so far, and what each rank waits for."""
 
     def __init__(
         self, programs: list[list[Step]], segments: int, window: int, host: SharedMemory
@@ -105,7 +106,7 @@ class _Machine:
         cores = min(host.p, host.cores)
         self.cores = [_Core(list(range(c, host.p, cores))) for c in range(cores)]
         self.ranks = [_Rank(steps, segments, window) for steps in programs]
-        # When what was published, and by which event; and pages: how many a rank has finished.
+        # When each publication was made, and by which event; and pages: how many a rank finished.
         self.published: dict[tuple[int, int, int], tuple[float, int]] = {}
         self.waiting: dict[tuple[int, int, int], set[int]] = {}
         self.progress = [0] * host.p
@@ -135,7 +136,7 @@ class _Machine:
             heapq.heappush(self.agenda, (when, core))
 
     def resume(self, core: _Core, number: int, now: float) -> None:
-        """Something has come while the ranks of a core looked in turns: go on with the next."""
+        """Continue with the rank whose turn it is, after a core was woken by a publication."""
         assert core.idle is not None
         turns = 0
         if len(core.queue) > 1 and self.host.switch:
@@ -146,7 +147,7 @@ class _Machine:
         self.plan(now, number)
 
     def act(self, core: _Core, number: int, now: float) -> None:
-        """Let the rank whose turn it is do one thing, or give way."""
+        """Let the rank whose turn it is run one step, or yield the core."""
         core.in_step = False
         r = core.queue[core.at]
         rank = self.ranks[r]
@@ -179,7 +180,7 @@ class _Machine:
             core.busy = now + self.host.switch
             self.plan(core.busy, number)
             return
-        # All of them: nothing happens here until something comes.
+        # All ranks wait: nothing happens on this core until another one publishes something.
         if len(core.queue) > 1:
             core.at = (core.at + 1) % len(core.queue)
             core.idle = now + self.host.switch
@@ -190,7 +191,7 @@ class _Machine:
             self.watch(number, self.ranks[each])
 
     def needs(self, rank: _Rank, k: int) -> list[tuple[int, int, int]]:
-        """Return what a cursor waits for before it can go on."""
+        """Return what a cursor has to wait for before it can continue."""
         t, at = rank.segment[k], rank.step[k]
         keys: list[tuple[int, int, int]] = []
         if at == 0 and t >= self.window and not isinstance(self.host, MessageHost):
@@ -200,7 +201,7 @@ class _Machine:
         return keys
 
     def watch(self, core: int, rank: _Rank) -> None:
-        """Have a core woken by the first thing that each cursor of a rank waits for."""
+        """Wake a core when what one of the cursors of a rank waits for first is published."""
         for k, t in enumerate(rank.segment):
             if t < 0:
                 continue
@@ -212,12 +213,12 @@ class _Machine:
                 self.plan(max(self.seen(key, core) for key in keys), core)
 
     def seen(self, key: tuple[int, int, int], core: int) -> float:
-        """Return when something is seen on a core that has been published."""
+        """Return the time at which a publication is seen on a core."""
         here = key[0] % len(self.cores) == core
         return self.published[key][0] + (0.0 if here else self.host.alpha)
 
     def ready(self, rank: _Rank, core: int, k: int, now: float) -> int | None:
-        """Return the event that let a cursor go on, or None if it must wait."""
+        """Return the event after which a cursor can continue, or None if it must wait."""
         cause, latest = rank.last, -1.0
         for key in self.needs(rank, k):
             if key not in self.published:
@@ -262,7 +263,7 @@ class _Machine:
         self.plan(end, number)
 
     def works(self, number: int, now: float) -> bool:
-        """Say whether a core is in a step, or begins one at this instant."""
+        """Return whether a core runs a step, or begins one at this instant."""
         core = self.cores[number]
         if core.busy > now or not core.queue:
             return core.in_step and core.busy > now
@@ -297,23 +298,23 @@ def simulation(
     ----------
     algorithm : Algorithm
     nbytes : int
-        Bytes of the caller's whole array: the larger side, where input and output differ. The
-        arrays are apart, but the one of a broadcast, and not in shared memory.
+        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
+        The arrays are private memory. Input and output are separate, except in a broadcast.
     topology : SharedMemory
     root : int
     segment : int
-        Bytes of a block that are gone over at a time, 0 for as many as a lane has room for.
+        Bytes of a segment of a block; 0 for as many as a lane has room for.
     window : int
-        Segments in flight.
+        Number of segments in flight.
     record : bool, optional
-        Whether reads of publications are recorded.
+        Whether to record the reads of publications.
 
     Returns
     -------
     Simulation
-        A transfer is a publication that is read: it starts and ends with the step that reads it.
+        A transfer is the read of a publication: it starts and ends with the step that reads.
         Rounds are those of the programs. Links are pairs (source, target) of ranks, and `sent` is
-        what others read of a rank.
+        the number of bytes that others read from a rank.
     """
     p = topology.p
     plans = [compile(algorithm, p, r, root) for r in range(p)]
@@ -336,7 +337,7 @@ def simulation(
 def _result(
     machine: _Machine, algorithm: Algorithm, nbytes: int, root: int, record: bool | None
 ) -> Simulation:
-    """Return what came out, in the words of messages."""
+    """Return the result of a run, with reads of publications as transfers."""
     programs, p = [rank.steps for rank in machine.ranks], machine.host.p
     rounds = np.zeros(max((step.round + 1 for steps in programs for step in steps), default=0))
     links: dict[tuple[int, int], float] = {}
@@ -365,7 +366,7 @@ def _result(
             step = programs[event.rank][event.step]
             number = event.cause
             source = machine.events[number].rank if number >= 0 else event.rank
-            # Of what it reads, what it waited for.
+            # Of the publications that it reads, the one that it waited for comes last.
             fetched = sorted(step.fetched, key=lambda each: each[0] == source)
             path += [_transfer(event, step, *each) for each in fetched[-1:]]
     finish = np.array(machine.finish)

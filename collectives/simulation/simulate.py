@@ -37,27 +37,26 @@ def simulate(
     algorithm : str or Algorithm
         Its name, as in ``algorithm=`` of a call, or a row of the registry.
     nbytes : int
-        Bytes of the caller's whole array: the larger side, where input and output differ.
+        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
     topology : Topology
-        The machine; it says how many ranks there are. On a `SharedMemory` the programs of the
-        ranks run, which send no messages: a transfer there is a publication that another rank
-        reads.
+        The machine, which also determines the number of ranks. On a `SharedMemory`, the programs of
+        the ranks run, which send no messages: a transfer there is the read of a publication.
     root : int
-        Of a rooted collective.
+        The root of a rooted collective.
     segment : int
-        Most bytes of a block that travel at a time; 0 for whole blocks. Longer blocks are cut as
-        the executor cuts them.
+        The largest size of a segment in bytes; 0 for whole blocks. Longer blocks are cut as the
+        executor cuts them.
     window : int
-        Segments that a rank has in flight.
+        Number of segments that a rank has in flight.
     record : bool, optional
-        Whether each message is recorded; by default where they are few enough (200 000).
+        Whether to record each message; by default if there are at most 200 000.
 
     Raises
     ------
     ArgumentError
         If there is no such algorithm, it cannot run on so many ranks, or a number is out of range.
     ProofError
-        If a rank sends what nobody receives, or ranks wait for each other; see `check`.
+        If a rank sends a message that no rank receives, or ranks wait for each other; see `check`.
 
     Examples
     --------
@@ -72,7 +71,7 @@ def simulate(
     if isinstance(topology, SharedMemory):
         options = {"root": root, "segment": segment, "window": window}
         return simulation(row, nbytes, topology, record=record, **options)
-    assert isinstance(topology, Network)  # as was checked
+    assert isinstance(topology, Network)  # checked above
     p = topology.p
     nblocks = row.array_blocks(p)
     longest = -(-nbytes // nblocks)

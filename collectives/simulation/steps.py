@@ -1,4 +1,4 @@
-"""From the program of a rank to steps with their times; `shared` has the rules."""
+"""The steps of a rank's program with their times; `shared` has the rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, bool]:
-    """Return how many segments a call has, and whether runs of blocks stay whole. Local.
+    """Return the number of segments of a call, and whether runs of blocks stay whole. Local.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, 
     nbytes : int
         Bytes of the caller's whole array.
     segment : int
-        Bytes that a segment of a block has at most, 0 for any number.
+        The largest size of a segment of a block in bytes; 0 for no limit.
     room : int
-        Bytes that a publication has at most.
+        The largest size of a publication in bytes.
     """
     contract = plan.algorithm.collective
     block = -(-(nbytes // contract.per_array(plan.p)) // plan.cut)
@@ -57,29 +57,29 @@ def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, 
 
 
 class _Translation:
-    """From the program of a rank to steps with their times, as long as one segment takes."""
+    """The conversion of a rank's program to steps with their times, for one segment."""
 
     def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
         self.plan, self.segments, self.host = plan, segments, host
         part = nbytes // plan.algorithm.collective.per_array(plan.p)
-        self.starts: list[list[float]] = []  # of IN, OUT and WORK: where each place starts
+        self.starts: list[list[float]] = []  # where each place starts, in IN, OUT and WORK
         for blocks in (plan.held(), plan.wanted(), plan.workspace()):
             starts = [0.0]
             for b in blocks:
                 k = b % plan.cut
                 starts.append(starts[-1] + part * (k + 1) // plan.cut - part * k // plan.cut)
             self.starts.append(starts)
-        # The array of a broadcast is one, where it is given and where it is wanted.
+        # A broadcast has one array, which is input on the root and output on the others.
         is_one = self.starts[IN][-1] > 0 and plan.algorithm.collective.name == "broadcast"
         self.output = IN if is_one else OUT
         arrays = self.starts[IN][-1] + (0.0 if is_one else self.starts[OUT][-1])
-        # Ranks that share a core go over their arrays in turns, and share its caches.
+        # Ranks that share a core use their arrays in turns, and share its caches.
         self.arrays = max(1.0, arrays * plan.p / min(plan.p, host.cores))
         self.touched: set[tuple[int, int]] = set()
         self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
 
     def steps(self, packed: Program) -> list[Step]:
-        """Return the steps; what a round sends and receives comes before its own."""
+        """Return the steps; the messages of a round come before its own steps."""
         made: list[Step] = []
         for at in range(0, len(packed.rounds), ROUND_FIELDS):
             first, end, step, steps_end = packed.rounds[at : at + ROUND_FIELDS]
@@ -95,25 +95,25 @@ class _Translation:
         return made
 
     def length(self, space: int, first: int, count: int) -> float:
-        """Return the bytes that one segment has of a run at its home."""
+        """Return the bytes of a run in one segment, from its home."""
         return (self.starts[space][first + count] - self.starts[space][first]) / self.segments
 
     def passed(self, of: Any, n: float, space: int, first: int, count: int) -> tuple[float, float]:
-        """Return the seconds in which a run is read or written, and note that it has been."""
+        """Return the seconds in which a run is read or written, and record that it was used."""
         cells = {(space, b) for b in range(first, first + count)}
         known = space == TMP or cells <= self.touched
         self.touched.update(cells)
-        # What was gone over in this segment before is still in the cache.
+        # Memory that was used before in this segment is still in the cache.
         alone, at_once = of(min(self.arrays, WINDOW * n) if known else self.arrays)
         return n * alone, n * at_once
 
     def message(self, number: int, row: Sequence[int]) -> Step:
-        """Return what a message takes its sender, or its receiver."""
+        """Return the step that a message takes on its sender, or on its receiver."""
         host, plan = self.host, self.plan
         assert isinstance(host, MessageHost)
         send, peer, space, first, count, home_space, home = row
         way = peer if send else ~peer
-        name = self.numbers[way] * plan.p  # as publications have one: this plus the receiver
+        name = self.numbers[way] * plan.p  # plus the receiver, this is like a publication's number
         self.numbers[way] += 1
         if send:
             return Step(host.send, host.send, (), name + peer, number, ())
@@ -124,13 +124,13 @@ class _Translation:
         return Step(alone, at_once, ((peer, name + plan.rank),), -1, number, ((peer, n),))
 
     def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> Step:
-        """Return what a step takes."""
+        """Return a step with its times."""
         host = self.host
         dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = row
         dst_space = self.output if dst_space == OUT else dst_space
         n = self.length(home_space, home, count)
         times = [(host.step, host.step)]
-        stays = False  # what is to be copied is there already
+        stays = False  # whether the data is already where it is to be copied to
         needs: list[tuple[int, int]] = []
         fetched: list[tuple[int, float]] = []
         for each in range(begin * OPERAND_FIELDS, end * OPERAND_FIELDS, OPERAND_FIELDS):
@@ -159,13 +159,13 @@ class _Translation:
 def translated(
     plan: Plan, packed: Program, nbytes: int, segments: int, host: SharedMemory
 ) -> list[Step]:
-    """Return the steps of a program of a rank, as long as one segment takes. Local.
+    """Return the steps of a rank's program, with the times of one segment. Local.
 
     Parameters
     ----------
     plan : Plan
     packed : Program
-        Made of it.
+        The program of the plan.
     nbytes : int
         Bytes of the caller's whole array.
     segments : int

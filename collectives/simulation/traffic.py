@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-A generator is written for one rank. Most of what it computes from the rank is arithmetic, and
-arithmetic works on arrays as it does on numbers; so it is run once on an array of *all* ranks.
-Where it branches on something that is not the same for all of them, the array splits: the run
-stops, and starts again for those ranks for whom it is true and for the others. A *group* are ranks
-that take the same way through the generator, so that in each round they send equally many messages.
-Where there are too many groups, or the generator does what arrays cannot, it is run for each rank
-by itself.
+A generator is written for one rank. Most of what it computes from the rank is arithmetic, which
+works on arrays as well as on numbers. So the generator is run once on an array of *all* ranks. If
+it branches on a condition that is not the same for all of them, the array is split: the run stops,
+and starts again for the ranks for which the condition is true, and for the others. A *group* is a
+set of ranks that take the same path through the generator, so that they send equally many messages
+in each round. If there are too many groups, or the generator does something that arrays do not
+support, it is run for each rank by itself.
 
-The messages of a group lie round by round, those of its ranks side by side: message ``j`` of rank
-``r`` has the number ``first[r] + j * stride[r]``. Simulated ranks march in step more often than
-not, and so read neighbouring numbers.
+The messages of a group are stored round by round, those of its ranks side by side: message ``j`` of
+rank ``r`` has the number ``first[r] + j * stride[r]``. Simulated ranks usually proceed in lockstep,
+and so read neighbouring numbers.
 
 The messages from one rank to another are received in the order in which they were sent.
 """
@@ -35,20 +35,20 @@ from collectives.text.words import count
 
 __all__ = ["Traffic", "exceeds", "traffic"]
 
-# More groups than this are not worth it: each is a run of the generator, and ranks by themselves
-# are runs without arrays.
+# With more groups than this, arrays do not pay: each group is a run of the generator, and a run for
+# one rank is faster without arrays.
 GROUPS = 64
 
 
 class _Split(BaseException):
-    """A branch that not all ranks of a group take; `mask` says who does. No error."""
+    """Not an error, but a branch that only some ranks of a group take; `mask` says which."""
 
     def __init__(self, mask: NDArray[np.bool_]) -> None:
         self.mask = mask
 
 
 class _Ranks(np.ndarray[Any, np.dtype[Any]]):
-    """The ranks of a group, or what was computed from them, for a generator that thinks of one."""
+    """The ranks of a group, or values computed from them, in place of the number of one rank."""
 
     def _same(self) -> Any:
         first = self.flat[0]
@@ -69,30 +69,31 @@ class _Ranks(np.ndarray[Any, np.dtype[Any]]):
     __int__ = __index__
 
     def bit_length(self) -> int:
-        """Return what the method of int does, which ranks may not have in common. Local."""
+        """Return the result of the method of int, if all ranks have the same. Local."""
         return int(self._same()).bit_length()
 
     def bit_count(self) -> int:
-        """Return what the method of int does, which ranks may not have in common. Local."""
+        """Return the result of the method of int, if all ranks have the same. Local."""
         return int(self._same()).bit_count()
 
 
-# What a group does in one round: to whom and with which blocks, from whom and with how many, and
-# whether what comes is folded. Peers and blocks are numbers, or arrays with one for each rank.
+# One round of a group: (target, blocks) of its sends, (source, number of blocks) of its receives,
+# and whether they are folded. Peers and blocks are numbers, or arrays with one for each rank.
 _Side = list[tuple[Any, Sequence[Any]]]
 _Round = tuple[_Side, _Side, bool]
-# The same by bytes: the pieces that go to each, and how many come from each.
+# The same in bytes: the sizes of the pieces for each target, their number from each source.
 _Weighed = tuple[list[tuple[Any, list[Any]]], list[tuple[Any, int]], bool]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The messages of an algorithm: from whom, to whom, how long, and in which rounds.
+    """The messages of an algorithm: their sources, targets, lengths and rounds.
 
     Attributes
     ----------
     first, stride : array of int64
-        For each rank, the number of its first message, and how far apart its messages are.
+        For each rank, the number of its first message, and the step from one of its messages to the
+        next.
     target : array of int32
         For each message, the rank that receives it.
     nbytes : array of float64
@@ -106,7 +107,7 @@ class Traffic:
     rounds : array of int64
         For each rank, how many rounds it has.
     sends, receives : array of int32
-        Messages that are sent and received in each round.
+        Numbers of messages that are sent and received in each round.
     """
 
     first: NDArray[np.int64]
@@ -135,7 +136,7 @@ class Traffic:
 class Cut:
     """How an array is cut: block `b` of `nblocks` begins at byte ``nbytes * b // nblocks``.
 
-    Where arrays are cut by rank, the blocks of one follow those of the other.
+    If arrays are cut by rank, the blocks of one rank follow those of the rank before.
     """
 
     def __init__(self, nbytes: int, nblocks: int) -> None:
@@ -171,13 +172,13 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
     cut : Cut
         How the array is cut into blocks.
     apart : bool
-        Whether blocks that travel together are messages of their own.
+        Whether each of the blocks that travel together is a message of its own.
 
     Raises
     ------
     ProofError
-        If a rank sends to one that does not exist or to itself, or what one sends is not what the
-        other receives.
+        If a rank sends to a rank that does not exist or to itself, or if sent and received messages
+        do not match.
     """
     parts = []
     lone = _Lists(cut, apart)
@@ -230,8 +231,10 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
 
 
 def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
-    """Say whether `algorithm` sends more than so many `messages` on `p` ranks, with that `root`, as
-    four of these do; what is wrong does not. Local.
+    """Return whether `algorithm` sends more than so many `messages` on `p` ranks with that `root`.
+    Local.
+
+    The number is estimated from four of the ranks. For a wrong algorithm the result is False.
     """
     if algorithm.refusal(p):
         return False
@@ -245,9 +248,9 @@ def exceeds(algorithm: Algorithm, p: int, root: int, messages: int) -> bool:
         return False
 
     try:
-        # In a tree, few send much: it is too long if even the one of these who sends least is.
+        # In a tree, few ranks send much. It is too long if it is by the least of these four ranks.
         return all(more(r) for r in {0, 1 % p, p // 2, p - 1})
-    except Exception:  # who runs it will say what is wrong
+    except Exception:  # running the algorithm will report the error
         return False
 
 
@@ -258,7 +261,7 @@ def _flat(matrices: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _lengths(matrices: list[NDArray[np.float64]], messages: int) -> NDArray[np.float64]:
-    """Join the bytes of messages, without a place for each where all are equal."""
+    """Join the bytes of messages; if all are equal, do not store each of them."""
     used = [matrix for matrix in matrices if matrix.size]
     if used and all((each == used[0].flat[0]).all() for each in used):
         return np.broadcast_to(used[0].flat[0], (messages,))
@@ -268,20 +271,20 @@ def _lengths(matrices: list[NDArray[np.float64]], messages: int) -> NDArray[np.f
 def _together(
     algorithm: Algorithm, p: int, root: int, ranks: NDArray[np.int64], lists: _Lists
 ) -> _Lists | None:
-    """Write down the rounds of a group, or return None if arrays cannot do what its generator does.
+    """Record the rounds of a group, or return None if its generator does not work with arrays.
 
-    What is computed for all is compared with what the generator says to a few of them.
+    The rounds of some ranks are compared with those that the generator yields for one rank.
 
     Raises
     ------
     _Split
-        If not all ranks of the group take the same way.
+        If not all ranks of the group take the same path.
     """
     every: Any = ranks.view(_Ranks)
     few = sorted({0, len(ranks) // 2, len(ranks) - 1})
     alone = (algorithm.rounds(int(ranks[k]), p, root) for k in few)
     try:
-        with np.errstate(all="raise"):  # as numbers of Python do, which generators compute with
+        with np.errstate(all="raise"):  # like Python's numbers, for which generators are written
             for k, (first, *others) in enumerate(
                 zip(algorithm.rounds(every, p, root), *alone, strict=True)
             ):
@@ -290,13 +293,13 @@ def _together(
                     if not _agree(both, n, lists.weighed(_parsed_one(other))):
                         return None
                 lists.add(k, both)
-    except Exception:  # the ranks by themselves say if it is wrong
+    except Exception:  # if it is wrong, the runs for single ranks report it
         return None
     return lists
 
 
 def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
-    """Say whether the `n`-th rank of a group does in a round what it does by itself."""
+    """Return whether a round of the `n`-th rank of a group is equal to that of a run for one."""
 
     def of(value: Any) -> Any:
         return value[n] if isinstance(value, np.ndarray) and value.ndim else value
@@ -306,7 +309,7 @@ def _agree(both: _Weighed, n: int, one: _Weighed) -> bool:
 
 
 def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -> None:
-    """Write down the rounds of one rank."""
+    """Record the rounds of one rank."""
     try:
         for k, each in enumerate(algorithm.rounds(r, p, root)):
             lists.add(k, lists.weighed(_parsed_one(each)))
@@ -316,9 +319,9 @@ def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -
 
 
 def _parsed_one(exchange: Exchange) -> _Round:
-    """Bring what a generator wrote for one rank into the form of rounds."""
+    """Convert what a generator yields for one rank to a round."""
     send, recv, fold = exchange
-    # The usual form, without the checks of the others: a pair of numbers.
+    # The usual form, a pair of numbers, needs no other checks.
     if type(send) is tuple and len(send) == 2 and type(send[1]) is int:
         sends: _Side = [(send[0], [send[1]])]
     else:
@@ -331,10 +334,10 @@ def _parsed_one(exchange: Exchange) -> _Round:
 
 
 def _parsed(exchange: Exchange) -> _Round:
-    """Bring what a generator wrote for a group into the form of rounds."""
+    """Convert what a generator yields for a group to a round."""
 
     def narrow(peer: Any) -> Any:
-        # Half the memory: there may be very many of them.
+        # This halves the memory; there may be very many peers.
         return peer.astype(np.int32) if isinstance(peer, np.ndarray) else peer
 
     def side(messages: Any) -> _Side:
@@ -354,10 +357,10 @@ def _parsed(exchange: Exchange) -> _Round:
 class _Part:
     """The messages of a group, or of all ranks by themselves.
 
-    Of a group, matrices have a row for each message of a rank, and a column for each rank; of lone
-    ranks there is one column. `sender` and `receiver` broadcast to them. `source` has from whom
-    each receive is, `due` and `fold` its round and whether it is folded, `rows` the round of a
-    send; `first` and `profile` count from the start of the part.
+    For a group, matrices have a row for each message of a rank, and a column for each rank; for
+    ranks by themselves they have one column. `sender` and `receiver` broadcast to them. `source`
+    has the source of each receive, `due` and `fold` its round and whether it is folded, `rows` the
+    round of each send; `first` and `profile` count from the start of the part.
     """
 
     ranks: NDArray[np.int64]
@@ -392,7 +395,7 @@ class _Lists:
         self.receives: list[int] = []
 
     def weighed(self, each: _Round) -> _Weighed:
-        """Return what of a round matters here: to whom how many bytes, and from whom."""
+        """Return a round in bytes: the sizes of its sends by target, and its receives by source."""
         out, into, fold = each
         cut = self.cut
         sends = [
@@ -470,7 +473,7 @@ def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
 
 
 def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
-    """Return rows as a matrix; they are given up one by one, so that not all are there twice."""
+    """Return rows as a matrix; each row is freed after it is copied, to save memory."""
     made: NDArray[Any] = np.empty((len(rows), m), dtype)
     for k, row in enumerate(rows):
         made[k] = row
@@ -483,7 +486,7 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
     if len(parts) == 1 and _mirrored(parts[0], p):
         (part,) = parts
         return np.repeat(part.due, p), np.repeat(part.fold, p)
-    # From whom, to whom: a stable sort keeps the order of each pair, on both sides.
+    # Sort by source and target; a stable sort keeps the order within each pair, on both sides.
     sent = [part.sender * p + part.target for part in parts]
     come = [part.source.astype(np.int64) * p + part.receiver for part in parts]
     keys = [_flat(sent), _flat(come)]
@@ -506,7 +509,7 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
 
 
 def _apart(part: _Part, p: int) -> bool:
-    """Say whether all messages are from one rank to another one."""
+    """Return whether all messages are between two different ranks that exist."""
     return all(
         not peers.size or (peers.min() >= 0 and peers.max() < p and not (peers == own).any())
         for peers, own in ((part.target, part.sender), (part.source, part.receiver))
@@ -514,7 +517,7 @@ def _apart(part: _Part, p: int) -> bool:
 
 
 def _mirrored(part: _Part, p: int) -> bool:
-    """Say whether what each rank sends as its k-th message is received as the k-th by the other."""
+    """Return whether the k-th message of each rank is received as the k-th by its target."""
     if part.target.shape != part.source.shape or not np.array_equal(part.rows, part.due):
         return False
     ranks = np.arange(p)

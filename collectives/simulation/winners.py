@@ -1,4 +1,4 @@
-"""The picture of a simulation: who wins where, or times over size, with lines where two cross."""
+"""The plot of a simulation: a map of the fastest algorithms, or times over the size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collectives.text.words import count
 
 __all__ = ["draw"]
 
-# Colours that people with any kind of colour vision tell apart (Okabe and Ito 2008), then others.
+# Colours that are distinct for all kinds of colour vision (Okabe and Ito 2008), then others.
 COLOURS = [
     *("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00"),
     *("#999999", "#b5cf6b", "#9c9ede", "#e7969c", "#17becf", "#bcbd22", "#8c564b"),
@@ -20,12 +20,12 @@ COLOURS = [
 
 
 def draw(grid: Grid, path: str) -> None:
-    """Write the picture of the times in `grid` to `path`. Local.
+    """Write the plot of the times in `grid` to `path`. Local.
 
     Raises
     ------
     ArgumentError
-        If it cannot be written.
+        If the file cannot be written.
     """
     import matplotlib as mpl
 
@@ -57,7 +57,7 @@ def _size_axis(axes: Any, sizes: list[int]) -> None:
 
 
 def _map(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
-    """Colour each number of ranks by its fastest, with the sizes where two take equally long."""
+    """Draw a map of the fastest algorithms, with the sizes at which two take equally long."""
     won: dict[str, None] = {}
     low, high = grid.sizes[0], grid.sizes[-1]
     edges = _edges(grid.ranks)
@@ -76,7 +76,7 @@ def _map(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
     for steps in borders.values():
         x, y = [], []
         for k, (end, bottom, top) in enumerate(steps):
-            if k and steps[k - 1][2] != bottom:  # there is a band between in which they do not meet
+            if k and steps[k - 1][2] != bottom:  # the bands in between do not have this border
                 x.append(nan)
                 y.append(nan)
             x += [end, end]
@@ -101,7 +101,7 @@ def _edges(ranks: list[int]) -> list[tuple[float, float]]:
 
 
 def _lines(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
-    """Draw times, over the size or over the ranks, whichever there are several of."""
+    """Draw times over the sizes, or over the numbers of ranks if there is one size."""
     over_ranks = len(grid.ranks) > 1
     x = grid.ranks if over_ranks else grid.sizes
     for name in grid.names:
