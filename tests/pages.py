@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import launch
+import jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -158,7 +158,7 @@ class Page:
         if name is None or shutil.which(name, path=str(self.python.parent)):
             return None
         code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-        found = launch.run([self.python, "-c", code], deadline=DEADLINE)
+        found = jobs.run([self.python, "-c", code], deadline=DEADLINE)
         return name if found.status else None
 
     def run(self) -> str:
@@ -183,7 +183,7 @@ class Page:
         program = folder / "page.json"
         program.write_text(json.dumps({"page": str(self.file), "blocks": self.program}))
         rank = Path(__file__).with_name("page_rank.py")
-        result = launch.on_ranks(
+        result = jobs.on_ranks(
             self.python, self.ranks, rank, program, deadline=DEADLINE, cwd=folder
         )
         if result.status:
@@ -191,15 +191,15 @@ class Page:
 
     def run_command(self, command: str, output: str, block: Block, folder: str) -> None:
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
-        for _ in range(launch.LAUNCHES):
-            result = launch.run(
+        for _ in range(jobs.LAUNCHES):
+            result = jobs.run(
                 ["bash", "-c", f"exec 2>&1\n{command}"],
                 deadline=DEADLINE,
                 cwd=folder,
                 # Lines that several ranks write at once stay whole only where they are buffered.
                 env={"PATH": path, "PYTHONUNBUFFERED": "", "NO_COLOR": "1"},
             )
-            if launch.LAUNCHER_DIED not in result.out:
+            if jobs.LAUNCHER_DIED not in result.out:
                 break
         where = f"{self.name}:{block.line}: $ {command}"
         if (result.status != 0) != ("fails" in block.marks):

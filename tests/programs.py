@@ -4,7 +4,7 @@ import sys
 import textwrap
 
 import pytest
-from launch import environment_of, mpiexec, on_ranks, run
+from jobs import environment_of, mpiexec, on_ranks, run
 
 BIN = environment_of(sys.executable)
 if not (BIN / "mpiexec").exists():

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import launch
+import jobs
 import pages
 
 TESTS = Path(__file__).resolve().parent
@@ -105,13 +105,13 @@ class Run:
         print(f"$ {shown}", flush=True)
         # cython-lint calls pycodestyle by name.
         path = f"{Path(words[0]).parent}{os.pathsep}{os.environ['PATH']}"
-        result = launch.run(
+        result = jobs.run(
             words, deadline=deadline, cwd=cwd, env={"PATH": path, **(env or {})}, echo=True
         )
         self.judge(result, deadline)
 
-    def judge(self, result: launch.Result, deadline: float) -> None:
-        if result.status == launch.DEADLINE_PASSED:
+    def judge(self, result: jobs.Result, deadline: float) -> None:
+        if result.status == jobs.DEADLINE_PASSED:
             raise Failure(f"it was killed after {deadline:g} s")
         if result.status:
             raise Failure(f"exit status {result.status}")
@@ -125,7 +125,7 @@ class Run:
             "print(MPI.Get_library_version().splitlines()[0][:40])"
         )
         for family, python in self.python.items():
-            result = launch.on_ranks(python, 1, "-c", program, cwd=TESTS)
+            result = jobs.on_ranks(python, 1, "-c", program, cwd=TESTS)
             print(result.out.strip())
             self.judge(result, 60)
             file = result.out.splitlines()[0]
@@ -157,7 +157,7 @@ class Run:
                 setting = TRANSPORTS.get((family, ranks), {})
                 words = " ".join(f"{name}={value}" for name, value in setting.items())
                 print(f"$ [{family}] {words} mpiexec -n {ranks} python -m pytest mpi", flush=True)
-                result = launch.on_ranks(
+                result = jobs.on_ranks(
                     python,
                     ranks,
                     *PYTEST,
@@ -211,7 +211,7 @@ class Run:
                     file = Path(folder) / f"readme_{number}.py"
                     file.write_text(program, encoding="utf-8")
                     print(f"$ [{family}] mpiexec -n 2 python {file.name}", flush=True)
-                    self.judge(launch.on_ranks(python, 2, file, cwd=folder, echo=True), 60)
+                    self.judge(jobs.on_ranks(python, 2, file, cwd=folder, echo=True), 60)
 
     def docs(self) -> None:
         """The manual: every block of code on its pages, and the build without a warning."""

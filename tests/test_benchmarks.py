@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch import environment_of, on_ranks
+from jobs import environment_of, on_ranks
 
 from collectives import algorithms
 from collectives.cli import parser, run

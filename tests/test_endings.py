@@ -4,7 +4,7 @@ import re
 from textwrap import dedent
 
 import pytest
-from launch import DEADLINE_PASSED
+from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, alone, program
 
 SOON = 20  # seconds in which a job must be over that would otherwise wait until its deadline

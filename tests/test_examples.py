@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launch import environment_of, on_ranks, run
+from jobs import environment_of, on_ranks, run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 if not (environment_of(sys.executable) / "mpiexec").exists():

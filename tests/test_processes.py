@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch import DEADLINE_PASSED, run
+from jobs import DEADLINE_PASSED, run
 from programs import OPEN_MPI, alone, program
 
 

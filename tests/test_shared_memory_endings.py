@@ -7,7 +7,7 @@ import time
 from textwrap import dedent
 
 import pytest
-from launch import run
+from jobs import run
 from programs import OPEN_MPI, program
 
 BOUND = 10  # seconds in which all others know of a death; a quiet machine needs 0.1

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from launch import DEADLINE_PASSED
+from jobs import DEADLINE_PASSED
 from programs import program
 
 LATE = """
