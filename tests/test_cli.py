@@ -12,12 +12,12 @@ import stat
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import DEADLINE, command, environment
 
 from collectives import algorithms, errors, reductions
 from collectives.algorithms.spec import COLLECTIVES
@@ -29,41 +29,8 @@ from collectives.measuring.bench import PEERS
 from collectives.measuring.contest import COPY, Entry
 from collectives.measuring.operations import OPERATIONS
 
-DEADLINE = 50  # seconds
-
 Row = dict[str, Any]
 Capture = pytest.CaptureFixture[str]
-
-
-def environment(**more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
-    # The profile of this machine is not under test.
-    return {**os.environ, "PATH": path, "COLLECTIVES_PROFILE": "0", **more}
-
-
-def command(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "collectives", *words],
-        env=environment(**more),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-
-
-@cache
-def why_not() -> str | None:
-    """Ask in another process, for this one must stay free of MPI."""
-    done = command("run", "--dry-run", "-n", "2", "-c", "pass")
-    return None if done.returncode == 0 else done.stderr.strip()
-
-
-@pytest.fixture
-def mpi() -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 def fake(folder: Path, text: str) -> Path:

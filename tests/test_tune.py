@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_cli import command, environment, mpi  # noqa: F401  mpi is a fixture
+from commands import command, environment
 
 from collectives.choice import profile
 from collectives.choice.profile import Row
