@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from test_shared_memory_endings import Ranks
+from ranks import Ranks
 
 WORK = """
 def calls():
