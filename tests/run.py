@@ -28,17 +28,8 @@ import pages
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# Tests that start programs under a launcher: they run in both environments.
-LAUNCHING = (
-    "test_processes.py",
-    "test_endings.py",
-    "test_shared_memory_endings.py",
-    "test_waits.py",
-    "test_timeline.py",
-    "test_examples.py",
-    "test_cli.py",
-    "test_benchmarks.py",
-)
+# What tests carry that start programs under a launcher: they run in both environments.
+MARK = "each_mpi"
 LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
@@ -136,16 +127,15 @@ class Run:
 
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
-        ignored = [f"--ignore={name}" for name in LAUNCHING]
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *ignored, deadline=400)
+        others = ("-m", f"not {MARK}")
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=400)
         self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
         """Processes, examples and the command line, in each environment."""
-        present = [name for name in LAUNCHING if (TESTS / name).exists()]
         for family, python in self.python.items():
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, *present)
+            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, "-m", MARK, *marked())
             self.command(python, *words, env=env, deadline=400)
 
     def mpi(self) -> None:
@@ -252,6 +242,13 @@ class Run:
             "readme": cls.readme,
             "docs": cls.docs,
         }
+
+
+def marked() -> list[Path]:
+    """Return the files with marked tests, so that pytest need not import all others for them."""
+    files = sorted(TESTS.rglob("test_*.py"))
+    marks = f"pytest.mark.{MARK}"
+    return [file.relative_to(TESTS) for file in files if marks in file.read_text(encoding="utf-8")]
 
 
 def numbers(text: str) -> list[int]:

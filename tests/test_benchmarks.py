@@ -17,6 +17,8 @@ from jobs import environment_of, on_ranks
 from collectives import algorithms
 from collectives.cli import parser, run
 
+pytestmark = pytest.mark.each_mpi
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
 

@@ -29,6 +29,8 @@ from collectives.measuring.bench import PEERS
 from collectives.measuring.contest import COPY, Entry
 from collectives.measuring.operations import OPERATIONS
 
+pytestmark = pytest.mark.each_mpi
+
 Row = dict[str, Any]
 Capture = pytest.CaptureFixture[str]
 

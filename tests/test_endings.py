@@ -7,6 +7,8 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, alone, program
 
+pytestmark = pytest.mark.each_mpi
+
 SOON = 20  # seconds in which a job must be over that would otherwise wait until its deadline
 PATIENT = {"COLLECTIVES_TIMEOUT": "600"}
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from jobs import environment_of, on_ranks, run
 
+pytestmark = pytest.mark.each_mpi
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 if not (environment_of(sys.executable) / "mpiexec").exists():
     pytest.skip("no mpiexec beside this Python", allow_module_level=True)

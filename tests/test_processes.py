@@ -11,6 +11,8 @@ import pytest
 from jobs import DEADLINE_PASSED, run
 from programs import OPEN_MPI, alone, program
 
+pytestmark = pytest.mark.each_mpi
+
 
 def test_a_program_ends_well():
     result = program(

@@ -8,6 +8,8 @@ from jobs import run
 from programs import OPEN_MPI
 from ranks import BOUND, Ranks
 
+pytestmark = pytest.mark.each_mpi
+
 
 @pytest.fixture
 def ranks(tmp_path):

@@ -11,6 +11,8 @@ from programs import OPEN_MPI, alone, program
 
 from collectives.records import tape
 
+pytestmark = pytest.mark.each_mpi
+
 CALLS = """
 import os, signal, sys, time
 import numpy as np, collectives as cc

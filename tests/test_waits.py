@@ -6,6 +6,8 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import program
 
+pytestmark = pytest.mark.each_mpi
+
 LATE = """
 import time
 import numpy as np, collectives as cc
