@@ -176,8 +176,8 @@ class Run:
         mypy = (self.first, "-m", "mypy", "--strict")
         settings = ("--config-file", ROOT / "pyproject.toml")
         self.command(*mypy, *settings, "collectives", cwd=ROOT)
-        self.command(*mypy, "typed_program.py")
-        self.command(self.first, "typed_program.py")
+        self.command(*mypy, "project/typed_program.py")
+        self.command(self.first, "project/typed_program.py")
         self.command(
             self.first,
             "-m",
@@ -186,7 +186,7 @@ class Run:
             "--mypy-config-file",
             ROOT / "pyproject.toml",
             "--allowlist",
-            "stubtest.txt",
+            "project/stubtest.txt",
         )
 
     def readme(self) -> None:

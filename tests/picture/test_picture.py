@@ -16,7 +16,7 @@ from collectives.picture import cells, holdings, picture, sheet, space_time
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 4, 7]
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 SPACE = "{http://www.w3.org/2000/svg}"
 ARROW = re.compile(r"step (\d+): rank (\d+) sends blocks? (.+) to rank (\d+), which (folds|stores)")

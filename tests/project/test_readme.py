@@ -7,7 +7,7 @@ from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import main
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def between(mark, file):

@@ -19,7 +19,7 @@ from collectives.cli import parser, run
 
 pytestmark = pytest.mark.each_mpi
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PATH = os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", "")])
 
 

@@ -14,7 +14,7 @@ from jobs import environment_of, on_ranks, run
 
 pytestmark = pytest.mark.each_mpi
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 if not (environment_of(sys.executable) / "mpiexec").exists():
     pytest.skip("no mpiexec beside this Python", allow_module_level=True)
 

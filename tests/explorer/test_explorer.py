@@ -1,6 +1,6 @@
 """The explorer: its data are what the proofs found, and its page plays them to the right end.
 
-The page runs in a headless Chromium, driven by ``explorer_drive.js``; where there is none, those
+The page runs in a headless Chromium, driven by ``drive.js``; where there is none, those
 tests are skipped. Nothing but files is opened.
 """
 
@@ -30,7 +30,7 @@ from collectives.topology import FatTree, Flat, Hosts, Torus
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 STATIC = Path(explorer.__file__).with_name("static")
-DRIVE = Path(__file__).with_name("explorer_drive.js")
+DRIVE = Path(__file__).with_name("drive.js")
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -267,7 +267,7 @@ def test_words_can_be_read_on_every_ground():
 
 
 def test_the_lecture_is_what_begins():
-    example = Path(__file__).parent.parent / "examples" / "lecture.py"
+    example = Path(__file__).parents[2] / "examples" / "lecture.py"
     text = re.search(r"^WORKERS = np\.array\((.*)\)$", example.read_text("utf-8"), re.MULTILINE)[1]
     lecture = json.loads(text)
     assert [row[:4] for row in page.numbers()[:4]] == lecture
