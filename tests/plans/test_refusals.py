@@ -1,0 +1,326 @@
+"""What the proof refuses, and in which words; a plan and the simulation say the same."""
+
+import broken
+import pytest
+
+from collectives import algorithms
+from collectives.algorithms import Exchange
+from collectives.check import check
+from collectives.errors import ProofError
+from collectives.plans.schedule import compile
+from collectives.simulate import simulate
+from collectives.simulation.traffic import exceeds
+from collectives.topology import Flat
+
+REFUSED = [
+    (
+        ("allreduce", broken.everybody_receives_first),
+        3,
+        "allreduce 'bad' on 3 ranks: deadlock: rank 0 in round 1 waits for rank 1 to send; "
+        "rank 1 in round 1 waits for rank 2 to send; rank 2 in round 1 waits for rank 0 to send",
+    ),
+    (
+        ("broadcast", broken.nobody_listens),
+        3,
+        "broadcast 'bad' on 3 ranks, root 0: deadlock: "
+        "rank 0 in round 1 waits for rank 2 to take what it sends",
+    ),
+    (
+        ("broadcast", broken.nobody_speaks),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1 ends without block 0",
+    ),
+    (
+        ("allreduce", broken.swaps_where_it_should_fold),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0 ends with block 0 of rank 1, wanted ranks 0-1",
+    ),
+    (
+        ("broadcast", broken.receives_twice_into_one_block),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: receives twice into out[0]",
+    ),
+    (
+        ("broadcast", broken.sends_what_it_has_not),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "sends block 0, which it does not hold",
+    ),
+    (
+        ("broadcast", broken.folds_into_what_it_has_not),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "folds into block 0, which it does not hold",
+    ),
+    (
+        ("allreduce", broken.counts_everybody_twice),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 2: folds the contribution of ranks 0-1 twice",
+    ),
+    (
+        ("allreduce", broken.folds_one_block_into_another, 2),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 1, round 1: "
+        "expects block 0 from rank 0, which sends block 1",
+    ),
+    (
+        ("broadcast", broken.moves_a_block_elsewhere, 2),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "expects block 0 from rank 0, which sends block 1",
+    ),
+    (
+        ("allreduce", broken.hears_of_its_neighbour_only),
+        4,
+        "allreduce 'bad' on 4 ranks: rank 0 ends with block 0 of ranks 0, 3, wanted ranks 0-3",
+    ),
+    (
+        ("allreduce", broken.meets_the_opposite_first),
+        4,
+        "allreduce 'bad' on 4 ranks: ranks end with different expressions",
+    ),
+    (
+        ("reduce", broken.sums_round_the_ring, 1, {"keeps_order": True}),
+        3,
+        "reduce 'bad' on 3 ranks, root 1: rank 1 folds block 0 out of rank order",
+    ),
+    (
+        ("allreduce", broken.speaks_to_itself),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends to itself",
+    ),
+    (
+        ("allreduce", broken.speaks_to_nobody),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends to rank 2, and ranks are 0..1",
+    ),
+    (
+        ("allreduce", broken.sends_a_block_too_many, 2),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends block 2, and blocks are 0..1",
+    ),
+    (
+        ("allreduce", broken.receives_no_block, 2),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: "
+        "receives block range(2, 2), and blocks are 0..1",
+    ),
+    (
+        ("allreduce", broken.receives_a_block_twice, 2),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: receives a block twice in [0, 1, 0]",
+    ),
+    (
+        ("reduce", broken.folds_blocks_in_another_order, 2),
+        2,
+        "reduce 'bad' on 2 ranks, root 0: rank 0, round 1: "
+        "expects blocks 1, 0 from rank 1, which sends blocks 0-1",
+    ),
+    (
+        ("allreduce", broken.sends_no_pair),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends [1, 2, 3], "
+        "which is not a pair (peer, block)",
+    ),
+    (
+        ("allreduce", broken.yields_a_tuple),
+        2,
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: yields (1, 0), which is not an Exchange",
+    ),
+    (
+        ("broadcast", broken.sends_more_than_expected, 2),
+        2,
+        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
+        "expects block 0 from rank 0, which sends blocks 0-1",
+    ),
+    (
+        ("reduce", broken.folds_into_overlapping_runs, 2),
+        3,
+        "reduce 'bad' on 3 ranks, root 0: rank 0, round 1: "
+        "folds into runs of blocks that overlap but are not equal",
+    ),
+    (
+        ("allgather", broken.gives_the_blocks_of_others),
+        3,
+        "allgather 'bad' on 3 ranks: rank 0, round 1: sends block 1, which it does not hold",
+    ),
+    (
+        ("allgather", broken.speaks_to_the_right_only, 2),
+        3,
+        "allgather 'bad' on 3 ranks: rank 1, round 1: sends block 1, which it does not hold",
+    ),
+    (
+        ("allgather", broken.speaks_to_the_right_only),
+        3,
+        "allgather 'bad' on 3 ranks: rank 0 ends without block 1",
+    ),
+    (
+        ("reduce_scatter", broken.says_nothing),
+        2,
+        "reduce_scatter 'bad' on 2 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-1",
+    ),
+    (
+        ("reduce_scatter", broken.folds_the_block_of_its_neighbour),
+        3,
+        "reduce_scatter 'bad' on 3 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-2",
+    ),
+    (
+        ("alltoall", broken.says_nothing),
+        2,
+        "alltoall 'bad' on 2 ranks: rank 0 ends without block 2",
+    ),
+    (
+        ("alltoall", broken.sends_all_to_the_right),
+        3,
+        "alltoall 'bad' on 3 ranks: rank 0 ends without block 3",
+    ),
+    (
+        ("alltoall", broken.sends_what_others_send),
+        3,
+        "alltoall 'bad' on 3 ranks: rank 0, round 1: sends block 7, which it does not hold",
+    ),
+    (
+        ("gather", broken.forgets_the_last),
+        3,
+        "gather 'bad' on 3 ranks, root 0: rank 0 ends without block 2",
+    ),
+    (
+        ("scatter", broken.keeps_the_last),
+        3,
+        "scatter 'bad' on 3 ranks, root 0: rank 2 ends without block 2",
+    ),
+    (
+        ("scan", broken.hears_of_those_after_it),
+        2,
+        "scan 'bad' on 2 ranks: rank 0 ends with block 0 of ranks 0-1, wanted rank 0",
+    ),
+    (
+        ("scan", broken.says_nothing),
+        2,
+        "scan 'bad' on 2 ranks: rank 1 ends with block 0 of rank 1, wanted ranks 0-1",
+    ),
+    (
+        ("exscan", broken.counts_itself),
+        2,
+        "exscan 'bad' on 2 ranks: rank 1 ends with block 0 of ranks 0-1, wanted rank 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("made_of", "p", "text"), REFUSED, ids=[case[0][1].__name__ for case in REFUSED]
+)
+def test_refusals_name_what_is_wrong(made_of, p, text):
+    collective, generate, *rest = made_of
+    promises = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    algorithm = broken.row(collective, generate, *rest, **promises)
+    root = 1 if "root 1" in text else 0
+    with pytest.raises(ProofError) as caught:
+        check(algorithm, p=p, root=root)
+    assert str(caught.value) == text
+
+
+def refused_by_all(algorithm, text):
+    """Hold that the proof, a plan and the simulation say the same of what is wrong."""
+    for run in (
+        lambda: check(algorithm, p=3),
+        lambda: compile(algorithm, 3, 0),
+        lambda: simulate("allreduce", algorithm, 8, Flat(3)),
+    ):
+        with pytest.raises(ProofError) as caught:
+            run()
+        assert str(caught.value) == text
+
+
+def never_ends(r, p):
+    while True:
+        yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0))
+
+
+@pytest.mark.parametrize(("blocks", "most"), [(1, 3000), (7, 7000)])
+def test_a_generator_without_an_end_is_refused(blocks, most):
+    text = f"allreduce 'bad' on 3 ranks: rank 0 has more than {most} rounds; does it end?"
+    refused_by_all(broken.row("allreduce", never_ends, blocks), text)
+
+
+def sends_to_the_last_of_all(r, p):
+    yield Exchange(send=(r + 1, 0), recv=(r - 1, 0), fold=True)
+
+
+def keeps_to_itself(r, p):
+    yield Exchange(send=(r, 0), recv=(r, 0), fold=True)
+
+
+def yields_a_pair(r, p):
+    yield (r + 1) % p, 0
+
+
+def names_no_block(r, p):
+    yield Exchange(send="next", recv=((r - 1) % p, 0))
+
+
+def yields_nothing(r, p):
+    return None
+
+
+def divides_in_its_second_round(r, p):
+    yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0), fold=True)
+    yield Exchange(send=((r + 1) % p, r // 0), recv=((r - 1) % p, 0))
+
+
+@pytest.mark.parametrize(
+    ("generate", "text"),
+    [
+        (sends_to_the_last_of_all, "rank 0, round 1: receives from rank -1, and ranks are 0..2"),
+        (keeps_to_itself, "rank 0, round 1: sends to itself"),
+        (yields_a_pair, "rank 0, round 1: yields (1, 0), which is not an Exchange"),
+        (names_no_block, "rank 0, round 1: sends 'next', which is not a pair (peer, block)"),
+        (yields_nothing, "rank 0 returns None, and must yield its rounds"),
+        (
+            divides_in_its_second_round,
+            "rank 0, round 2: raises ZeroDivisionError: integer division or modulo by zero "
+            f"(test_refusals.py, line {divides_in_its_second_round.__code__.co_firstlineno + 2})",
+        ),
+        (
+            lambda r: (),
+            "rank 0, round 1: raises TypeError: <lambda>() takes 1 positional argument but 2 were "
+            "given",
+        ),
+    ],
+)
+def test_what_is_no_round_is_refused(generate, text):
+    algorithm = broken.row("allreduce", generate)
+    refused_by_all(algorithm, f"allreduce 'bad' on 3 ranks: {text}")
+    assert not exceeds(algorithm, 3, 0, 5)  # who runs it will say what is wrong
+
+
+def divides(p):
+    return p // (p - 3)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text"),
+    [
+        (0, " has 0 blocks, and needs one at least"),
+        (
+            "1",
+            ": the number of blocks: TypeError: 'str' object cannot be interpreted as an integer",
+        ),
+        (
+            divides,
+            ": the number of blocks: ZeroDivisionError: integer division or modulo by zero "
+            f"(test_refusals.py, line {divides.__code__.co_firstlineno + 1})",
+        ),
+    ],
+)
+def test_what_is_no_number_of_blocks_is_refused(blocks, text):
+    algorithms.algorithm("allreduce", name="bad", blocks=blocks)(keeps_to_itself)
+    algorithm = algorithms.get("allreduce", "bad")
+    algorithms.unregister("allreduce", "bad")
+    refused_by_all(algorithm, f"allreduce 'bad' on 3 ranks{text}")
+
+
+def test_a_long_deadlock_names_eight_ranks():
+    with pytest.raises(ProofError) as caught:
+        check(broken.row("allreduce", broken.everybody_receives_first), p=30)
+    assert str(caught.value).count("waits for") == 8
