@@ -15,7 +15,7 @@ from commands import command, environment
 
 from collectives.choice import profile
 from collectives.choice.profile import Row
-from collectives.measuring import doctor, tuning
+from collectives.measuring import tuning
 from collectives.measuring.contest import Entry
 from collectives.measuring.tuning import Point, Result, Step
 from collectives.text.progress import Bar
@@ -264,28 +264,3 @@ def test_a_profile_that_cannot_be_written(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"the profile {file} cannot be written: " in done.stderr
     assert "barrier" in done.stdout
-
-
-def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> doctor.Finding:
-        (finding,) = doctor._profile()
-        return finding
-
-    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
-    assert told() == ("profile", "none, as COLLECTIVES_PROFILE says", None)
-    monkeypatch.delenv("COLLECTIVES_PROFILE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    file = profile.path()
-    assert file is not None
-    assert told() == ("profile", f"none in {file}; `collectives tune` writes it", None)
-    sections = (
-        profile.Section("shm", "MPICH 5"),
-        profile.Section("mpich", "MPICH 5", date="today"),
-    )
-    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
-    assert told() == ("profile", f"{file}; shared memory, ; MPICH 5, today", None)
-    Path(file).write_text("{}")
-    _, text, remedy = told()
-    assert text == f"the profile {file} is not used: it has no version"
-    assert remedy is not None
-    assert remedy.startswith("Delete it, or write it anew with `collectives tune`")

@@ -1,0 +1,88 @@
+"""``collectives run``: the words it takes, and how the ranks end that it has started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import DEADLINE, command, environment
+
+from collectives.cli import run
+
+
+def test_run_leaves_the_program_its_words() -> None:
+    words = ["run", "-n", "2", "--mpiexec-args", "-x A", "-m", "module", "-n", "9"]
+    assert run.split(words) == (words[:5], words[5:])
+    assert run.split(["run", "-n", "2", "--", "a.py", "--"]) == (["run", "-n", "2"], ["a.py", "--"])
+    assert run.joined(words[:5])[-1] == "--mpiexec-args=-x A"
+    assert run.split(["run", "-h"]) == (["run", "-h"], [])
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_run_passes_words_and_exit_status(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import os, sys, collectives as cc\n"
+        "cc.barrier()\n"
+        "os.write(1, f'{cc.rank()} of {cc.size()} {sys.argv[1:]}\\n'.encode())\n"
+        "cc.barrier()\n"
+        "sys.exit(7)\n"
+    )
+    done = command("run", "-n", "2", str(path), "-m", "--flag", "x y")
+    assert done.returncode == 7, done.stderr
+    for rank in range(2):
+        assert f"{rank} of 2 ['-m', '--flag', 'x y']" in done.stdout
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_an_exception_on_one_rank_ends_all() -> None:
+    code = "import collectives as cc\nassert cc.rank() == 0\ncc.barrier()"
+    done = command("run", "-n", "2", "-c", code)
+    assert done.returncode != 0
+    assert "AssertionError" in done.stderr
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_an_exit_status_on_one_rank_ends_all() -> None:
+    """What no hook of a program sees: its runner does, unless nobody wants that."""
+    code = "import sys, collectives as cc\nif cc.rank(): sys.exit(3)\ncc.barrier()"
+    done = command("run", "-n", "2", "-c", code, COLLECTIVES_TIMEOUT="600")
+    assert done.returncode != 0
+    for wish, runner in (("1", True), ("0", False)):
+        line = command("run", "--dry-run", "-n", "2", "-c", "pass", COLLECTIVES_ABORT=wish).stdout
+        assert ("-m mpi4py -c pass" in line) == runner
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
+    code = (
+        "import os, time, collectives as cc; cc.barrier();"
+        f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close(); time.sleep({DEADLINE})"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "collectives", "run", "-n", "2", "-c", code],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    limit = time.monotonic() + DEADLINE / 2
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+        time.sleep(0.05)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    child.send_signal(signal.SIGINT)
+    assert child.wait(DEADLINE / 2) != 0
+    limit = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]

@@ -1,0 +1,82 @@
+"""Which launcher is that of the MPI here, how it is called, and what comes of another one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from commands import command, environment
+
+from collectives import errors
+from collectives.launch import launcher
+
+
+def fake(folder: Path, text: str) -> Path:
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\necho '{text}'\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ("HYDRA build details:", "mpich"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.17", "intel"),
+        ("mpiexec (Open MPI) 5.0.8", "openmpi"),
+        ("mpirun (OpenRTE) 4.1.8", "openmpi"),
+        ("something else", "other"),
+    ],
+)
+def test_a_launcher_is_told_by_its_version(tmp_path: Path, text: str, family: str) -> None:
+    assert launcher.family_of(str(fake(tmp_path, text))) == family
+
+
+def test_a_foreign_launcher_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake(tmp_path, "mpirun (Open MPI) 5.0.8")
+    monkeypatch.setattr(launcher, "candidates", lambda _: iter([str(path)]))
+    lib = launcher.Library("MPICH 5.0.2", "mpich", "/x/lib/libmpi.so.12")
+    with pytest.raises(errors.BindingError, match="is that of Open MPI") as caught:
+        launcher.find(lib)
+    assert "MPICH 5.0.2" in str(caught.value)
+    assert "install" in str(caught.value)
+
+
+def test_open_mpi_is_told_of_root_and_of_shared_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(launcher, "physical_cores", lambda: 1)
+    for name in launcher.BATCH:
+        monkeypatch.delenv(name, raising=False)
+    starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
+    assert starter.command(1, ["a"]) == ["mpiexec", "--allow-run-as-root", "-n", "1", "a"]
+    assert "--oversubscribe" in starter.command(2, ["a"])
+    assert "mpi_yield_when_idle" not in starter.command(2, ["a"])
+    assert "mpi_yield_when_idle" in starter.command(3, ["a"])
+    assert "--oversubscribe" not in starter.command(3, ["a"], "--host a:2,b:2")
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_run_refuses_the_launcher_of_another_mpi(tmp_path: Path) -> None:
+    for text in ("HYDRA build details:", "mpiexec (Open MPI) 5.0.8"):
+        path = fake(tmp_path, text)
+        if launcher.family_of(str(path)) == launcher.library().family:
+            continue
+        done = command("run", "-n", "2", "--mpiexec", str(path), "-c", "pass")
+        assert done.returncode == 2
+        assert "cannot start its ranks" in done.stderr
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: Path) -> None:
+    fake(tmp_path, "of some other MPI")
+    path = os.pathsep.join([str(tmp_path), environment()["PATH"]])
+    assert command("run", "-n", "1", "-c", "pass", PATH=path).returncode == 0
+    done = command("doctor", PATH=path)
+    assert done.returncode == 1
+    assert "PROBLEM: mpiexec is" in done.stdout
+    assert "remedy" in done.stdout

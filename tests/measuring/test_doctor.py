@@ -1,0 +1,72 @@
+"""``collectives doctor``: what it finds here, and what it says of settings and the profile."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import command
+
+from collectives.choice import profile
+from collectives.measuring import doctor
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_doctor_finds_nothing() -> None:
+    done = command("doctor", COLLECTIVES_SHM_SPINS="123")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("allreduce right") == 2
+    assert "No problem found." in done.stdout
+    facts = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
+    assert "shared memory 2 ranks share " in done.stdout
+    assert re.fullmatch(r"(near|far|busy); a flag .* takes \d+ ns", facts["flags"])
+    assert re.search(r"[\d.]+ GB/s by one rank, [\d.]+ GB/s by each of two", facts["copies"])
+    assert "for 2 ranks" in facts["affinity"]
+    assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
+    for name in ("", "_LANE", "_LIMIT", "_STORES"):
+        assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize(
+    ("name", "value", "status", "text"),
+    [
+        ("COLLECTIVES_SHM", "0", 0, "shared memory none: COLLECTIVES_SHM is 0"),
+        ("COLLECTIVES_SHM", "file", 0, "(file), "),
+        ("COLLECTIVES_SHM_LIMIT", "1000", 1, "shared memory PROBLEM: the ranks of this host"),
+        ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of looks, or unset it"),
+        ("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
+    ],
+)
+def test_doctor_knows_the_settings_of_memory(name: str, value: str, status: int, text: str) -> None:
+    done = command("doctor", **{name: value})
+    assert done.returncode == status, done.stdout + done.stderr
+    assert text in done.stdout
+
+
+def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> doctor.Finding:
+        (finding,) = doctor._profile()
+        return finding
+
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
+    assert told() == ("profile", "none, as COLLECTIVES_PROFILE says", None)
+    monkeypatch.delenv("COLLECTIVES_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = profile.path()
+    assert file is not None
+    assert told() == ("profile", f"none in {file}; `collectives tune` writes it", None)
+    sections = (
+        profile.Section("shm", "MPICH 5"),
+        profile.Section("mpich", "MPICH 5", date="today"),
+    )
+    profile.write(profile.Profile("a cpu", 2, "0", sections), file)
+    assert told() == ("profile", f"{file}; shared memory, ; MPICH 5, today", None)
+    Path(file).write_text("{}")
+    _, text, remedy = told()
+    assert text == f"the profile {file} is not used: it has no version"
+    assert remedy is not None
+    assert remedy.startswith("Delete it, or write it anew with `collectives tune`")

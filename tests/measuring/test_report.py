@@ -1,0 +1,173 @@
+"""What is made of times: rows and their tables, the plot, and what is consistent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives.cli import markdown, tables
+from collectives.measuring import consistency, plot, report, state
+from collectives.measuring.bench import PEERS
+from collectives.measuring.contest import COPY, Entry
+from collectives.measuring.operations import OPERATIONS
+
+Row = dict[str, Any]
+
+
+def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
+    return {
+        "collective": name,
+        "asked": nbytes,
+        "bytes": nbytes,
+        "algorithm": algorithm,
+        "chosen": "ring" if algorithm == "auto" else algorithm,
+        "median_us": us,
+        "noise_us": noise,
+        "ratio": us / 10,
+    }
+
+
+def measured(algorithm: str, us: float) -> Row:
+    return {
+        "entry": None if algorithm in (*PEERS, COPY) else Entry(),
+        "algorithm": algorithm,
+        "chosen": "ring" if algorithm == "auto" else algorithm,
+        "seconds": [us * 1e-6, us * 1e-6],
+        "noise": 0.0,
+        "blocks": [us * 1e-6],
+        "wrong": 0,
+        "iterations": 5,
+    }
+
+
+def derived(nbytes: int) -> list[Row]:
+    contestants = (("MPI", 100.0), ("gloo", 400.0), ("auto", 50.0), (COPY, 40.0))
+    rows = [measured(*each) for each in contestants]
+    dtype = np.dtype("float32")
+    return report.rows(rows, OPERATIONS["allreduce"], 2, nbytes, nbytes // 4, dtype, 100e-9)
+
+
+def test_times_are_held_against_all_peers_and_the_limit() -> None:
+    mpi, gloo, ours = derived(4 << 20)
+    assert [each["algorithm"] for each in (mpi, gloo, ours)] == ["MPI", "gloo", "auto"]
+    assert ours["ratios"] == pytest.approx({"MPI": 0.5, "gloo": 0.125})
+    assert ours["ratio"] == pytest.approx(0.5)
+    assert ours["best"]
+    assert not mpi["best"]
+    assert ours["limit_us"] == pytest.approx(40.0)
+    assert ours["of_limit"] == pytest.approx(0.8)
+    assert (ours["state"], ours["round_trip_ns"]) == ("near", pytest.approx(100.0))
+    small = derived(64)[2]
+    assert small["limit_us"] == pytest.approx(40.0)
+    assert small["of_limit"] is None, "what fits into a cache may be faster than a copy past it"
+
+
+def test_the_table_has_a_column_for_each_peer() -> None:
+    table = tables.columns(PEERS, True)
+    widths = {len(text) for text in tables.title(table)}
+    texts = tables.lines(derived(4 << 20), table)
+    assert {len(text.removesuffix(" *")) for text in texts} == widths
+    assert texts[2].split()[-5:] == ["0.50", "0.12", "40.00", "80", "*"]
+    without = tables.lines(derived(64)[2:], tables.columns(["MPI"], False))
+    assert without[0].split()[-1] == "0.50"
+
+
+def test_the_peers_have_a_table_of_their_own() -> None:
+    rows = [*derived(64), *derived(4 << 20)]
+    del rows[4]["ratios"]["gloo"], rows[5]["ratios"]["gloo"]
+    rows.pop(4)
+    run = {
+        "rows": rows,
+        "mpi": "some MPI",
+        "gloo": "some torch",
+        "thread_level": "single",
+        "ranks": 2,
+        "usable_cores": 2,
+    }
+    here = {"cpu": "some CPU", "commit": "abc", "collectives": "1.0"}
+    lines = markdown.peer_lines(run, here)
+    assert "commit abc. gloo: some torch." in lines[0]
+    assert any(line.startswith("allreduce, float32: near; a flag") for line in lines)
+    assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
+    assert "| 64 | 50.00 | 100.00 | 400.00 | 0.50 | 0.12 | 40.00 |  |" in lines
+    assert "| 4 Mi | 50.00 | 100.00 |  | 0.50 |  | 40.00 | 80% |" in lines
+
+
+def test_the_state_tells_near_from_far() -> None:
+    assert state.name(None) is None
+    assert [state.name(ns * 1e-9) for ns in (100, 500, 20_000)] == ["near", "far", "busy"]
+    assert state.text([100e-9]) == "near; a flag from rank 0 to rank 1 and back takes 100 ns"
+    text = state.text([100e-9, 120e-9, 500e-9, None])
+    assert text.startswith("near at 2 of 3 sizes, far at 1 of 3 sizes; ")
+    assert text.endswith("takes 120 ns (from 100 to 500)")
+    assert "share no memory" in state.text([None])
+
+
+def test_the_peers_and_the_limit_are_lines_of_the_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plot.svg"
+    plot.plot([*derived(64), *derived(4 << 20)], str(path), "caption")
+    text = path.read_text()
+    for label in ("MPI", "gloo", "auto", "limit: a copy"):
+        assert f"<!-- {label} -->" in text
+
+
+def test_consistency_leaves_other_libraries_out() -> None:
+    rows = [row("allreduce", 8, 8.0), row("reduce", 8, 9.0), row("reduce", 8, 1.0, "gloo")]
+    judged = consistency.judge(rows, 1.1)
+    assert [each["left_us"] for each in judged["violations"]["ours"]] == [9.0]
+    assert judged["checked"]["MPI"] == 0
+
+
+def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
+    rows = [
+        row("barrier", 0, 9.0),
+        row("allreduce", 4, 8.0),
+        row("allreduce", 8, 8.5),
+        row("allreduce", 16, 31.0),
+        row("reduce", 8, 5.0),
+        row("broadcast", 8, 3.0),
+        row("broadcast", 16, 0.0),  # vanished: nothing is said of it
+        row("gather", 8, 5.0),
+        row("allgather", 8, 9.0, noise=1.5),
+        row("allreduce", 8, 20.0, "MPI"),
+        row("reduce", 8, 5.0, "MPI"),
+        row("broadcast", 8, 5.0, "MPI"),
+    ]
+    judged = consistency.judge(rows, 1.1)
+    found = {(each["rule"], each["left"], each["right"]) for each in judged["violations"]["ours"]}
+    assert found == {
+        ("pattern", "barrier", "allreduce of 4 B"),
+        ("division", "allreduce of 16 B", "2 times allreduce of 8 B"),
+    }
+    (one,) = judged["violations"]["MPI"]
+    assert (one["left"], one["right"]) == ("allreduce of 8 B", "reduce + broadcast of 8 B")
+    assert one["factor"] == 2.0
+    tighter = consistency.judge(rows, 1.0)["violations"]["ours"]
+    left = {each["left"] for each in tighter}
+    assert "allreduce of 8 B" in left
+    assert "allgather of 8 B" not in left, "9 us are not more than 8 by more than the noise, 1.5"
+    text = "\n".join(tables.consistency_lines(judged))
+    assert "# ours: 2 of " in text
+    assert "factor 2.00" in text
+
+
+def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
+    rows = [
+        row("allreduce", 8, 10.0, "MPI"),
+        row("allreduce", 8, 5.0),
+        row("allreduce", 8, 4.0, "butterfly"),
+        row("gather", 8, 10.0, "MPI"),
+        row("gather", 8, 14.0),
+        row("gather", 8, 14.5, "ring"),
+        row("gather", 16, 10.0, "MPI"),
+        row("gather", 16, 9.0),
+    ]
+    lines = markdown.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
+    assert "| bytes | allreduce | gather |" in lines
+    assert "| 8 | 0.50, 0.40 butterfly | **1.40** |" in lines
+    assert "| 16 |  | 0.90 |" in lines
+    assert "Largest, default: 1.40 (gather of 8 B)." in lines
