@@ -1,0 +1,74 @@
+"""The page in a headless Chromium, driven by ``drive.js``. Nothing but files is opened."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DRIVE = Path(__file__).with_name("drive.js")
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+DEADLINE = 240  # seconds for a browser; a quiet machine needs 30 for the longest of these tests
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+# A window is never as narrow as a phone, but a frame in it may be.
+FRAME = """<!DOCTYPE html><iframe src="index.html" width="360" height="800"></iframe><script>
+window.onmessage = (event) => {
+  document.body.innerHTML = '<pre id="report"></pre>';
+  document.getElementById("report").textContent = event.data;
+};
+</script>"""
+
+
+def browse(written, folder, jobs=(), hash="", keys=False, flags=(), narrow=False):
+    """Open the page in a browser, and return what the drive found."""
+    shutil.copytree(written, folder, dirs_exist_ok=True)
+    index = folder / "index.html"
+    text = index.read_text(encoding="utf-8")
+    (folder / "jobs.js").write_text(
+        "window.errors = [];\n"
+        "window.onerror = (...words) => { window.errors.push(words.join(' ')); };\n"
+        "window.onunhandledrejection = (event) => { window.errors.push(String(event.reason)); };\n"
+        "console.error = (...words) => { window.errors.push(words.join(' ')); };\n"
+        f"window.pressKeys = {json.dumps(keys)};\n"
+        f"window.jobs = {json.dumps(list(jobs))};\n"
+    )
+    shutil.copy(DRIVE, folder / "drive.js")
+    text = text.replace("<head>", '<head><script src="jobs.js"></script>')
+    text = text.replace("</body>", '<script src="drive.js"></script></body>')
+    index.write_text(text, encoding="utf-8")
+    if narrow:
+        index = folder / "frame.html"
+        index.write_text(FRAME, encoding="utf-8")
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            f"--user-data-dir={folder / 'profile'}",
+            "--virtual-time-budget=10000000",
+            "--window-size=1400,1000",
+            *flags,
+            "--dump-dom",
+            f"{index.as_uri()}{hash}",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=DEADLINE,
+    )
+    dom = done.stdout.decode("utf-8")
+    report = re.search(r'<pre id="report">(.*?)</pre>', dom, re.DOTALL)
+    assert report, f"the page did not come to its end: {done.stderr.decode()[-2000:]}"
+    found = json.loads(html.unescape(report[1]))
+    assert found["errors"] == [], found["errors"]
+    return found

@@ -1,0 +1,31 @@
+"""What the tests of the explorer share: algorithms for a test, and the page as it is written."""
+
+import pytest
+
+from collectives import algorithms, explorer
+from collectives.explorer import page
+
+
+@pytest.fixture
+def registered():
+    """Register algorithms for a test."""
+    added = []
+
+    def register(collective, name, generate, **more):
+        algorithms.algorithm(collective, name=name, **more)(generate)
+        added.append((collective, name))
+
+    yield register
+    for each in added:
+        algorithms.unregister(*each)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    return explorer.write(tmp_path_factory.mktemp("explorer")).parent
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leave the data out, which take seconds."""
+    monkeypatch.setattr(page, "data", lambda row: {})
