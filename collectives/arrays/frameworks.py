@@ -20,6 +20,9 @@ LABELS = {"torch": "torch tensor", "jax": "JAX array", "tensorflow": "TensorFlow
 # The framework, by the first part of the name of the module that defines a class.
 PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
 
+# Those whose tensors cannot be written: a result becomes one of them when it is complete.
+IMMUTABLE = ("jax", "tensorflow")
+
 MAX_VERSION = (1, 3)  # the newest version of DLPack that the core reads
 
 # TensorFlow ends the process if it is asked for the memory of a tensor of these dtypes.

@@ -83,9 +83,12 @@ class Agreement:
         raise MismatchError(f"the ranks do not agree: {told}")
 
     def exchange(self, mine: str, timeout: float) -> list[str]:
-        """Send `mine` to all ranks, and return the texts of all. Collective.
+        """Send `mine` to all ranks; return the texts of all within `timeout` seconds. Collective.
 
-        Raises a `StallError` after `timeout` seconds.
+        Raises
+        ------
+        StallError
+            If a rank has sent nothing within `timeout` seconds.
         """
         size = self.mpi.Get_size()
         record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))

@@ -29,7 +29,7 @@ cdef Kind new_kind(type cls):
     if issubclass(cls, buffers.NUMPY):
         return kind  # NumPy's own classes export DLPack too, but fewer dtypes
     kind.framework = frameworks.framework_of(cls)
-    kind.immutable = kind.framework == "jax" or kind.framework == "tensorflow"
+    kind.immutable = kind.framework in frameworks.IMMUTABLE
     kind.exports = kind.framework is not None or hasattr(cls, "__dlpack__")
     # A subclass may give the attributes of its tensors another meaning: it has to say so itself.
     capsule = cls.__dict__.get("__dlpack_c_exchange_api__")
