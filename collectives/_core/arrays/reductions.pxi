@@ -4,7 +4,7 @@ from zlib import crc32
 
 from numpy cimport NPY_ARRAY_WRITEABLE, PyArray_CLEARFLAGS, PyArray_SimpleNewFromData
 
-# Those that kernels fold, by name: what `collectives.arrays.reductions` has made.
+# Those that kernels fold, by name: what `collectives.reductions` has made.
 cdef dict built_in = {}
 
 
