@@ -1,5 +1,5 @@
 """Starting ranks: the right ``mpiexec``, and a job as a child of this process.
 
-In comes the MPI that mpi4py loads; out go the launcher of the same family, the command that starts
-n ranks, and the exit status and reports of a job. Nothing here runs inside a rank.
+This package finds the launcher of the MPI that mpi4py loads, makes the command that starts n ranks,
+and returns the exit status and the output of a job. Nothing here runs inside a rank.
 """

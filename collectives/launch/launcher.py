@@ -1,8 +1,8 @@
 """The launcher: the ``mpiexec`` that belongs to the MPI that mpi4py loads.
 
-A launcher of another family is the classic trap: it starts n programs that each believe to be
-alone, or it aborts. So the library is asked what it is, every candidate is asked what it is, and
-only an equal pair is used.
+A launcher of another MPI is a common mistake: it starts n programs each of which finds itself the
+only rank, or it aborts. So the library and every candidate are asked for their family, and only a
+launcher of the same family is used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other":
 # Set in every rank by hydra (MPICH, Intel MPI), by Open MPI, and by Slurm's srun with PMI or PMIx.
 INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
 
-# Arguments and variables that say that the ranks go to other hosts as well, where the number of
-# this host's cores means nothing.
+# Arguments and variables which show that ranks are started on other hosts, too, so that the number
+# of cores of this host does not matter.
 HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-machinefile"}
 HOSTS |= {"--machinefile", "--hosts", "-machine"}
 BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
@@ -37,8 +37,9 @@ BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 def rank_program(code: str) -> list[str]:
     """Return the command with which each rank runs `code`. Local.
 
-    The ranks import the package that this process has imported, also where the current folder has
-    another one (a source tree that is not built, say). An exception on one rank ends all of them.
+    The ranks import the package that this process has imported, even if there is another one in the
+    current folder (for example a source tree that is not built). An exception on one rank ends all
+    of them.
     """
     home = str(Path(binding.__file__).resolve().parent.parent)
     code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
@@ -47,7 +48,7 @@ def rank_program(code: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Library:
-    """The MPI library that mpi4py loads: its name, its family, and its file if that is known."""
+    """The MPI library that mpi4py loads: its name, its family, and its file, if known."""
 
     name: str
     family: str
@@ -56,7 +57,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Launcher:
-    """An ``mpiexec``, and the library whose ranks it starts."""
+    """An ``mpiexec``, and the MPI library that it belongs to."""
 
     path: str
     library: Library
@@ -64,8 +65,9 @@ class Launcher:
     def command(self, n: int, program: Sequence[str], extra: str = "") -> list[str]:
         """Return the command that runs `program` on `n` ranks, with `extra` arguments. Local.
 
-        Open MPI refuses root, and more ranks than cores, unless told otherwise; and when it shares
-        cores it must be told to give way while it waits, or each message costs a time slice.
+        By default, Open MPI does not run as root, nor with more ranks than cores; options allow
+        both. If ranks share cores, an option makes Open MPI yield the CPU while it waits. Otherwise
+        each message would cost a time slice.
         """
         words = [self.path]
         options = shlex.split(extra)
@@ -81,7 +83,7 @@ class Launcher:
 
 
 def inside() -> bool:
-    """Say whether a launcher started this process as one of its ranks. Local."""
+    """Return whether a launcher started this process as one of its ranks. Local."""
     return any(name in os.environ for name in INSIDE)
 
 
@@ -98,7 +100,7 @@ def physical_cores() -> int:
 
 
 def library() -> Library:
-    """Find out which MPI mpi4py loads, without initialising it. Local.
+    """Find the MPI library that mpi4py loads, without initialising it. Local.
 
     Raises
     ------
@@ -121,12 +123,12 @@ def library() -> Library:
 
 
 def remedy() -> str:
-    """Say how to get an MPI. Local."""
+    """Return how to install an MPI. Local."""
     return f"install an MPI: {binding.INSTALL}"
 
 
 def _mapped() -> str | None:
-    """Return the file of the loaded libmpi; mpi4py's own files have longer names."""
+    """Return the file of the loaded libmpi, and not one of mpi4py's, which have longer names."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             path = line.rstrip("\n").partition("/")[2]
@@ -136,7 +138,7 @@ def _mapped() -> str | None:
 
 
 def candidates(path: str | None) -> Iterator[str]:
-    """Yield the launchers to try: beside the library, in this environment, then along PATH."""
+    """Yield the launchers to try: near the library, in this environment, then in PATH."""
     folders = []
     if path is not None:
         # /usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40 belongs to /usr/bin/mpiexec.
@@ -187,12 +189,12 @@ def find(lib: Library, wanted: str | None = None) -> Launcher:
     lib : Library
         What `library` found.
     wanted : str, optional
-        The launcher that the user names; none is looked for then.
+        The launcher that the user names; then no other is looked for.
 
     Raises
     ------
     BindingError
-        If there is none; the text names the launchers of other families that were refused.
+        If there is no launcher; the text lists those of other families that were found.
     """
     refused = []
     if wanted is not None and shutil.which(wanted) is None:

@@ -1,4 +1,4 @@
-"""A launcher as a child process, that never outlives this one's interrupt."""
+"""A launcher as a child process, which ends when this process is interrupted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import NoReturn
 
 __all__ = ["HYDRA", "call", "capture"]
 
-GRACE = 5.0  # seconds that a launcher gets to end its ranks
+GRACE = 5.0  # seconds that a launcher has to end its ranks
 
-# MPICH 5's hydra aborts with this in some launches on a loaded machine. A user's program is never
-# started twice because of it: it may have run already.
+# MPICH 5's hydra aborts with this message in some launches on a loaded machine. A user's program is
+# not started again after that, because it may have run already.
 HYDRA = b"assert (!closed) failed"
 
 
@@ -31,12 +31,12 @@ def call(command: Sequence[str]) -> int:
     Returns
     -------
     int
-        128 + the signal's number if a signal ended it, as a shell says it.
+        128 + the signal's number if a signal ended it, as in a shell.
 
     Notes
     -----
-    The launcher is in a session of its own, so that Ctrl-C reaches it once, from here: launchers
-    take a second one as a wish to die without ending their ranks.
+    The launcher runs in a session of its own, so that it gets Ctrl-C only once, from this process:
+    after a second one, launchers exit without ending their ranks.
     """
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -61,7 +61,7 @@ def call(command: Sequence[str]) -> int:
 def capture(command: Sequence[str], timeout: float) -> tuple[int, str]:
     """Run the `command` of a launcher, until `timeout`; return exit status and output. Local.
 
-    The status is 124 if the time was up.
+    The status is 124 after the timeout.
     """
     with tempfile.TemporaryFile() as file:
         child = subprocess.Popen(
@@ -88,7 +88,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _copy(child: subprocess.Popen[bytes]) -> None:
-    """Pass the launcher's stderr on; explain what is known of it."""
+    """Pass the launcher's stderr on; explain the messages that are known."""
     assert child.stderr is not None
     tail = b""
     explained = False
@@ -102,7 +102,7 @@ def _copy(child: subprocess.Popen[bytes]) -> None:
 
 
 def _end(child: subprocess.Popen[bytes], first: signal.Signals) -> None:
-    """End a launcher, asking before forcing."""
+    """End a launcher, first with a signal that it can handle, then by force."""
     for number in (first, signal.SIGTERM, signal.SIGKILL):
         try:
             child.send_signal(number)

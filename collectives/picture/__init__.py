@@ -1,9 +1,9 @@
-"""Pictures of algorithms: messages in space and time, and who holds what after each step.
+"""Pictures of algorithms: messages in space and time, and what each rank holds after each step.
 
-In comes a `Proof`; out go its drawing as text (`text`), as SVG (`lanes`, `cells`), and as PNG
-(`raster`). An SVG is one file without scripts, and nothing in it is fetched; it is light or dark as
-the reader's system is, or as the caller says. Each arrow and cell has a tooltip. `figures` has what
-plots of Matplotlib share. Nothing is proven or simulated here.
+A `Proof` is drawn as text (`text`), as SVG (`lanes`, `cells`), and as PNG (`raster`). An SVG is one
+file without scripts and without external resources. It is light or dark as the reader's system is,
+or as the caller chooses. Each arrow and cell has a tooltip. `figures` has the common parts of
+Matplotlib plots. Nothing is proven or simulated here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["holdings", "picture", "png", "space_time"]
 
 
 def picture(proof: Proof, *, theme: str | None = None) -> str:
-    """Draw an algorithm whole: its messages, and below who holds what. Local.
+    """Draw an algorithm: its messages, and below them what each rank holds. Local.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def space_time(proof: Proof, *, theme: str | None = None) -> str:
     Returns
     -------
     str
-        The text of an SVG file. An arrow has the colour of its first block and, up to 16 ranks, the
-        numbers of its blocks where it leaves. A disc with a plus is where it is folded, a tip where
-        it is stored.
+        The text of an SVG file. An arrow has the colour of its first block and, on up to 16 ranks,
+        the numbers of its blocks at its start. At its end, a disc with a plus means that the
+        message is folded, a tip that it is stored.
     """
     return document(proof, "messages", [diagram(proof)], theme)
 
@@ -75,8 +75,8 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
     Returns
     -------
     str
-        The text of an SVG file. A cell is filled as far as the block is complete; a tick stands in
-        one that is. It names the ranks whose contributions it holds, or counts them, where there
-        is room.
+        The text of an SVG file. A cell is filled to the extent that the block is complete, and has
+        a tick if it is. Where there is room, it names the ranks whose contributions it holds, or
+        counts them.
     """
     return document(proof, "holdings", [grids(proof)], theme)

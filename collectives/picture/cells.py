@@ -1,4 +1,4 @@
-"""Who holds what after each step: a row for each rank, a cell for each block."""
+"""What each rank holds after each step: a row for each rank, a cell for each block."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from collectives.picture.text import between_pairs, block_text
 from collectives.plans.proof import Proof
 from collectives.text.words import ranks, spans
 
-MOST = 15_000  # cells of a picture; of more, some steps are left out
+MOST = 15_000  # cells of a picture; with more, some steps are left out
 
 
 class Run(NamedTuple):
-    """A block on a rank, or neighbours of which it holds, and should hold, the same."""
+    """A block on a rank, or adjacent blocks with equal contributors, present and required."""
 
     rank: int
     first: int
@@ -43,12 +43,12 @@ class Run(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of what belongs there is there."""
+        """The part of the required contributions that is present."""
         return (self.mask & self.due).bit_count() / max(1, self.due.bit_count())
 
 
 class Cell(NamedTuple):
-    """The size of a cell; where cells are too narrow to tell apart, runs are drawn."""
+    """The size of a cell; if cells are too narrow to be told apart, runs are drawn instead."""
 
     wide: float
     high: float
@@ -81,7 +81,7 @@ KEY = Cell(34, 22)
 
 
 def grids(proof: Proof) -> Part:
-    """Draw the grids of all steps, or of as many as a picture can hold."""
+    """Draw the grids of all steps, or of as many as fit in a picture."""
     cell = Cell.of(proof.p, proof.nblocks)
     dues = [[proof.due(r, b) for b in range(proof.nblocks)] for r in range(proof.p)]
     states = [proof.held(time) for time in range(proof.depth + 1)]
@@ -122,7 +122,7 @@ def _runs(
     dues: Sequence[Sequence[int]],
     merged: bool,
 ) -> Iterator[Run]:
-    """Yield what is held after a step, block by block or with equal neighbours in one."""
+    """Yield what is held after a step, block by block or with equal adjacent blocks as one run."""
     for rank, rows in enumerate(zip(now, before, dues, strict=True)):
         run: Run | None = None
         for b, (mask, old, due) in enumerate(zip(*rows, strict=True)):
@@ -137,7 +137,7 @@ def _runs(
 
 
 def _shown(sizes: Sequence[int]) -> list[int]:
-    """Choose the steps to draw: all, or the first, the last and some between, evenly."""
+    """Choose the steps to draw: all, or the first, the last and some evenly spaced between."""
     for many in range(len(sizes), 2, -1):
         chosen = [k * (len(sizes) - 1) // (many - 1) for k in range(many)]
         if sum(sizes[time] for time in chosen) <= MOST:
@@ -171,7 +171,7 @@ def _slots(proof: Proof, x: float, y: float, cell: Cell) -> Iterator[str]:
 
 
 def _filled(proof: Proof, time: int, run: Run, left: float, top: float, cell: Cell) -> str:
-    """Draw what a rank holds of a block, or of neighbours that are alike."""
+    """Draw what a rank holds of a block, or of a run of equal ones."""
     blocks = range(run.first, run.last + 1)
     x, y = left + run.first * cell.wide, top + run.rank * cell.high
     when = f"after step {time}" if time else "at the start"
@@ -180,7 +180,7 @@ def _filled(proof: Proof, time: int, run: Run, left: float, top: float, cell: Ce
     now = "now " if run.new else ""
     title = tooltip(f"{when}: rank {run.rank} {now}holds {held}")
     if cell.narrow:
-        # No colour by block: as many blocks as this would share each.
+        # No colour by block, because too many blocks would share each colour.
         colour = colour_class(proof, run.first) if between_pairs(proof) else "c0"
         row = cell._replace(wide=cell.wide * len(blocks) + 2)
         kind = "fill" if run.complete else "fill share"
@@ -196,7 +196,7 @@ def _of(some: int, every: int) -> str:
 
 
 def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
-    """Fill a cell as far as its block is complete, and say whose contributions those are."""
+    """Fill a cell to the extent that its block is complete, and name the contributors."""
     middle = x + cell.wide / 2, y + cell.high / 2
     if run.complete:
         unit = min(cell.wide, cell.high) / 6
@@ -219,7 +219,7 @@ def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
 
 
 def _key(runs: Sequence[Run], y: float, cell: Cell) -> Part:
-    """Draw what the marks of cells mean, as far as they occur."""
+    """Draw the key: the meaning of the marks of cells that occur."""
     some = Run(0, 0, 0, 0b11, 0b1111, False)
     whole = some._replace(due=some.mask)
     samples: list[tuple[str, Run | None]] = []

@@ -1,4 +1,4 @@
-"""Figures of Matplotlib, which is imported only where one is drawn: times over sizes."""
+"""Matplotlib figures of times over sizes; Matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["check", "save", "short"]
 
 
 def check() -> None:
-    """Raise ArgumentError if nothing can be plotted here. Local."""
+    """Raise an ArgumentError if Matplotlib is missing. Local."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -18,7 +18,7 @@ def check() -> None:
 
 
 def save(figure: Any, path: str) -> None:
-    """Write a `figure` of pyplot to `path`, and forget it. Local."""
+    """Write a `figure` of pyplot to `path`, and close it. Local."""
     from matplotlib import pyplot
 
     try:
@@ -30,7 +30,7 @@ def save(figure: Any, path: str) -> None:
 
 
 def short(value: float) -> str:
-    """Write `value` bytes as on an axis: ``64K``. Local."""
+    """Format `value` bytes for an axis: ``64K``. Local."""
     for unit in ("", "K", "M"):
         if value < 1024:
             return f"{value:.4g}{unit}"

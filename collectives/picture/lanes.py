@@ -1,8 +1,8 @@
 """Messages in space and time: a lane for each rank, an arrow for each message.
 
-Messages of one step do not wait for each other. Where a rank sends or receives several of them,
-they stand side by side in *strips* of the step, so that each arrow has ends of its own; their order
-there means nothing.
+Messages of one step do not wait for each other. If a rank sends or receives several of them, they
+are drawn side by side in *strips* of the step, so that each arrow has ends of its own. The order of
+the strips has no meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST = 11  # letters of a label
 
 
 class Scale(NamedTuple):
-    """How large the things of a diagram are, for a number of ranks."""
+    """The sizes of the elements of a diagram, for a number of ranks."""
 
     lane: float
     font: float
@@ -42,14 +42,14 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, p: int) -> Scale:
-        """Return the scale at which p ranks are drawn. Local."""
+        """Return the scale for p ranks. Local."""
         if p <= 8:
             return cls(46, 12, 7.5, True)
         return cls(32, 10, 6, True) if p <= 16 else cls(14, 0, 3.5, False)
 
 
 class Step(NamedTuple):
-    """A step in its strips, and how wide it is drawn."""
+    """The strips of a step, and its width."""
 
     time: int
     strips: list[list[Event]]
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 def diagram(proof: Proof) -> Part:
-    """Draw the messages of all steps, in bands below each other."""
+    """Draw the messages of all steps, in horizontal bands."""
     scale = Scale.of(proof.p)
     if not proof.events:
         lines = [*_lanes(proof.p, scale, 0, RANK + 120), text_at("no messages", RANK, 17)]
@@ -92,7 +92,7 @@ def _bands(proof: Proof, scale: Scale) -> list[list[Step]]:
 
 
 def _band(proof: Proof, band: Sequence[Step], scale: Scale, y: float) -> list[str]:
-    """Draw steps side by side; what lies at the ends of arrows lies above all of them."""
+    """Draw steps side by side; the marks at the ends of arrows are drawn above all arrows."""
     shades: list[str] = []
     lines: list[str] = []
     ends: list[str] = []
@@ -124,9 +124,9 @@ def _lanes(p: int, scale: Scale, y: float, right: float) -> Iterator[str]:
 
 
 def _strips(events: Sequence[Event], p: int) -> list[list[Event]]:
-    """Spread the messages of a step so that nobody sends or receives two in the same strip.
+    """Spread the messages of a step so that no rank sends or receives two in the same strip.
 
-    By their distance, so that what goes equally far stands together, as parallel arrows.
+    They are sorted by distance, so that messages of equal distance are parallel arrows.
     """
     strips: list[tuple[set[int], set[int], list[Event]]] = []
     for event in sorted(events, key=lambda each: ((each.target - each.source) % p, each)):
@@ -141,7 +141,7 @@ def _strips(events: Sequence[Event], p: int) -> list[list[Event]]:
 
 
 def _label(proof: Proof, event: Event) -> str:
-    """Write the blocks of a message, or how many there are."""
+    """Return the blocks of a message as text, or their number."""
     text = blocks_text(proof, event.blocks)
     return text if len(text) <= LONGEST else count(len(event.blocks), "block")
 
@@ -155,7 +155,7 @@ def _strip_width(proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale) 
     if not scale.labelled:
         return 24
     widest = max(_pill(_label(proof, event), scale) for strip in strips for event in strip)
-    # Steep arrows would run along each other, and behind labels.
+    # In narrow strips, long arrows would be steep, overlap, and run behind labels.
     far = max(sum(abs(e.target - e.source) for e in strip) / len(strip) for strip in strips)
     return widest + 2 * scale.mark + scale.lane + 14 * max(0, far - 2)
 
@@ -163,7 +163,7 @@ def _strip_width(proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale) 
 def _arrow(
     proof: Proof, event: Event, scale: Scale, left: float, right: float, top: float
 ) -> tuple[str, str]:
-    """Draw a message in its strip: its line, and what lies on lines at its ends."""
+    """Draw a message in its strip: its line, and the marks at its ends, which go above lines."""
     verb = ("folds" if event.fold else "stores") + (" it" if len(event.blocks) == 1 else " them")
     title = tooltip(
         f"step {event.time}: rank {event.source} sends {blocks_in_words(proof, event.blocks)} "
@@ -175,7 +175,7 @@ def _arrow(
     x1, x2 = left + 4 + wide / 2, right - 5 - scale.mark
     y1, y2 = (top + (r + 0.5) * scale.lane for r in (event.source, event.target))
     slope = (y2 - y1) / (x2 - x1)
-    # A tip touches the lane with its point; its line ends within it.
+    # The point of a tip touches the lane; the line ends inside the tip.
     back = 0 if event.fold else scale.mark
     length = (1 + slope * slope) ** 0.5
     bx, by = x2 - back / length, y2 - back * slope / length
@@ -218,7 +218,7 @@ def _labelled(text: str, x: float, y: float, width: float, font: float) -> list[
 
 
 def _key(proof: Proof, scale: Scale, y: float) -> Part:
-    """Draw what the marks of messages mean, as far as they occur."""
+    """Draw the key: the meaning of the marks of messages that occur."""
     number, sends = "3", "sends block 3"
     if between_pairs(proof):
         number, sends = block_text(proof, proof.nblocks // proof.p**2), "sends what 0 has for 1"

@@ -1,9 +1,9 @@
-"""Pictures as dots: PNG, through the renderer resvg, which is an optional dependency.
+"""Pictures as PNG, through the renderer resvg, which is an optional dependency.
 
-resvg is one small wheel without further requirements, but it brings no fonts: text that it has no
-font for it writes in its serif font, or leaves out, without a word. So a letter is drawn first, in
-each of the usual fonts, with no other to take its place. A machine without a screen has often none
-of them; there Matplotlib's serves, if it is installed.
+resvg is one small wheel without further requirements, but it has no fonts. If a font is missing, it
+uses a serif font instead, or leaves the text out, without a warning. So a letter is first drawn in
+each of the usual fonts, without a fallback, to find one that exists. Machines without a screen
+often have none of them; then Matplotlib's font is used, if that is installed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def renderer() -> Callable[..., bytes]:
     Raises
     ------
     ArgumentError
-        If it is not installed; the text says how it is.
+        If it is not installed; the text says how to install it.
     """
     try:
         from resvg_py import svg_to_bytes
@@ -54,15 +54,15 @@ def renderer() -> Callable[..., bytes]:
 
 
 def png(svg: str, *, scale: float = 2.0) -> bytes:
-    """Draw a picture as dots. Local.
+    """Convert a picture to PNG. Local.
 
     Parameters
     ----------
     svg : str
-        The text of an SVG file, as `picture` returns it. If it has colours for light and dark, it
-        is drawn in the light ones.
+        The text of an SVG file, as `picture` returns it. If it has both light and dark colours, the
+        light ones are used.
     scale : float
-        Dots for each pixel of the picture.
+        Pixels of the PNG for each pixel of the SVG.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def png(svg: str, *, scale: float = 2.0) -> bytes:
     Raises
     ------
     ArgumentError
-        If resvg-py or a font to write with is missing, or `svg` is not an SVG.
+        If resvg-py or a font is missing, or `svg` is not an SVG.
     """
     if not scale > 0:
         raise ArgumentError(f"scale is {scale!r}, and must be above 0")
@@ -86,7 +86,7 @@ def png(svg: str, *, scale: float = 2.0) -> bytes:
 
 @cache
 def _font(render: Callable[..., bytes]) -> tuple[str, list[str]]:
-    """Return the first of the usual fonts that is there, and its file if it is Matplotlib's."""
+    """Return the first of the usual fonts that exists, and its file if it is Matplotlib's."""
     blank = render(svg_string=LETTER.format(FONTS[0]), skip_system_fonts=True)
     for files in [], _matplotlib():
         for font in FONTS:

@@ -14,20 +14,20 @@ from collectives.plans.proof import Proof, named
 from collectives.text.words import count
 
 # Lengths are in pixels of the picture at its own size.
-WIDTH = 1240  # what would go beyond it goes below
-NARROWEST = 440  # for the name and the summary
+WIDTH = 1240  # the largest width; what does not fit goes below
+NARROWEST = 440  # the smallest width, with room for the name and the summary
 MARGIN = 24
 RANK = 62  # the column with the names of the ranks
 GAP = 20  # between parts
 KEY_GAP = 24  # between the marks that a key explains
-LETTER = 0.64  # of the size of the font: as wide as a digit of the widest of the usual fonts
-BASE = 0.36  # of the size of the font: from the middle of a digit to its foot
+LETTER = 0.64  # width of a digit in the widest of the usual fonts, in units of the font size
+BASE = 0.36  # from the middle of a digit to the baseline, in units of the font size
 
-# Eight colours for blocks. Of any two the CIELAB distance is over 25, also for eyes that lack a
-# kind of cone, and each has a contrast of 3 and more with its ground.
+# Eight colours for blocks. Any two have a CIELAB distance of over 25, also for colour-blind readers
+# (who lack one kind of cone), and each has a contrast of at least 3 with the background.
 LIGHT = ("#145571", "#d67f1b", "#00aa73", "#c472da", "#863eff", "#941400", "#360074", "#53061a")
 DARK = ("#2f85f4", "#e3621c", "#2dc66b", "#eb80a3", "#acf4ff", "#f0e442", "#a199dc", "#e1fad6")
-# Ground, text, lines of no colour, every second step.
+# The colours of the background, of text, of neutral lines, and of every second step.
 LIGHT_SHEET = ("#ffffff", "#1b1f24", "#8a929c", "#f1f3f6")
 DARK_SHEET = ("#14181d", "#e8eaed", "#7d8792", "#20262d")
 THEMES = {"light": (LIGHT, LIGHT_SHEET), "dark": (DARK, DARK_SHEET)}
@@ -49,7 +49,7 @@ STYLE = """\
 
 
 class Part(NamedTuple):
-    """A part of a picture: its size and its elements, measured from its own corner."""
+    """A part of a picture: its size and its elements, with positions relative to its corner."""
 
     width: float
     height: float
@@ -70,7 +70,7 @@ def text_at(text: str, x: float, y: float, **attributes: str | float) -> str:
 
 
 def key_width(text: str) -> float:
-    """Return the room for a text in a key: words are narrower than digits. Local."""
+    """Return the width of a text in a key, where words are narrower than digits. Local."""
     return 30 + 6.3 * len(text)
 
 
@@ -79,9 +79,9 @@ def tooltip(text: str) -> str:
 
 
 def _rules(blocks: Sequence[str], sheet: Sequence[str]) -> Iterator[str]:
-    """Write the colours as rules.
+    """Write the colours as CSS rules.
 
-    They name colours and no variables, for programs that put pictures on slides know none.
+    The rules have colours and not variables, because presentation programs do not support these.
     """
     ground, ink, line, shade = sheet
     yield f".ground, .slot.empty {{ fill: {ground}; }}"
@@ -98,7 +98,7 @@ def _rules(blocks: Sequence[str], sheet: Sequence[str]) -> Iterator[str]:
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast of two colours by WCAG: from 1, none, to 21, black on white. Local."""
+    """Return the WCAG contrast of two colours, from 1 (none) to 21 (black on white). Local."""
     low, high = sorted(_luminance(each) for each in (one, other))
     return (high + 0.05) / (low + 0.05)
 
@@ -110,7 +110,7 @@ def _luminance(colour: str) -> float:
 
 
 def _scoped(rules: Iterator[str]) -> list[str]:
-    """Keep rules to pictures, for a page may hold one in its own text."""
+    """Restrict rules to pictures, because a page may include one in its own text."""
     lines = []
     for rule in rules:
         selectors, brace, body = rule.partition(" {")
@@ -120,7 +120,7 @@ def _scoped(rules: Iterator[str]) -> list[str]:
 
 
 def _colours(theme: str | None) -> list[str]:
-    """Write the rules of a theme, or of both: then the reader's system chooses."""
+    """Write the rules of one theme, or of both, between which the reader's system chooses."""
     if theme not in (None, *THEMES):
         raise ArgumentError(
             f"theme is {theme!r}, and must be None, {' or '.join(map(repr, THEMES))}"
@@ -153,7 +153,7 @@ def document(proof: Proof, what: str, parts: Sequence[Part], theme: str | None =
         f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
         f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
     )
-    # Whole pixels, so that the ground covers the last row and column of dots.
+    # Whole pixels, so that the background covers the last row and column of pixels.
     size = str(ceil(width)), str(ceil(height))
     return "\n".join(
         [
@@ -172,7 +172,7 @@ def document(proof: Proof, what: str, parts: Sequence[Part], theme: str | None =
 
 
 def colour_class(proof: Proof, block: int) -> str:
-    """Return the class of a block's colour: in an alltoall, that of the rank it comes from."""
+    """Return the class of a block's colour; in an alltoall, that of its source rank."""
     if between_pairs(proof):
         block //= proof.nblocks // proof.p
     return f"c{block % len(LIGHT)}"

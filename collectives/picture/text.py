@@ -1,6 +1,6 @@
-"""Text pictures of algorithms: who sends what to whom, and who holds what after each step.
+"""Text pictures of algorithms: the messages, and what each rank holds after each step.
 
-A picture is a view of a `check.Proof` and of nothing else, so it shows what runs. A *step* is
+A picture is drawn from a `check.Proof` and from nothing else, so it shows what runs. A *step* is
 the proof's unit of time: messages of one step do not wait for each other.
 """
 
@@ -19,7 +19,7 @@ WIDTH = 96
 GAP = "   "
 BAR = " | "
 
-# Up to here a rank is one digit, and a cell can name its contributors instead of counting them.
+# On up to this many ranks, a rank is one digit, and cells name contributors; else they count them.
 DIGITS = 10
 
 
@@ -31,13 +31,13 @@ def rounds(proof: Proof, *, width: int = WIDTH) -> str:
     proof : Proof
         What `check` found.
     width : int
-        Columns of text that a line may take.
+        The largest number of characters in a line.
 
     Returns
     -------
     str
-        ``0 -[2]-> 1`` is a message from rank 0 to rank 1 with block 2, ``[2-5]`` with four. The
-        blocks of an alltoall are named by the ranks that they come from and go to: ``02``.
+        ``0 -[2]-> 1`` is a message from rank 0 to rank 1 with block 2; ``[2-5]`` are four blocks.
+        The blocks of an alltoall are named by their source and destination: ``02``.
 
     Examples
     --------
@@ -67,19 +67,19 @@ def _arrow(proof: Proof, event: Event) -> str:
 
 
 def blocks_text(proof: Proof, blocks: Sequence[int]) -> str:
-    """Name blocks that travel together, in their order. Local."""
+    """Return the names of blocks that travel together, in their order. Local."""
     if between_pairs(proof):
         return ", ".join(block_text(proof, b) for b in blocks)
     return spans(blocks)
 
 
 def between_pairs(proof: Proof) -> bool:
-    """Say whether each part goes from one rank to one other, as in an alltoall. Local."""
+    """Return whether each part goes from one rank to one other, as in an alltoall. Local."""
     return proof.algorithm.collective.parts(proof.p) > proof.p
 
 
 def block_text(proof: Proof, block: int) -> str:
-    """Name a block: its number, or the two ranks that it goes between. Local."""
+    """Return the name of a block: its number, or its source and destination. Local."""
     if not between_pairs(proof):
         return str(block)
     cut = proof.nblocks // proof.p**2
@@ -89,7 +89,7 @@ def block_text(proof: Proof, block: int) -> str:
 
 
 def _wrapped(items: Iterable[str], width: int) -> list[str]:
-    """Put items side by side, as many to a line as fit."""
+    """Put items side by side, as many in a line as fit."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(GAP) + len(item) <= width:
@@ -107,13 +107,13 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
     proof : Proof
         What `check` found.
     width : int
-        Columns of text that a line may take; later steps go below.
+        The largest number of characters in a line; later steps go below.
 
     Returns
     -------
     str
-        A cell names the ranks whose contributions are in the block (from 11 ranks on, it counts
-        them); ``*`` stands for all that belong there, ``.`` for nothing.
+        A cell names the ranks whose contributions are in the block (with 11 ranks or more, it
+        counts them). ``*`` means all required contributions, ``.`` means none.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def grid(proof: Proof, *, width: int = WIDTH) -> str:
 def _group(proof: Proof, time: int, due: list[list[int]]) -> list[str]:
     """Draw the holdings of all ranks after one step, as lines of equal length.
 
-    `due` has, for each block and rank, whose contributions belong there.
+    `due` has, for each block and rank, the required contributors.
     """
     states = proof.held(time)
     blocks = [
@@ -160,7 +160,7 @@ def _group(proof: Proof, time: int, due: list[list[int]]) -> list[str]:
 
 
 def _cell(mask: int, due: int, p: int) -> str:
-    """Write a set of contributors to a block, of those that belong there."""
+    """Write the set of contributors to a block, or a star if all required ones are in it."""
     if not mask:
         return "."
     if mask == due:
@@ -171,18 +171,18 @@ def _cell(mask: int, due: int, p: int) -> str:
 
 
 def _column(texts: Sequence[str]) -> list[str]:
-    """Make texts equally long."""
+    """Pad texts to equal length."""
     width = max(map(len, texts))
     return [text.ljust(width) for text in texts]
 
 
 def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
-    """Prove an algorithm and draw it whole: cost, totals, messages and holdings. Local.
+    """Prove an algorithm, and draw its cost, totals, messages and holdings. Local.
 
     Parameters
     ----------
     collective, name : str
-        Which algorithm.
+        The algorithm.
     p, root : int
         Number of ranks, and the root of a rooted collective.
 
@@ -238,7 +238,7 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
 
 
 def _totals(amounts: Sequence[Fraction]) -> str:
-    """Write what all ranks do together and each of them, in units of the caller's array."""
+    """Write the sum of the amounts, and that of each rank, in units of the caller's array."""
     total = sum(amounts, Fraction(0))
     text = f"{total} array{'s' * (total != 1)}"
     groups: dict[Fraction, list[int]] = {}

@@ -1,5 +1,6 @@
-"""What ran: timelines of all ranks, and traces of calls.
+"""Records of what ran: timelines of all ranks, and traces of calls.
 
-In come the records of the core (`tape`); out go a file of trace events (`tracefile`, `timeline`),
-its summary (`summary`), and lists of calls (`trace`). Nothing here changes what runs.
+The records of the core (`tape`) are written to a file of trace events (`tracefile`, `timeline`),
+which `summary` summarises. `trace` lists the calls of one communicator. Nothing here changes what
+runs.
 """

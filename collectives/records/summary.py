@@ -1,4 +1,4 @@
-"""Timelines summed up: the time of each collective, and who waits for whom."""
+"""Summaries of timelines: the time of each collective, and which ranks the others wait for."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from collectives.text.words import count, size_text, spans
 
 __all__ = ["Share", "Sum", "summed", "text", "verdict"]
 
-# Ranks stand out if they wait for at most so much of what all others do, and those wait at all: for
-# so much of the time.
+# Ranks are stragglers if they wait at most PART of the time that each of the others waits, and the
+# others wait at least WORTH of the whole time.
 PART = 2 / 3
 WORTH = 0.02
 
-SHOWN = 16  # calls without a good end that are listed
+SHOWN = 16  # at most so many calls that failed or did not finish are listed
 
 
 @dataclass
 class Share:
-    """What one rank did, in microseconds."""
+    """The times of one rank, in microseconds."""
 
     name: str = ""
     calls: int = 0
     inside: float = 0.0
     waits: float = 0.0
-    awaited: float = 0.0  # by the others
+    awaited: float = 0.0  # how long the others waited for this rank
 
 
 @dataclass
 class Sum:
-    """What all ranks did."""
+    """The times of all ranks."""
 
     ranks: dict[int, Share] = field(default_factory=lambda: defaultdict(Share))
-    # For each collective and algorithm, of each rank the (microseconds, bytes) of its calls.
+    # For each collective and algorithm, and each rank, the (microseconds, bytes) of its calls.
     calls: dict[tuple[str, str], dict[int, list[tuple[float, int]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -46,7 +46,7 @@ class Sum:
 
     @property
     def lasted(self) -> float:
-        """From the first call to the end of the last."""
+        """The time from the first call to the end of the last."""
         return max(0.0, self.last - self.first)
 
     def share(self, number: int) -> float:
@@ -55,9 +55,9 @@ class Sum:
 
 
 def summed(events: list[dict[str, Any]]) -> Sum:
-    """Sum trace `events` up. Local."""
+    """Summarise trace `events`. Local."""
     found = Sum()
-    # On each track the call whose phases follow it, if it has no good end.
+    # On each track, the call whose phases follow it, if it failed or did not finish.
     unfinished: dict[tuple[int, int], list[dict[str, Any]] | None] = {}
     left: list[list[dict[str, Any]]] = []
     for event in events:
@@ -95,7 +95,7 @@ def summed(events: list[dict[str, Any]]) -> Sum:
 
 
 def text(found: Sum) -> list[str]:
-    """Return what was `found`, as lines. Local."""
+    """Return the lines of text for what was `found`. Local."""
     most = max((share.calls for share in found.ranks.values()), default=0)
     ranks = count(len(found.ranks), "rank")
     lines = [f"{ranks}, {count(most, 'call')} on each at most, {_time(found.lasted)}"]
@@ -156,7 +156,7 @@ def _rank_rows(found: Sum) -> list[tuple[str, ...]]:
 
 
 def verdict(found: Sum) -> str:
-    """Say by what was `found` which ranks are stragglers: few that wait less. Local."""
+    """Return which ranks are stragglers by what was `found`: a few that wait less. Local."""
     shares = {number: found.share(number) for number in found.ranks}
     if len(shares) < 2:
         return "One rank waits for nobody."
@@ -183,7 +183,7 @@ def _percents(shares: list[float]) -> str:
 
 
 def _open(call: dict[str, Any], phase: dict[str, Any] | None) -> str:
-    """Say where a call was left."""
+    """Return the place where a call stopped."""
     args = call["args"]
     how = "failed in" if args.get("failed") else "did not finish"
     number = f" call {args['call']} of communicator {args['communicator']}," if args["call"] else ""

@@ -1,9 +1,9 @@
-"""Tapes: the records that the core left, as the events that trace viewers read.
+"""Tapes: the records of the core, and their conversion to events for trace viewers.
 
-A rank leaves two files in the folder ``out.json.parts``: ``3.records``, which the core has mapped
-(`_core/records/timeline.h` has its layout), and ``3.json``, a line with where and when it was made
-and a line for each label of calls. They are complete whatever became of the process. As long as
-that is there, it holds a lock on the records.
+A rank writes two files in the folder ``out.json.parts``: for rank 3, ``3.records``, which the core
+maps into memory (`_core/records/timeline.h` has its layout), and ``3.json``, with a line on the place and
+time of the recording and a line for each label of calls. The files are complete even if the process
+was killed. As long as the process exists, it holds a lock on the records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Tape", "events", "folder", "left"]
     RECEIVED,
 ) = range(1, 13)
 
-# What the phases of a call are called. To publish is to send through shared memory.
+# The names of the phases of a call. To publish is to send through shared memory.
 PHASES = {
     QUEUE: "queue",
     WAIT: "wait",
@@ -54,7 +54,7 @@ MESSAGES = {SENT: "send", RECEIVED: "receive"}
 HEAD = 4096  # bytes before the records
 UNNUMBERED = 0xFFFFFFFF
 MESSAGE_TRACKS = 1000  # the number of the first track of messages
-WELL_TIMED = 10**9  # ns over which the rate of a counter is known well enough
+WELL_TIMED = 10**9  # ns after which the rate of a counter is known well enough
 
 RECORD = np.dtype(
     [
@@ -75,24 +75,24 @@ def folder(path: str | Path) -> Path:
 
 @dataclass
 class Tape:
-    """What one rank has recorded.
+    """The records of one rank.
 
     Attributes
     ----------
     facts : dict
-        ``rank``, ``size``, ``host``, ``node``, ``process``; ``ranks``: those of the timeline, as in
-        ``MPI.COMM_WORLD``; ``epoch``: when the timeline began, in ns of rank 0's clock;
-        ``offset``: what is added to this host's clock for that.
+        ``rank``, ``size``, ``host``, ``node``, ``process``; ``ranks``: the ranks of the timeline,
+        by their numbers in ``MPI.COMM_WORLD``; ``epoch``: when the timeline began, in ns of rank
+        0's clock; ``offset``: the ns to add to this host's clock to get rank 0's.
     labels : dict
-        Of each number, the dict that describes the calls.
+        For each label number, a dict that describes the calls.
     records : array
-        Those that were written to the end.
+        The records that were written completely.
     ticks, ns : array of int
         Two moments on both clocks.
     counts : bool
         Whether ticks are those of the processor's counter; else they are nanoseconds.
     full : bool
-        Whether there was no room for more.
+        Whether the tape was too short for all records.
     adding : bool
         Whether the rank has begun to add its events to the file.
     """
@@ -110,7 +110,8 @@ class Tape:
     def read(cls, path: Path, file: int) -> Tape:
         """Read ``N.records``, which is open, and ``N.json``. Local.
 
-        (To close a file is to let go of its lock, on whichever descriptor the process has it.)
+        (The records stay open, because closing any descriptor of a file releases the lock that the
+        process holds on it.)
 
         Raises
         ------
@@ -144,7 +145,7 @@ class Tape:
 
     @property
     def rate(self) -> float:
-        """Nanoseconds of a tick, as far as this tape knows."""
+        """Nanoseconds per tick, estimated from this tape."""
         if not self.counts or self.ticks[1] == self.ticks[0]:
             return 1.0
         return float(self.ns[1] - self.ns[0]) / float(self.ticks[1] - self.ticks[0])
@@ -156,19 +157,19 @@ class Tape:
 
 
 def left(path: str | Path) -> list[Path]:
-    """Return what lies in the folder of the timeline in `path`: records, by rank. Local."""
+    """Return the files of records in the folder of the timeline in `path`, by rank. Local."""
     found = folder(path).glob("*.records")
     return sorted((each for each in found if each.stem.isdigit()), key=lambda each: int(each.stem))
 
 
 def is_held(file: int) -> bool:
-    """Say whether another process holds a file, here or on the hosts that share it. Local.
+    """Return whether another process, on any host that shares the file, has locked it. Local.
 
-    If none does, this one holds it from now on.
+    If none has, this process locks it.
     """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # others mean that the file system has no locks
+    except (BlockingIOError, PermissionError):  # other errors: the file system has no locks
         return True
     return False
 
@@ -182,11 +183,11 @@ def events(
     ----------
     tape : Tape
     facts : dict, optional
-        Those of another timeline that goes by the same tape; the tape's by default.
+        Those of another timeline with the same tape; by default the tape's own.
     since : int
-        Ticks before which calls are left out.
+        Calls before this tick are left out.
     rate : float, optional
-        Nanoseconds of a tick.
+        Nanoseconds per tick.
     """
     facts = facts or tape.facts
     read = _Read(tape, facts, tape.rate if rate is None or not tape.counts else rate)
@@ -221,7 +222,7 @@ def events(
 
 
 class _Read:
-    """The records of a tape as columns: kinds, microseconds, bytes, and what each of them names."""
+    """The records of a tape as columns: kinds, microseconds, bytes, peers, and so on."""
 
     def __init__(self, tape: Tape, facts: dict[str, Any], rate: float) -> None:
         records = tape.records
@@ -239,7 +240,7 @@ class _Read:
         self.numbers = {rank: number for number, rank in enumerate(facts["ranks"])}
 
     def calls(self, since: int) -> tuple[list[int], dict[int, list[int]]]:
-        """Return the records of calls from the tick `since` on, and by call all others."""
+        """Return the records of calls from the tick `since` on, and the other records by call."""
         calls: list[int] = []
         of_call: dict[int, list[int]] = {}
         for i in np.argsort(self.records["start"], kind="stable").tolist():
@@ -257,7 +258,7 @@ class _Read:
         return start, end
 
     def about(self, i: int, label: dict[str, Any]) -> dict[str, Any]:
-        """Return what is said of a call."""
+        """Return the facts about a call."""
         number = self.segments[i] << 16 | self.rounds[i]
         about: dict[str, Any] = {
             "algorithm": label.get("algorithm"),
@@ -275,7 +276,7 @@ class _Read:
         return about
 
     def place(self, k: int, label: dict[str, Any]) -> str:
-        """Return in JSON where in its call a part belongs, and with whom."""
+        """Return, in JSON, the round, segment, bytes and peer of a part of a call."""
         kind, peer = int(self.kinds[k]), int(self.others[k])
         if kind in (AWAIT, TAKE) and peer >= 0:  # a number among the ranks of this host
             peer = label["local"][peer] if peer < len(label.get("local", ())) else -1
@@ -292,7 +293,7 @@ class _Read:
 
 
 class _Tracks:
-    """Tracks for what may overlap: on each of them one thing follows the other."""
+    """Tracks for events that may overlap in time; events on one track do not overlap."""
 
     def __init__(self, first: int, name: str) -> None:
         self.first, self.name = first, name
@@ -320,7 +321,7 @@ def metadata(what: str, pid: int, args: dict[str, Any], tid: int = 0) -> str:
 
 
 def _event(pid: int, tid: int, start: float, end: float, name: str, cat: str, args: str) -> str:
-    # Rounded to ns: ends first, so that what is inside another stays inside.
+    # Start and end are rounded to ns, not the length, so that nested events stay nested.
     first, last = round(start, 3), round(end, 3)
     return (
         f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{first:.3f},"dur":{last - first:.3f},'
@@ -329,7 +330,10 @@ def _event(pid: int, tid: int, start: float, end: float, name: str, cat: str, ar
 
 
 def owner_rate(tape: Tape, others: list[Tape]) -> float:
-    """Return the ns of a tick: of the longest tape of the host, if this one is short. Local."""
+    """Return the ns per tick of `tape`, or of the longest of `others` on its host. Local.
+
+    The other tapes are used only if the first one is too short.
+    """
     if tape.lasted >= WELL_TIMED:
         return tape.rate
     same = [each for each in others if each.counts and each.facts["host"] == tape.facts["host"]]
@@ -337,8 +341,8 @@ def owner_rate(tape: Tape, others: list[Tape]) -> float:
 
 
 def remove(path: Path) -> None:
-    """Delete a tape, and the folder if it was the last. Local."""
+    """Delete the tape in `path`, and the folder if it was the last one. Local."""
     for each in (path.with_suffix(".json"), path):
         each.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # others are there
+    with contextlib.suppress(OSError):  # there are other tapes
         os.rmdir(path.parent)

@@ -1,8 +1,8 @@
 """Timelines: what the ranks do in their calls, and when, in one file for trace viewers.
 
-While a timeline is on, the core records on a tape (`tape`). At the end every rank adds its events
-to the file. Clocks: times are those of rank 0's host. Hosts measure how far their clocks are from
-its by messages there and back at the start.
+While a timeline is on, the core writes its records to a tape (`tape`). At the end every rank adds
+its events to the file. All times are converted to the clock of rank 0's host. At the start, the
+hosts measure the offsets of their clocks by round trips of messages.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from collectives.records import tape, tracefile
 
 __all__ = ["Timeline", "from_environment", "has_even_counter"]
 
-LIMIT = 32 << 20  # bytes of a tape: a million records, of which a call has 4 or more
-TRIPS = 16  # messages there and back by which a clock is set
+LIMIT = 32 << 20  # bytes of a tape: a million records; a call has at least 4
+TRIPS = 16  # round trips to measure the offset of a clock
 
 
 class Ranks(Protocol):
-    """What a timeline asks of a communicator."""
+    """The parts of a communicator that a timeline uses."""
 
     rank: int
     size: int
@@ -65,7 +65,7 @@ class _Recording:
         os.write(self.lines, (json.dumps(row) + "\n").encode())
 
     def tell(self, number: int, label: tuple[Any, ...]) -> None:
-        """Keep what calls of a number are."""
+        """Record the description of the calls with a label number."""
         (name, size, ranks, local), collective, algorithm, segment, transport, reason = label
         self.say(
             {
@@ -92,20 +92,20 @@ class _Recording:
             )
 
     def let_go(self, done: bool) -> None:
-        """Close the tape; delete it if all that is `done` which it was kept for."""
+        """Close the tape; delete it if its events are in the file (`done`)."""
         os.close(self.lines)
         if done:
             tape.remove(self.records)
-        os.close(self.file)  # and with it goes the lock
+        os.close(self.file)  # this releases the lock
 
 
-# Of this process; all timelines that are on share it.
+# The recording of this process, which all active timelines share.
 _recording: _Recording | None = None
 _of_environment: Timeline | None = None
 
 
 class Timeline:
-    """A timeline of what this rank and others do; `Communicator.timeline` makes it.
+    """A timeline of what the ranks do, made by `Communicator.timeline`.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Timeline:
     Attributes
     ----------
     path : str
-        The file: that of rank 0, once the timeline is on.
+        The file; as soon as the timeline is on, the path given on rank 0.
     """
 
     def __init__(self, comm: Ranks, path: str | os.PathLike[str]) -> None:
@@ -139,23 +139,23 @@ class Timeline:
         trace: TracebackType | None,
     ) -> None:
         comm = self._comm
-        # After an error the other ranks may be anywhere.
+        # After an error, the other ranks may be in any call.
         together = comm is not None and error is None and comm._engine.broken is None
         if comm is not None and together:
-            comm.barrier()  # nobody is in a call of the block any more
+            comm.barrier()  # no rank is in a call of the with block any more
         self.stop()
         if comm is not None and together:
             comm.barrier()
 
     def start(self) -> None:
-        """Record from now on. Collective.
+        """Start recording. Collective.
 
         Raises
         ------
         ArgumentError
             If the file cannot be written.
         CommunicatorError
-            If the communicator is broken, or the timeline is on.
+            If the communicator is broken, or the timeline is already on.
         """
         global _recording
         comm = self._comm
@@ -164,7 +164,7 @@ class Timeline:
         comm.barrier()  # see Communicator.dup
         with comm._engine:
             mpi = comm._alive()
-            # The file of rank 0 counts, wherever the others are.
+            # The path of rank 0 is used on all ranks.
             self.path = mpi.bcast(self.path)
             host = platform.node()
             hosts = mpi.allgather(host)
@@ -173,7 +173,7 @@ class Timeline:
             if comm.rank == 0:
                 problem = self._create(str(mark), hosts)
             mark, problem, epoch = mpi.bcast((mark, problem, time.monotonic_ns()))
-            # On hosts that do not see it, the first rank makes another.
+            # On hosts that do not see the file, the first rank creates another one.
             sees = mpi.allgather((comm.node, problem != "" or tracefile.token(self.path) == mark))
             if not all(seen for node, seen in sees if node == comm.node) and comm.local_rank == 0:
                 problem = self._create(str(mark), hosts)
@@ -188,7 +188,7 @@ class Timeline:
                 "epoch": epoch,
                 "offset": offset,
             }
-            problems = mpi.allgather(problem)  # and files are there on all hosts
+            problems = mpi.allgather(problem)  # after this, the files exist on all hosts
             fresh = None
             if not any(problems) and _recording is None:
                 try:
@@ -211,7 +211,7 @@ class Timeline:
         self._is_on = True
 
     def _create(self, mark: str, hosts: list[str]) -> str:
-        """Create the file; return what is wrong."""
+        """Create the file; return the problem, if any."""
         try:
             tracefile.create(self.path, mark, hosts)
         except ArgumentError as error:
@@ -219,8 +219,8 @@ class Timeline:
         return ""
 
     def stop(self) -> None:
-        """Record no more; add what this rank has recorded to the file, and what ranks have left
-        that are gone. Local.
+        """Stop recording; add the events of this rank, and of ranks that have died, to the file.
+        Local.
         """
         global _recording
         if not self._is_on:
@@ -284,7 +284,7 @@ def _offset(comm: Ranks) -> int:
 
 
 def has_even_counter() -> bool:
-    """Say whether the processor's counter runs evenly, on all cores alike. Local."""
+    """Return whether the processor's counter has a constant rate, equal on all cores. Local."""
     if platform.machine() == "aarch64":
         return True
     try:
@@ -303,7 +303,7 @@ def from_environment(comm: Ranks, path: str) -> None:
     timeline = Timeline(comm, path)
     _of_environment = timeline
     timeline.start()
-    timeline._comm = None  # which may be collected before the program ends
+    timeline._comm = None  # the communicator may be collected before the program ends
     abort.before_end(finish)
 
 

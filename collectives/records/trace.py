@@ -1,4 +1,4 @@
-"""Traces: which calls ran, on which algorithm, why, and how long each took."""
+"""Traces: which calls ran, with which algorithm, why, and how long each took."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class TracedCall(NamedTuple):
     ----------
     collective, algorithm : str
     nbytes : int
-        Of the whole array: the larger side, where input and output differ. Of an ``alltoallv``,
-        what this rank sends.
+        Bytes of the whole array: of the larger one, if input and output differ in size. For an
+        ``alltoallv``, the bytes that this rank sends.
     segment : int
-        Bytes of a block that travel at a time; 0 for the whole block.
+        Size in bytes of the segments that a block is sent in; 0 for whole blocks.
     transport : str
-        ``"shm"``, the family of the MPI (``"mpich"``), both with a ``+``, or ``"none"`` where
-        nothing travels.
+        ``"shm"``, the family of the MPI library (``"mpich"``), both joined by ``+``, or ``"none"``
+        if nothing was sent.
     reason : str
-        Why this algorithm; empty for messages.
+        The reason for this algorithm; empty for messages.
     start : float
         Seconds since the trace began.
     seconds : float
-        From the start of the call to its end; if it did not block, until it was found complete.
+        Seconds from the start of the call to its end. The end of a nonblocking call is when it was
+        found complete.
     """
 
     collective: str
@@ -49,7 +50,7 @@ class TracedCall(NamedTuple):
 class Trace(Sequence[TracedCall]):
     """The calls of one communicator on this rank, in the order in which they ended.
 
-    Made by `Communicator.trace`; printed, it is a table.
+    It is made by `Communicator.trace`. Print it to see a table.
     """
 
     def __init__(self, engine: _core.Engine) -> None:
@@ -130,7 +131,7 @@ _lock = threading.Lock()
 
 
 def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
-    """Have the core tell a trace of each call, or no more."""
+    """Make the core report each call to a trace, or stop that."""
     with _lock:
         traces: tuple[Trace, ...] = getattr(engine.traced, "traces", ())
         others = tuple(each for each in traces if each is not trace)
@@ -139,7 +140,7 @@ def _watch(engine: _core.Engine, trace: Trace, on: bool) -> None:
 
 
 class _All:
-    """What tells all traces of a communicator."""
+    """A function that reports a call to all traces of a communicator."""
 
     def __init__(self, traces: tuple[Trace, ...]) -> None:
         self.traces = traces

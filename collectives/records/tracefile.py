@@ -1,8 +1,8 @@
-"""The file of a timeline: trace events of all ranks, in JSON that is complete at each moment.
+"""The file of a timeline: trace events of all ranks, in JSON that is valid at any time.
 
-It begins with what it is, and has one event on each line. Ranks add theirs at the end, in front of
-the closing brackets, one rank at a time: each holds a lock on the file meanwhile. What ranks have
-left that died can be added by whoever comes later.
+The file begins with a description, and has one event on each line. Each rank adds its events at the
+end, before the closing brackets, and locks the file meanwhile. The events of ranks that died can be
+added later by another process.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from collectives.records import tape
 __all__ = ["add", "complete", "create", "load", "token"]
 
 TAIL = b"\n]}\n"
-LINES = 20_000  # events that are written at a time: some MB
+LINES = 20_000  # number of events that are written at a time: a few MB
 
 
 def create(path: str | Path, token: str, names: list[str]) -> None:
-    """Write a file without events but the names of the ranks. Local.
+    """Write a file that has only the names of the ranks, and no other events. Local.
 
-    Removes the tapes of an earlier timeline with that name.
+    The tapes of an earlier timeline of that name are removed.
 
     Parameters
     ----------
     path : str or Path
     token : str
-        Tells this timeline from others.
+        A text that identifies this timeline.
     names : list of str
-        Of the ranks' hosts.
+        The names of the ranks' hosts.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
 
 
 def token(path: str | Path) -> str | None:
-    """Return the token of the file `path`, None if it is no timeline or not there. Local."""
+    """Return the token of the timeline in `path`; None if there is no such timeline. Local."""
     try:
         with open(path, encoding="utf-8") as file:
             line = file.readline().rstrip().rstrip(",")
@@ -75,7 +75,7 @@ def token(path: str | Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[int]:
-    """Keep others from writing to `path`; yield the open file. Local."""
+    """Lock the file `path` against other writers; yield it, open. Local."""
     while True:
         file = os.open(path, os.O_RDWR)
         try:
@@ -93,13 +93,13 @@ def add(path: str | Path, events: Iterable[str]) -> None:
     Raises
     ------
     OSError
-        If that fails.
+        If writing fails.
     """
     rest = iter(events)
     while lines := list(islice(rest, LINES)):
         with locked(path) as file:
             end = os.fstat(file).st_size - len(TAIL)
-            if os.pread(file, len(TAIL), end) != TAIL:  # somebody died while writing
+            if os.pread(file, len(TAIL), end) != TAIL:  # a rank died while it wrote
                 end = _mended(file)
             text = memoryview((",\n" + ",\n".join(lines)).encode() + TAIL)
             while text:
@@ -108,7 +108,7 @@ def add(path: str | Path, events: Iterable[str]) -> None:
 
 
 def _mended(file: int) -> int:
-    """Return where the last event that is whole ends."""
+    """Return the end of the last complete event."""
     end = os.fstat(file).st_size
     text = os.pread(file, min(end, 1 << 20), max(0, end - (1 << 20)))
     while True:
@@ -130,14 +130,14 @@ def _is_event(line: bytes) -> bool:
 
 
 def complete(path: str | Path) -> tuple[list[int], list[int]]:
-    """Add to the file `path` what ranks have left that ended before they could. Local.
+    """Add to the file `path` the events of ranks that ended before they added them. Local.
 
     Returns
     -------
     added : list of int
-        The ranks.
+        The ranks whose events were added.
     held : list of int
-        Those that are recording yet.
+        The ranks that are still recording.
     """
     added, held = [], []
     for each in tape.left(path):
@@ -148,7 +148,7 @@ def complete(path: str | Path) -> tuple[list[int], list[int]]:
         try:
             if tape.is_held(file):
                 held.append(int(each.stem))
-            elif each.exists():  # or else another process was quicker
+            elif each.exists():  # if not, another process has just added it
                 _take_over(path, each, file)
                 added.append(int(each.stem))
         finally:
@@ -157,7 +157,7 @@ def complete(path: str | Path) -> tuple[list[int], list[int]]:
 
 
 def _take_over(path: str | Path, records: Path, file: int) -> None:
-    """Add the events of a tape that nobody holds, and delete it."""
+    """Add the events of a tape that no process holds, and delete it."""
     try:
         one = tape.Tape.read(records, file)
     except (ValueError, KeyError):  # the rank died before it could record
@@ -175,7 +175,7 @@ def _take_over(path: str | Path, records: Path, file: int) -> None:
 
 
 def _forget(path: str | Path, rank: int) -> None:
-    """Remove the events of a rank that died while it added them."""
+    """Remove the events of a rank that died while it was adding them."""
     with locked(path) as file:
         end = os.fstat(file).st_size - len(TAIL)
         if os.pread(file, len(TAIL), end) != TAIL:
@@ -200,7 +200,7 @@ def load(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     ArgumentError
-        If it cannot be read, or is something else.
+        If it cannot be read, or is not a timeline.
     """
     try:
         with open(path, encoding="utf-8") as file:
