@@ -1,5 +1,5 @@
-"""What ``collectives bench``, ``tune`` and ``doctor`` measure with, for any program.
+"""The measurements of ``collectives bench``, ``tune`` and ``doctor``, for use by any program.
 
-In come a communicator and what is to be compared; out go times, rows of a report, profiles and
-findings, as data. Nothing is parsed or printed here.
+The functions take a communicator and what to compare, and return times, rows of a report, profiles
+and findings, as data. Nothing is parsed or printed here.
 """

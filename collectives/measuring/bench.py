@@ -1,4 +1,4 @@
-"""Who measures: the ranks, MPI's own communicator beside the library's, and other peers."""
+"""The ranks that measure: the library's communicator, MPI's own, and other peers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collectives.measuring.room import Room
 __all__ = ["MPI_LABEL", "PEERS", "Bench"]
 
 MPI_LABEL = "MPI"
-PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of those that are no algorithms of ours
+PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of contestants that are not the library's algorithms
 
 
 class Bench:
@@ -24,9 +24,9 @@ class Bench:
     comm, mpi : Communicator, mpi4py.MPI.Intracomm
         The same ranks, for the library's algorithms and for MPI's own collectives.
     progress : callable
-        Told what is being measured.
+        Called with what is being measured.
     gloo : Gloo, optional
-        The peer beside MPI's own.
+        Another peer, in addition to MPI.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Bench:
         self._rooms: dict[int | None, Room] = {}
 
     def communicator(self, segment: int | None) -> Communicator:
-        """Return a communicator that uses a `segment` of this size, or None. Collective.
+        """Return a communicator that uses a `segment` of this size, or of its choice. Collective.
 
-        A communicator keeps its decisions, so that each size of segments has one of its own.
+        A communicator keeps its choices, so each segment size has a communicator of its own.
         """
         if segment not in self._segmented:
             self._segmented[segment] = self.comm.dup()
@@ -59,7 +59,7 @@ class Bench:
         return self._rooms[segment]
 
     def peers(self, arrays: Arrays) -> dict[str, Prepared]:
-        """Prepare the calls of all peers that have one, with these `arrays`. Collective."""
+        """Prepare the calls of all peers that have the operation, with `arrays`. Collective."""
         theirs = arrays.theirs(self.mpi, self.MPI)
         found = {} if theirs is None else {MPI_LABEL: Prepared(theirs)}
         prepared = None if self.gloo is None else self.gloo.prepare(arrays)

@@ -1,4 +1,4 @@
-"""Which algorithms can be compared: those that run on p ranks, each of them once."""
+"""The algorithms that can be compared: those that run on p ranks, without duplicates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collectives.plans import schedule
 
 __all__ = ["candidates", "chosen", "plain"]
 
-ALIKE = 8  # ranks up to which several algorithms may have the same plans
-PARAMETERS = (2, 8)  # that are tried beside the default, where there are more ranks than that
+ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
+PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
 
 
 def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
@@ -23,7 +23,7 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     Parameters
     ----------
     text : str
-        Names with commas between; ``auto`` is the library's choice, ``all`` every algorithm.
+        Names separated by commas; ``auto`` is the library's choice, ``all`` every algorithm.
     operation : str
         One of `OPERATIONS`.
     p : int
@@ -39,7 +39,7 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     Raises
     ------
     ArgumentError
-        If a name is unknown, or was asked for and cannot run on p ranks.
+        If a name is unknown, or an algorithm that is named cannot run on p ranks.
     """
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
@@ -65,23 +65,24 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
 
 
 def _place(name: str, every: list[str]) -> tuple[int, int]:
-    """Order as in the registry, then by the parameter: ``kary``, ``kary:2``, ``kary:8``."""
+    """Return a sort key: the order of the registry, then ``kary``, ``kary:2``, ``kary:8``."""
     base, _, parameter = name.partition(":")
     number = int(parameter) if parameter.isdecimal() else 0
     return (every.index(base) if base in every else -1, number)
 
 
 def _third(operation: str, name: str, p: int) -> str | None:
-    """Say why an algorithm has no vector form, or None if it has."""
+    """Return why an algorithm has no vector form, or None if it has one."""
     if operation != "alltoallv" or not schedule.compile(get("alltoall", name), p, 0).workspace():
         return None
     return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"
 
 
 def candidates(name: str, p: int) -> list[str]:
-    """Return the algorithms `name` has on `p` ranks, with other values of parameters, too. Local.
+    """Return the algorithms of the collective `name` on `p` ranks. Local.
 
-    Of those that are the same on so many ranks (`plain`), there is one.
+    Algorithms with a parameter appear with several values of it. If several algorithms are the same
+    on so many ranks (`plain`), only one of them is in the list.
     """
     return list(dict.fromkeys(_plain(name, p).values()))
 
@@ -89,7 +90,7 @@ def candidates(name: str, p: int) -> list[str]:
 def plain(collective: str, entry: Entry, p: int) -> Entry:
     """Return `entry` by the first algorithm of `collective` with equal plans on `p` ranks. Local.
 
-    Two ranks have one way to exchange what they have, which is a butterfly as well as a ring.
+    For example, on two ranks a butterfly and a ring may be the same exchange.
     """
     name = entry.algorithm or ""
     return entry._replace(algorithm=_plain(collective, p).get(name, name))

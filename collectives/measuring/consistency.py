@@ -1,19 +1,19 @@
-"""``collectives bench --consistency``: no operation should take longer than others in its place.
+"""``collectives bench --consistency``: no operation should be slower than others that replace it.
 
 The rules are those of Traeff, Gropp, Thakur: Self-consistent MPI performance guidelines, 2010,
-doi:10.1109/TPDS.2009.120; as lists of operations they are in Hunold, Carpen-Amarie, Luebbe,
-Traeff: PGMPI: automatically verifying self-consistent MPI performance guidelines, 2016,
-arXiv:1606.00215. Of equal arrays, with sizes in bytes of the larger side:
+doi:10.1109/TPDS.2009.120; lists of operations are in Hunold, Carpen-Amarie, Luebbe, Traeff: PGMPI:
+automatically verifying self-consistent MPI performance guidelines, 2016, arXiv:1606.00215. On equal
+arrays, with sizes in bytes of the larger of input and output:
 
-- *pattern*: an operation is not slower than some others, one after the other, that do its work;
-- *generality*: nor than one that can do more, as the vector form of a collective, or an allgather
-  in place of a gather;
-- *monotony*: nor than itself on more data;
-- *division*: nor, on f times as much data, than f calls.
+- *pattern*: an operation is not slower than a sequence of other operations with the same result;
+- *generality*: it is not slower than a more general one, such as the vector form of a collective,
+  or an allgather in place of a gather;
+- *monotony*: it is not slower than itself on more data;
+- *division*: on f times as much data, it is not slower than f calls.
 
-A rule is broken where one side takes more than the tolerance times the other, and the difference
-is beyond the noise: by how much blocks of the same call differ from their median. What vanished
-in the barriers that are subtracted is compared with nothing.
+A rule is broken if one side takes more than the tolerance times the other, and the difference is
+larger than the noise, that is, the deviation of the blocks of a call from their median. A time that
+is zero after the subtraction of barriers is not compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collectives.text.words import size_text
 
 __all__ = ["RULES", "judge"]
 
-# The first should not take longer than the others together.
+# The first operation should not take longer than the others together.
 RULES = {
     "pattern": (
         ("allreduce", ("reduce", "broadcast")),
@@ -55,12 +55,12 @@ RULES = {
 
 
 def judge(rows: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
-    """Hold times against the rules. Local.
+    """Compare times by the rules. Local.
 
     Parameters
     ----------
     rows : list of dict
-        Of `report.rows`: what the library chooses, and MPI's own.
+        Rows of `report.rows`, for the library's choice and for MPI's own collective.
     tolerance : float
 
     Returns
@@ -87,7 +87,7 @@ Side = tuple[str, float, float]  # a text, us, and noise in us
 
 
 def _relations(times: dict[tuple[str, int], dict[str, Any]]) -> list[tuple[str, Side, Side]]:
-    """Return (rule, what should be shorter, than what) for everything that was measured."""
+    """Return (rule, the side that should be shorter, the other side) for all measured times."""
     found = []
     smallest: dict[str, int] = {}
     for name, nbytes in times:
@@ -127,7 +127,7 @@ def _side(rows: list[dict[str, Any]], calls: int = 1) -> Side:
 
 
 def _broken(rule: str, left: Side, right: Side, tolerance: float) -> dict[str, Any] | None:
-    """Return what is to be said if the left side takes longer than the right, else None."""
+    """Return a description of the violation if the left side is longer than the right, or None."""
     if left[1] <= tolerance * right[1] or left[1] - right[1] <= left[2] + right[2]:
         return None
     return {

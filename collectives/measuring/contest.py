@@ -1,6 +1,6 @@
-"""One size of ``collectives bench``: who takes part, the trials, the blocks, and what came out.
+"""One size of ``collectives bench``: the contestants, their trials and blocks, and the results.
 
-How time is taken is said in `measure`.
+`measure` describes how times are measured.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["BARRIER", "COPY", "Contest", "Entry", "Settings", "segmented"]
 
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
-WARM = 0.003  # seconds after which the trial that chooses the iterations has warmed up enough
-SMALL, LARGE = 256 << 10, 64 << 20  # bytes up to which there are four buffers, and two
+WARM = 0.003  # seconds to warm up in the trial that determines the number of iterations
+SMALL, LARGE = 256 << 10, 64 << 20  # four buffers up to so many bytes, and two up to so many
 
 BARRIER, COPY = "(barrier)", "(copy)"
 
@@ -33,9 +33,9 @@ Calls = Sequence[Callable[[], Any]]
 
 
 class Entry(NamedTuple):
-    """What takes part beside MPI's own: an algorithm, with the bytes of its segments.
+    """A contestant other than the peers: an algorithm, with the bytes of its segments.
 
-    None is the library's choice, of either.
+    For either, None means the library's choice.
     """
 
     algorithm: str | None = None
@@ -60,19 +60,20 @@ class Settings(NamedTuple):
         One of `OPERATIONS`.
     entries : tuple of Entry
     dtype, op, root
-        As the call takes them.
+        The arguments of the call.
     warmup, iters, repeat : int
-        Iterations before all, in a block (None: by the time of a trial), and blocks of each.
+        Iterations before the first block, iterations in a block (None: determined by a trial), and
+        blocks of each contestant.
     verify : bool
-        Whether results are compared.
+        Whether results are verified.
     peer : bool
-        Whether MPI's own takes part, and the other peers that there are.
+        Whether MPI's own collective and the other peers take part.
     limit : bool
         Whether copies are measured, too.
     shared : bool
         Whether the arrays of the entries are in memory that the ranks share.
     prune : float or None
-        What takes more than this many times the fastest's time in its trial is left out.
+        Entries that take more than this many times the fastest time in their trial are left out.
     """
 
     operation: str
@@ -138,13 +139,13 @@ class Contest:
 
     @property
     def _number(self) -> int:
-        """How many buffers the iterations walk over."""
+        """The number of buffers that the iterations use in turn."""
         if not self.operation.moves:
             return 1
         return 4 if self.nbytes <= SMALL else 2 if self.nbytes <= LARGE else 1
 
     def _arranged(self, empty: Callable[..., NDArray[Any]]) -> list[Arrays]:
-        """Return all buffers, in arrays that are made by `empty`."""
+        """Return all buffers, in arrays from `empty`."""
         place = self.comm.size, self.comm.rank, self.settings.root, self.op
         return [
             Arrays(
@@ -154,7 +155,7 @@ class Contest:
         ]
 
     def _input(self, k: int) -> tuple[int, Any, int]:
-        """Return the length of this rank's input of buffer k, one period, and where it begins."""
+        """Return the length of this rank's input in buffer k, one period, and its first element."""
         rank, p = self.comm.rank, self.comm.size
         parts = self.operation.contract.inputs(rank, p, self.settings.root)
         pieces = list(self.operation.pieces(parts, self.count, p))
@@ -171,11 +172,11 @@ class Contest:
         return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
 
     def has_barriers(self, label: str) -> bool:
-        """Say whether each iteration of `label` ends with a barrier. Local."""
+        """Return whether each iteration of `label` ends with a barrier. Local."""
         return self.operation.runs_ahead and label != COPY
 
     def run(self) -> tuple[dict[str, list[float]], dict[str, int]]:
-        """Return this rank's seconds of an iteration in each block, and the iterations.
+        """Return this rank's seconds per iteration in each block, and the numbers of iterations.
         Collective.
         """
         settings = self.settings
@@ -197,14 +198,14 @@ class Contest:
         return times, iterations
 
     def _near(self, label: str, trials: dict[str, float]) -> bool:
-        """Say whether an entry was fast enough in its trial to be measured."""
+        """Return whether an entry was fast enough in its trial to be measured."""
         prune = self.settings.prune
         if prune is None or label not in trials or self.entries[label].algorithm is None:
             return True
         return trials[label] <= prune * min(trials.values())
 
     def block(self, label: str, iterations: int) -> float:
-        """Return this rank's seconds for one of the `iterations` of `label`. Collective."""
+        """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
         calls, barrier = self.calls[label], self.mpi.Barrier
         barrier()
         if self.has_barriers(label):
@@ -224,7 +225,7 @@ class Contest:
         return slowest
 
     def _trial(self, label: str) -> tuple[int, float]:
-        """Warm up; return how many iterations make a block, and the seconds of one."""
+        """Warm up; return the number of iterations for a block, and the seconds of one."""
         settings = self.settings
         self.block(label, max(settings.warmup, len(self.calls[label])))
         count = 2
@@ -234,7 +235,7 @@ class Contest:
                 return settings.iters, seconds
             if seconds * count >= WARM or count >= MOST:
                 if settings.prune is not None:
-                    # Nothing should be left out because of one disturbance.
+                    # No contestant should be left out because of a single disturbance.
                     seconds = min(seconds, self.agreed(self.block(label, count)))
                 wanted = round(BLOCK / max(seconds, 1e-9))
                 return max(FEWEST, min(MOST, wanted)), seconds
@@ -243,9 +244,8 @@ class Contest:
     def wrong(self, label: str) -> int | None:
         """Run `label` from poisoned outputs; count wrong elements on all ranks. Collective.
 
-        Inputs that have changed count, too.
-
-        None where there is nothing to verify, or it is not wanted.
+        Changed elements of inputs count, too. Return None if there is nothing to verify, or results
+        are not to be verified.
         """
         if not self.settings.verify or not self.operation.moves or label == COPY:
             return None
@@ -280,7 +280,7 @@ class Contest:
 
 @contextmanager
 def segmented(nbytes: int | None) -> Iterator[None]:
-    """Have communicators decide on segments of this size, if any, while this lasts. Local.
+    """Return a context in which communicators choose segments of this size, if any. Local.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ``collectives doctor`` finds: what is installed, and whether it fits together."""
+"""The findings of ``collectives doctor``: what is installed, and whether it works together."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = ["Finding", "examine"]
 
 PROBE_SECONDS = 60
 
-# The two ranks, and what begins the lines in which they say who they are, and what they share.
+# The program of the two ranks, and the prefixes of its lines about each rank, and about memory.
 PROGRAM = "from collectives.measuring import probe; probe.main()"
 PROBE, MEMORY = "probe: ", "memory: "
 
-# Variables whose value is told where ranks are tried.
+# Variables whose values are reported with the two ranks.
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
 
 
 class Finding(NamedTuple):
-    """A fact, or a problem with what can be done about it.
+    """A fact, or a problem and its remedy.
 
     Attributes
     ----------
     name, text : str
-        What it is about, and what was found.
+        The subject, and what was found.
     remedy : str or None
-        None where all is well.
+        None if there is no problem.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Finding(NamedTuple):
 
 
 def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Finding]:
-    """Look at everything, and at two ranks at work; yield what is found, as it is found. Local.
+    """Check the installation, and run two ranks; yield findings one by one. Local.
 
     Parameters
     ----------
     mpiexec : str, optional
-        The launcher; that of the MPI in use is found by default.
+        The launcher; by default that of the MPI in use.
     mpiexec_args : str
-        More arguments for it.
+        Additional arguments for the launcher.
     """
     yield from _software()
     yield from _host()
@@ -116,7 +116,7 @@ def _variables() -> Iterator[Finding]:
 
 
 def _profile() -> Iterator[Finding]:
-    """Say which profile is used, and whether it can be."""
+    """Yield which profile is used, and whether it can be read."""
     file = profile.path()
     if file is None:
         yield Finding("profile", "none, as COLLECTIVES_PROFILE says")
@@ -138,7 +138,7 @@ def _profile() -> Iterator[Finding]:
 
 
 def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
-    """Look at the library, its launcher, and two ranks at work; stop at what is missing."""
+    """Check the library and its launcher, and run two ranks; stop if something is missing."""
     try:
         lib = launcher.library()
     except CollectivesError as error:
@@ -163,7 +163,7 @@ def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
 
 
 def _first_on_path(starter: launcher.Launcher) -> Iterator[Finding]:
-    """Warn of the trap: the mpiexec that one gets by typing its name."""
+    """Warn if the first ``mpiexec`` in PATH belongs to another MPI."""
     typed = shutil.which("mpiexec")
     if typed is None or os.path.realpath(typed) == os.path.realpath(starter.path):
         return
@@ -205,7 +205,7 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
 
 
 def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
-    """Say what the two ranks share, how fast that is, and what follows from it."""
+    """Yield what memory the two ranks share, how fast it is, and what follows from that."""
 
     settings = facts["settings"]
     if facts["warning"]:

@@ -1,8 +1,8 @@
 """The peer that ``collectives bench --peers`` adds: ``torch.distributed`` with its gloo backend.
 
-Nothing of torch is imported before `join` is called. An allreduce and a reduce of torch work in
-place: in the timed blocks they do so on what the iteration before has left, without the copy that a
-program might need. Other collectives read one array and write another, as ours do.
+torch is imported only when `join` is called. Allreduce and reduce of torch work in place. In the
+timed blocks they work on the result of the iteration before, without the copy that a program might
+need. Other collectives read one array and write another, as those of the library do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["GLOO_LABEL", "Gloo", "Prepared", "join"]
 
 GLOO_LABEL = "gloo"
 
-PATIENCE = timedelta(minutes=5)  # of torch, for a rank to come and for a collective to end
+PATIENCE = timedelta(minutes=5)  # the timeout of torch for ranks to join and for collectives
 
 FOLDS = {
     "SUM": "SUM",
@@ -39,7 +39,7 @@ FOLDS = {
 
 
 class Prepared(NamedTuple):
-    """A call of a peer, and what puts its input back if the call overwrites it."""
+    """A call of a peer, and a function that restores its input if the call overwrites it."""
 
     call: Callable[[], Any]
     refill: Callable[[], Any] | None = None
@@ -62,7 +62,9 @@ class Gloo:
         self._able: dict[tuple[str, str, str], bool] = {}
 
     def prepare(self, arrays: Arrays) -> Prepared | None:
-        """Prepare the call that does what ours does; None where gloo has none. Collective.
+        """Prepare the call that does the same as ours, or return None. Collective.
+
+        gloo does not have all operations.
 
         Parameters
         ----------
@@ -81,7 +83,7 @@ class Gloo:
             if key not in self._able:
                 prepared.call()
         except (RuntimeError, TypeError, ValueError):
-            # A dtype or operation that gloo, or torch, does not have: it says so on all ranks.
+            # gloo or torch does not support the dtype or operation; all ranks get the error.
             prepared = None
         if key not in self._able:
             self._able[key] = all(self.mpi.allgather(prepared is not None))
@@ -92,7 +94,7 @@ class Gloo:
         self.dist.destroy_process_group()
 
     def _tensor(self, array: NDArray[Any], folds: bool = False) -> Any:
-        """Return a tensor with the memory of an array; what is only moved are bytes."""
+        """Return a tensor with the memory of an array; of bytes if the data is only moved."""
         if not folds:
             return self.torch.from_numpy(array.view(np.uint8))
         if array.dtype.name == "bfloat16":
@@ -103,7 +105,7 @@ class Gloo:
         return getattr(self.dist.ReduceOp, FOLDS[arrays.op.name])
 
     def _single(self, name: str, old: str) -> Any:
-        """Return a function that was given a new name."""
+        """Return a function of torch that has another name in older versions."""
         return getattr(self.dist, name, None) or getattr(self.dist, old)
 
     def _allreduce(self, arrays: Arrays) -> Prepared:
@@ -114,7 +116,7 @@ class Gloo:
         )
 
     def _reduce(self, arrays: Arrays) -> Prepared:
-        # What the other ranks give is overwritten with parts of the result.
+        # The input of the other ranks is overwritten with partial results.
         array = arrays.out if arrays.has_output else arrays.x.copy()
         return Prepared(
             partial(
@@ -176,7 +178,7 @@ def join(mpi: Any) -> Gloo | str:
     if problem:
         return problem
     if len(set(hosts)) == 1:
-        # The name of a host may stand for nothing that gloo could listen on, as in containers.
+        # The name of a host may not resolve to an address that gloo can use, as in containers.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     address = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
     rank, size = mpi.Get_rank(), mpi.Get_size()
@@ -207,11 +209,11 @@ def join(mpi: Any) -> Gloo | str:
 
 
 def _first(mpi: Any, problem: str) -> str:
-    """Return what the first rank with a problem says, on all ranks."""
+    """Return, on all ranks, the problem of the first rank that has one."""
     problems = [each for each in mpi.allgather(problem) if each]
     return problems[0] if problems else ""
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of what torch says."""
+    """Return the first line of an error of torch."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,29 +1,29 @@
-"""The measurement: what runs in the ranks of ``collectives bench``.
+"""The measurement: what the ranks of ``collectives bench`` run.
 
-How time is taken
------------------
-A *block* is some iterations, back to back, after a barrier; the ranks' clocks are read at its two
-ends, and the time of one iteration is the block's time divided by their number. So the skew with
-which ranks leave the barrier is divided by that number as well.
+How times are measured
+----------------------
+A *block* is a number of iterations, back to back, after a barrier. The ranks read their clocks at
+its beginning and end, and the time of one iteration is the time of the block divided by the number
+of iterations. So the skew with which the ranks leave the barrier is divided by that number as well.
 
-- Where every rank needs something of every other (*allreduce, barrier, allgather,
-  reduce_scatter, alltoall*), no rank can begin an iteration before all have begun the one before,
-  so the block is a chain of complete operations. In a *sendrecv* a rank waits for its neighbour,
-  and the block is what nccl-tests measures.
-- *reduce, broadcast, gather, scatter, scan, exscan*: nothing keeps a rank from running ahead, and
-  what is measured would be a pipeline's throughput. Each iteration is followed by MPI's barrier,
-  so that it lasts until the last rank is done; the barriers alone are measured in the same way in
-  each round of blocks, and their time is subtracted. Differences below the barrier's own noise
-  mean nothing.
+- If every rank needs something from every other (*allreduce, barrier, allgather, reduce_scatter,
+  alltoall*), no rank can begin an iteration before all have begun the one before, so the block is
+  a chain of complete operations. In a *sendrecv* a rank waits for its neighbour; nccl-tests
+  measures such a block in the same way.
+- In *reduce, broadcast, gather, scatter, scan, exscan*, a rank can run ahead of the others, and a
+  block would measure the throughput of a pipeline. Therefore MPI's barrier follows each iteration,
+  so that it lasts until the last rank is done. The barriers alone are measured in the same way in
+  each round of blocks, and their time is subtracted. Differences that are smaller than the noise of
+  the barrier have no meaning.
 
 Blocks of MPI's own collective, of other peers and of the algorithms alternate, and medians over the
-rounds of blocks are reported, so that a drift of the machine hits all alike. Iterations walk over
-several buffers with different contents where these are small enough. Results are verified outside
-the timed blocks, from poisoned outputs, by a run of iterations without a pause between them.
+rounds of blocks are reported, so that a drift of the machine affects all of them. If buffers are
+small enough, iterations use several in turn, with different contents. Results are verified outside
+the timed blocks, from poisoned outputs, by a run of iterations without pauses.
 
-In the same turns, if that is wanted, all ranks at once copy as many bytes as the array has, from
-private memory to private memory and past the cache: what memory allows at best to an operation in
-which each rank reads a large array and writes one.
+On request, all ranks copy as many bytes as the array has, at the same time, from private memory to
+private memory, with stores that bypass the cache. These copies alternate with the other blocks.
+Their time is a lower limit for an operation in which each rank reads and writes a large array.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def measure(bench: Bench, settings: Settings, count: int) -> list[dict[str, Any]
     -------
     list of dict
         A row for each contestant, peers first: ``entry`` (None for a peer, and for the copies),
-        ``algorithm`` (its label; `COPY`), ``chosen`` (the algorithm that ran), ``seconds`` (a
-        list over ranks), ``noise`` (seconds by which blocks differ from their median, in the
-        median), ``blocks`` (seconds of each block, the median over ranks), ``wrong`` (None if
-        not verified), ``iterations``.
+        ``algorithm`` (its label, or `COPY`), ``chosen`` (the algorithm that ran), ``seconds`` (a
+        list over ranks), ``noise`` (the median distance in seconds of the blocks from their
+        median), ``blocks`` (seconds of each block, the median over ranks), ``wrong`` (the number
+        of wrong elements, None if not verified), ``iterations``.
     """
     contest = Contest(bench, settings, count)
     times, iterations = contest.run()

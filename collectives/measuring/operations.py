@@ -1,9 +1,9 @@
-"""What ``collectives bench`` can measure: for each operation its data, our call and MPI's.
+"""The operations of ``collectives bench``: for each one its data, our call and MPI's.
 
-Who starts with what and must end with what is the contract of the collective, in `spec`. All parts
-of all ranks lie one after the other in one imagined array: part ``b`` of an array of n elements
-that is cut by rank begins at element ``n * b // p``, and the array of the next rank, in an
-alltoall, begins at n. So inputs and expected outputs are windows of one pattern.
+The contract of a collective, in `spec`, says what each rank starts with, and what it must end with.
+The parts of all ranks are numbered as if they were in one array: part ``b`` of an array of n
+elements that is cut by rank begins at element ``n * b // p``, and in an alltoall the array of the
+next rank begins at n. So inputs and expected outputs are windows of one pattern.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collectives.algorithms.spec import COLLECTIVES, Collective
 
 __all__ = ["OPERATIONS", "Arrays", "Operation"]
 
-# Of nccl-tests, doc/PERFORMANCE.md and src/*.cu: what a link carries at least, over the array's
-# size, so that busbw compares with the hardware's speed on any number of ranks. It has none for a
-# scan, which is left at 1.
+# The factors of nccl-tests, doc/PERFORMANCE.md and src/*.cu: the bytes that a link carries at
+# least, divided by the size of the array, so that busbw can be compared with the hardware's speed
+# on any number of ranks. nccl-tests has no factor for a scan; here it is 1.
 CUT = {"allgather", "reduce_scatter", "alltoall", "gather", "scatter"}
 
 
@@ -34,13 +34,13 @@ class Operation:
     Attributes
     ----------
     name : str
-        That of the method.
+        The name of the method.
     contract : Collective
-        Who has what, before and after.
+        What each rank has, before and after.
     peer : str
         The method of mpi4py's communicators.
     vector : bool
-        Whether each rank has a number of elements of its own.
+        Whether the ranks may have different numbers of elements.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Operation:
 
     @property
     def reduces(self) -> bool:
-        """Whether there is something to fold."""
+        """Whether the operation folds."""
         return self.contract.reduces and self.moves
 
     @property
     def moves(self) -> bool:
-        """Whether there are arrays at all."""
+        """Whether the operation has arrays."""
         return self.name != "barrier"
 
     @property
@@ -65,7 +65,7 @@ class Operation:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether a rank may be done before others have begun: it does not need all of them."""
+        """Whether a rank may finish before others have begun, because it does not need all."""
         return self.contract.rooted or self.contract.name in ("scan", "exscan")
 
     def elements(self, count: int, p: int, whole: bool = False) -> int:
@@ -74,11 +74,11 @@ class Operation:
         Parameters
         ----------
         count : int
-            About how many.
+            The approximate number.
         p : int
-            Number of ranks. Where the array is cut by rank, each gets at least one element.
+            Number of ranks. If the array is cut by rank, each rank gets at least one element.
         whole : bool
-            Whether a vector form, too, gets a multiple of p.
+            Whether the number is a multiple of p for vector forms, too.
         """
         if not self.moves:
             return 0
@@ -118,7 +118,7 @@ class Operation:
         """
         if not self.chosen:
             return "direct"
-        # Of an alltoallv no rank knows the whole.
+        # In an alltoallv no rank knows the total size.
         known = 0 if self.name == "alltoallv" else nbytes
         return comm._chooser.decide(
             self.contract.name, None, known, vector=self.vector
@@ -133,7 +133,7 @@ def _me(r: int, p: int, root: int) -> range:
     return range(r, r + 1)
 
 
-# Each rank sends to its right and receives from its left, as in nccl-tests.
+# Each rank sends to its right neighbour and receives from its left one, as in nccl-tests.
 SENDRECV = Collective("sendrecv", _me, _neighbour, lambda part, r, p, root: 1 << part)
 
 OPERATIONS = {
@@ -170,11 +170,11 @@ class Arrays:
         Elements of the whole array.
     p, rank, root : int
     op : Reduction
-        Used where there is something to fold.
+        Used if the operation folds.
     x : ndarray
         The input; empty on ranks that have none.
     empty : callable
-        Makes an array of a number of elements and a dtype, for the output.
+        Returns an array of a number of elements and a dtype, for the output.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Arrays:
             self.out = self.x
         else:
             length = sum(size for _, _, size in self.wanted())
-            # Rank 0 of an exscan gets nothing, and has an array like all others.
+            # Rank 0 of an exscan gets no result, but has an array like all others.
             self.out = empty(length if contract.name != "exscan" else n, x.dtype)
             self.out.fill(0)
         self.counts = [n * (b + 1) // p - n * b // p for b in range(p)]
@@ -211,7 +211,7 @@ class Arrays:
         return self.operation.pieces(parts, self.n, self.p)
 
     def ours(self, comm: Communicator, algorithm: str | None) -> Callable[[], Any]:
-        """Return the library's call on `comm` by `algorithm`, as a program writes it. Local."""
+        """Return the library's call on `comm` with `algorithm`, as in a program. Local."""
         operation, contract = self.operation, self.operation.contract
         method = getattr(comm, operation.name)
         if operation.name == "sendrecv":
@@ -247,12 +247,12 @@ class Arrays:
                 return None
             unit = 1
         else:
-            # What is only moved are bytes, whatever they mean.
+            # Data that is only moved is sent as bytes.
             kind, unit = MPI.BYTE, self.x.itemsize
         counts = [unit * count for count in self.counts]
 
         def buffer(array: NDArray[Any], cut: list[int] | None = None) -> list[Any]:
-            # Without a number of elements, mpi4py finds it, and cuts by rank where that is wanted.
+            # Without a count, mpi4py computes it, and cuts the array by rank if needed.
             data = array if operation.reduces else array.view(np.uint8)
             return [data, kind] if cut is None else [data, cut, kind]
 

@@ -1,8 +1,8 @@
-"""The benchmark's data: inputs that differ by rank, element and buffer, and what must come out.
+"""The benchmark's data: inputs that differ by rank, element and buffer, and expected results.
 
-Data repeats after a prime number of elements, so that the expected result is computed once for
-one period, and blocks that end in each other's places show. Values are small integers: sums are
-exact in every dtype on any plausible number of ranks, so a result is right or wrong, never close.
+The data repeats after a prime number of elements, so that the expected result is computed only for
+one period, and blocks in wrong places are detected. Values are small integers: sums are exact in
+every dtype on any plausible number of ranks, so results can be compared exactly.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) 
     rank, size, number : int
     dtype : dtype
     op : str or None
-        The operation, or None for what is only moved.
+        The operation, or None if data is only moved.
     """
     i = np.arange(PERIOD) + 13 * number
-    # A rank's own order of the residues of the prime: no two ranks below it give the same.
+    # Each rank has its own order of the residues of the prime; it is unique for ranks below it.
     mixed = i * (rank % (PERIOD - 1) + 1) % PERIOD
     if op is None:
-        # Fifth powers permute the residues, too, and have no runs of even or odd ones.
+        # Fifth powers permute the residues, too, and do not leave runs of even or odd values.
         values = mixed**5 % PERIOD % 2 if np.dtype(dtype) == np.bool_ else mixed
-    elif op == "PROD":  # a factor other than 1 from one rank only, or the product overflows
+    elif op == "PROD":  # only one rank has a factor other than 1; else the product would overflow
         values = np.where(i % size == rank, 1 + i % 3, 1)
-    elif op in ("LAND", "BAND"):  # mostly set, or nothing is left
+    elif op in ("LAND", "BAND"):  # mostly set, so that results are not all zero
         values = np.where(mixed % 5 == 0, 2, 3)
         values = np.where((i + rank) % 11 == 0, 0, values)
     else:
@@ -71,7 +71,7 @@ def filled(
     values : ndarray
     first : int
     empty : callable
-        Makes an array of a number of elements and a dtype.
+        Returns an array of a number of elements and a dtype.
     """
     out = empty(count, values.dtype)
     values = np.roll(values, -(first % PERIOD))
@@ -101,7 +101,7 @@ def folded(
     for rank in ranks[1:]:
         total = FOLDS[op.name](total, period(rank, size, number, dtype, name)).astype(dtype)
     if op.average:
-        # As the library does it: the sum times the factor, rounded once.
+        # As in the library: the sum times the factor, rounded once.
         total = (total * total.dtype.type(1 / size)).astype(dtype)
     return total
 
@@ -114,13 +114,13 @@ def different(
     Parameters
     ----------
     array : ndarray
-        What a collective left.
+        The result of a collective.
     values : ndarray
-        One period of what it should have left.
+        One period of the expected result.
     first : int
-        Where in the repeated values the array begins.
+        The number of the repeated value with which the array begins.
     tolerance : float
-        Relative error that is accepted: for averages, whose factor is rounded.
+        The accepted relative error; for averages, whose factor is rounded.
     """
     values = np.roll(values, -(first % PERIOD))
     whole = len(array) // PERIOD
@@ -138,7 +138,7 @@ def different(
 
 
 def poison(array: NDArray[Any]) -> None:
-    """Overwrite `array` with values that no collective of the benchmark leaves. Local."""
+    """Overwrite `array` with values that no collective of the benchmark returns. Local."""
     if array.dtype == np.bool_:
         np.logical_not(array, out=array)
     else:

@@ -1,4 +1,4 @@
-"""The benchmark's picture: time and bus bandwidth over size, for each operation and n."""
+"""The benchmark's plot: time and bus bandwidth over size, for each operation and n."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collectives.picture.figures import save, short
 __all__ = ["plot"]
 
 MARKS = "osD^v<>pPXh*"
-COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are broken
+COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are dashed
 
 
 def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
-    """Write the picture. Local.
+    """Write the plot. Local.
 
     Parameters
     ----------
     rows : list of dict
         The report's rows.
     path : str
-        Where the picture goes; the suffix says the format.
+        The file; its suffix determines the format.
     caption : str
-        The line above it.
+        The line above the plot.
     """
     import matplotlib as mpl
 
@@ -51,7 +51,7 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
                 "color": COLOURS.get(label) or f"C{ours.index(label) % 10}",
                 "linestyle": "--" if label in COLOURS else "-",
             }
-            # A time that vanishes in the subtracted barrier has no place on a logarithmic axis.
+            # A time of zero after subtraction of the barrier cannot be on a logarithmic axis.
             left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
             right.plot(x, [row["busbw"] for row in points], **style)
         _limit(left, right, here)
@@ -72,7 +72,7 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
 
 
 def _limit(left: Any, right: Any, rows: list[dict[str, Any]]) -> None:
-    """Draw the time of copies, if it was measured, and their speed where it is a limit."""
+    """Draw the time of copies, if measured, and their speed where it is a limit."""
     points = {row["bytes"]: row for row in rows if row["limit_us"]}
     large = {size: row for size, row in points.items() if row["of_limit"]}
     style: dict[str, Any] = {"label": "limit: a copy", "color": "gray", "linestyle": ":"}

@@ -1,4 +1,4 @@
-"""The two ranks of ``collectives doctor``: they say who they are, and measure what they share."""
+"""The two ranks of ``collectives doctor``: they report themselves, and measure shared memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from collectives.process import segment
 
 __all__ = ["main", "memory"]
 
-COPIED = 64 << 20  # bytes: more than most caches have
+COPIED = 64 << 20  # bytes, more than in most caches
 COPIES = 5
 
 
 def main() -> None:
-    """Write a line for each rank, and one with what rank 0 knows of their memory. Collective."""
+    """Write a line for each rank, and one of rank 0 about their memory. Collective."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SharedMemoryWarning)
         comm = world()
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
-    """Return what the ranks of this host share, how fast it is, and what follows from it.
+    """Return what memory the ranks of this host share, how fast it is, and what follows from that.
     Collective.
 
     Parameters
@@ -63,8 +63,8 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``settings``; where ranks share no memory, nothing else. Times are in seconds, those of
-        copies for ``copied`` bytes.
+        ``settings``, and nothing else if the ranks share no memory. Times are in seconds; those of
+        copies are for ``copied`` bytes.
     """
     engine, shared = comm._engine, comm._segment
     facts: dict[str, Any] = {
@@ -97,5 +97,5 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
 
 
 def _write(line: str) -> None:
-    """Write a line in one piece, so that those of ranks do not mix."""
+    """Write a line at once, so that lines of different ranks do not mix."""
     os.write(1, f"{line}\n".encode())

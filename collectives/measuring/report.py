@@ -1,4 +1,4 @@
-"""The benchmark's report as data: derived numbers, and what was measured on."""
+"""The benchmark's report as data: derived numbers, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from collectives.process import binding
 
 __all__ = ["host", "machine", "rows"]
 
-# Bytes from which on a time is held against the limit. Less may lie in a cache, where collectives
-# work and which the copies pass by.
+# Times are compared with the limit for so many bytes and more. Smaller arrays may be in a cache,
+# which collectives use and which the copies bypass.
 LARGE = 1 << 20
 
 
@@ -40,28 +40,29 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Derive the report's rows from one size's measurements. Local.
 
-    Bytes are those of the whole array: the larger side, where input and output differ. Times are
-    in us, over the ranks. Bandwidths in GB/s = 1e9 B/s, from the median over ranks; ``ratios`` are
-    that median over each peer's (below 1 is faster than the peer), ``ratio`` that over MPI's.
-    ``limit_us`` is the time in which every rank copies as many bytes, and ``of_limit`` that time
-    over the median, for large arrays; ``round_trip_ns`` and ``state`` are the machine's.
+    Bytes are those of the whole array: of the larger one, if input and output differ in size. Times
+    are in us, over the ranks. Bandwidths are in GB/s = 1e9 B/s, from the median over ranks.
+    ``ratios`` are that median divided by each peer's (less than 1 is faster than the peer);
+    ``ratio`` is the one for MPI. ``limit_us`` is the time in which every rank copies as many bytes.
+    ``of_limit`` is that time divided by the median, for large arrays. ``round_trip_ns`` and
+    ``state`` describe the machine.
 
     Parameters
     ----------
     measured : list of dict
-        Of `Bench.measure`.
+        The result of `measure.measure`.
     operation : Operation
     p, asked, count : int
-        Number of ranks, bytes that were asked for, elements of the whole array.
+        Number of ranks, requested bytes, elements of the whole array.
     dtype : dtype
     trip : float, optional
-        Seconds; of `state.round_trip`.
+        The seconds of `state.round_trip`.
     """
     derived = []
     nbytes = count * dtype.itemsize
     medians = {row["algorithm"]: statistics.median(row["seconds"]) for row in measured}
     copy = medians.pop(COPY, None)
-    # A time that vanished in the subtracted barrier is below what can be told.
+    # A time of zero after subtraction of the barrier is too short to be measured.
     best = min((t for t in medians.values() if t > 0), default=None)
     for row in measured:
         if row["algorithm"] == COPY:
@@ -105,7 +106,7 @@ def rows(
 
 
 def host() -> dict[str, Any]:
-    """Return the facts about this host and its software that need no MPI. Local."""
+    """Return facts about this host and its software, without MPI. Local."""
     return {
         "host": platform.node(),
         "cpu": profile.machine()[0],
@@ -147,7 +148,7 @@ def machine(MPI: Any, mpi: Any) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, or None."""
+    """Return the commit of the checkout that this package is in, or None."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -1,7 +1,7 @@
 """Memory that the ranks of a communicator share, for the arrays of one size after another.
 
-With ``--buffers shared`` the library's calls of the benchmark work on such arrays, and those of the
-peers on private ones.
+With ``--buffers shared``, the library's calls in the benchmark use such arrays, and the calls of
+the peers use private ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collectives import Communicator
 
 __all__ = ["Room"]
 
-LINE = 128  # bytes: where an array begins
+LINE = 128  # the alignment of arrays, in bytes
 
 
 class Room:
@@ -32,12 +32,12 @@ class Room:
         self._used = 0
 
     def clear(self, arrays: int, nbytes: int) -> None:
-        """Have room for some arrays, in the place of all before. Collective.
+        """Discard all arrays, and make room for new ones. Collective.
 
         Parameters
         ----------
         arrays, nbytes : int
-            Number of arrays, and bytes that each has at most; the same on all ranks.
+            Number of arrays, and the largest size in bytes of each; the same on all ranks.
         """
         wanted = arrays * (nbytes + LINE)
         self._used = 0

@@ -1,7 +1,7 @@
-"""The state of the machine: how far two ranks are from each other, and how fast memory is copied.
+"""The state of the machine: how far apart two ranks are, and how fast memory is copied.
 
-On a virtual machine the cores may share a cache in one minute and not in the next, and times of
-small messages follow. So what is measured says in which state it was.
+On a virtual machine, the cores may share a cache in one minute and not in the next, and the times
+of small messages change with that. So measurements record the state of the machine.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collectives import Communicator, _core
 __all__ = ["FAR", "NEAR", "alone", "copies", "copy_seconds", "name", "round_trip", "text"]
 
 # Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
-# and from 16 us on where both ranks had one core (collectives doctor; 2026-11-20).
+# and 16 us or more if both ranks had one core (collectives doctor; 2026-11-20).
 NEAR, FAR = 250e-9, 5e-6
 
-TRIPS, TRIES = 31, 5  # readings of the clock for a median, and medians of which the least counts
-NAP = 1e-3  # seconds between two looks of a rank that keeps quiet
+TRIPS, TRIES = 31, 5  # number of times for a median, and of medians, of which the least is used
+NAP = 1e-3  # seconds between two polls of a rank that sleeps
 
 
 def round_trip(comm: Communicator, mpi: Any) -> float | None:
     """Return the seconds in which a flag goes from rank 0 to rank 1 and back. Collective.
 
-    The median of many, where the two run at the same time if they do so at all; None where they
-    share no memory. The other ranks sleep in the meantime.
+    This is a median of many round trips, in a phase when both ranks run at the same time, if there
+    is one. Return None if they share no memory. The other ranks sleep meanwhile.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ def round_trip(comm: Communicator, mpi: Any) -> float | None:
 
 
 def name(seconds: float | None) -> str | None:
-    """Return ``"near"``, ``"far"``, or ``"busy"``: the two ranks took turns on a core. Local.
+    """Return ``"near"``, ``"far"``, or ``"busy"`` if the two ranks took turns on a core. Local.
 
     Parameters
     ----------
     seconds : float or None
-        Of `round_trip`.
+        The result of `round_trip`.
     """
     if seconds is None:
         return None
@@ -60,7 +60,7 @@ def name(seconds: float | None) -> str | None:
 
 
 def text(trips: Sequence[float | None]) -> str:
-    """Say in which state the machine was, by one or more round trips. Local.
+    """Return the state of the machine as text, from one or more round trips. Local.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def text(trips: Sequence[float | None]) -> str:
 
 
 def copies(nbytes: int, number: int) -> list[Any]:
-    """Prepare calls that copy from private memory to private memory, past the cache. Local.
+    """Prepare calls that copy from private to private memory, bypassing the cache. Local.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def copies(nbytes: int, number: int) -> list[Any]:
 
 
 def copy_seconds(nbytes: int, times: int) -> float:
-    """Return the seconds of one copy past the cache, the median of some. Local.
+    """Return the median seconds of a copy that bypasses the cache. Local.
 
     Parameters
     ----------
@@ -114,13 +114,13 @@ def copy_seconds(nbytes: int, times: int) -> float:
 
 
 def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
-    """Return what `copy_seconds` does where one rank copies and the others sleep. Collective.
+    """Return the result of `copy_seconds` on one rank, while the others sleep. Collective.
 
     Parameters
     ----------
     mpi : mpi4py.MPI.Intracomm
     rank : int
-        The one; the others get None.
+        The rank that copies; the others get None.
     nbytes, times : int
     """
     seconds = copy_seconds(nbytes, times) if mpi.Get_rank() == rank else None
@@ -129,7 +129,7 @@ def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
 
 
 def _rest(mpi: Any) -> None:
-    """Wait for all ranks without keeping a core from those that are at work."""
+    """Wait for all ranks without using a core, which ranks at work may need."""
     request = mpi.Ibarrier()
     while not request.Test():
         time.sleep(NAP)

@@ -1,15 +1,18 @@
-"""The measurement of ``collectives tune``: for each collective and size, which is the fastest.
+"""The measurement of ``collectives tune``: the fastest algorithm for each collective and size.
 
-Of one size, all algorithms have a first lap of a few calls, and a second if that was slow; those
-that are near to the fastest bring their segments; then, lap by lap with twice as many calls, the
-slower half is dropped, until three are left, and all laps are run or the time of this size is up.
-The smallest time of the slowest rank counts, of the long laps: in a short one ranks that share a
-core may be lucky in their order. How far the next smallest is above it is its noise. What is hardly
-slower than the fastest, by 3 % and the noise of the two, which counts as 3 % of each at most, is as
-good. If what is chosen without a profile is as good, it stays; else the simplest of these is taken:
-the one of the size before, or the one with the fewest rounds; for long arrays that whose busiest
-rank has least to do. Where two sizes that follow each other have different choices, these two race
-at a size between them.
+At each size, every algorithm runs a first lap of a few calls, and a second one if the first was
+slow. The algorithms that are near to the fastest also run with different segments. Then each lap
+has twice as many calls as the one before, and the slower half of the entries is dropped until three
+are left. This ends when all laps are run, or the time for this size is up.
+
+The time of an entry is the smallest time over its long laps, on the slowest rank. (In a short lap,
+ranks that share a core may happen to run in a favourable order.) The difference to the next
+smallest time is its noise. An entry counts as equally good if it is slower than the fastest by at
+most 3 % plus the noise of both, where noise is limited to 3 % of each time. If the choice without a
+profile is equally good, it is kept. Otherwise the simplest of the equally good entries is taken:
+the choice at the size before, or the entry with the fewest rounds; for long arrays, the entry whose
+busiest rank has the least work. If two consecutive sizes have different choices, these two are
+compared at a size between them.
 """
 
 from __future__ import annotations
@@ -49,22 +52,22 @@ __all__ = [
     "without",
 ]
 
-SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # those over a lane are cut in shared memory
-SIMPLER = 0.03  # keep the simpler choice unless it takes so much longer, beside the noise
-NOISIEST = 0.03  # of the time: noise that counts
-LEAST = 0.05  # of a barrier's time: what is left of a call when that of the barrier is subtracted
-LONG = 128 << 10  # bytes from which on moving them takes longer than waiting for others
-NEAR = 1.5  # in the first lap: what takes longer than this times the fastest is dropped
-LAP = 4e-4  # seconds of the first lap; each has twice the time of the one before
-CROWDED = 4e-3  # the same where ranks share cores, and take turns of about so long
-LONGEST = 0.1  # seconds of a lap, at most
-COUNTED = 4  # a lap counts unless another lasted more than so many times as long
+SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # in shared memory cut to the size of a lane
+SIMPLER = 0.03  # keep the simpler choice unless it takes this part longer, plus the noise
+NOISIEST = 0.03  # noise is limited to this part of the time
+LEAST = 0.05  # a call without its barrier takes at least this part of the barrier's time
+LONG = 128 << 10  # bytes; moving so many and more takes longer than waiting for other ranks
+NEAR = 1.5  # entries that take longer than this times the fastest are dropped after the first lap
+LAP = 4e-4  # seconds of the first lap; each lap has twice the time of the one before
+CROWDED = 4e-3  # the same if ranks share cores, on which a turn takes about so long
+LONGEST = 0.1  # seconds of the longest lap
+COUNTED = 4  # a lap counts unless another one lasted more than so many times as long
 FINALISTS = 3
-MOST = 20_000  # calls of a lap
-FEWEST = 5  # of them, where a call is brief: one alone lasts as long as ranks begin it apart
+MOST = 20_000  # at most so many calls in a lap
+FEWEST = 5  # at least so many if a call is brief, because one alone would measure the ranks' skew
 BRIEF = 2e-3  # seconds
-BETWEEN = 0.3  # of a point's time, for one between it and the one before
-UNMEASURED = 8 << 20  # bytes: if so many were measured, the last row is for all beyond
+BETWEEN = 0.3  # part of a point's time for a point between it and the one before
+UNMEASURED = 8 << 20  # bytes; if so many were measured, the last row has no upper limit
 
 
 class Point(NamedTuple):
@@ -74,9 +77,9 @@ class Point(NamedTuple):
     ----------
     collective : str
     nbytes : int
-        Of the whole array; 0 where nothing is moved.
+        Bytes of the whole array; 0 if nothing is moved.
     weight : float
-        Its part of the time that there is; 0 of one that is put between two others.
+        Its part of the available time; 0 for a point that is inserted between two others.
     """
 
     collective: str
@@ -85,15 +88,15 @@ class Point(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the race of a point has shown; the same on all ranks.
+    """The result of the race at a point, the same on all ranks.
 
     Attributes
     ----------
     nbytes : int
     seconds : dict of Entry to float
-        Of one call, of those that were in the last lap.
+        The seconds of one call, for the entries in the last lap.
     noise : dict of Entry to float
-        Seconds between the fastest lap and the next.
+        Seconds between the fastest lap and the next fastest.
     """
 
     nbytes: int
@@ -102,7 +105,7 @@ class Result(NamedTuple):
 
 
 def points(names: list[str], begin: int, end: int, factor: int) -> list[Point]:
-    """Return the sizes from `begin` to `end` by `factor` of the collectives `names`. Local."""
+    """Return the points of the collectives `names`: `begin` to `end` bytes by `factor`. Local."""
     found = []
     for name in names:
         if not OPERATIONS[name].moves:
@@ -116,13 +119,13 @@ def points(names: list[str], begin: int, end: int, factor: int) -> list[Point]:
 
 
 class Step(NamedTuple):
-    """What is known after a point.
+    """A point with its result.
 
     Attributes
     ----------
     point : Point
     chosen, default : Entry
-        What goes into the profile, and what is chosen without one.
+        The choice for the profile, and the choice without a profile.
     result : Result
     """
 
@@ -133,17 +136,17 @@ class Step(NamedTuple):
 
 
 def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
-    """Yield what is the fastest at one point after the other, until the time is up. Collective.
+    """Yield the result of one point after the other, until the time is up. Collective.
 
-    Where two sizes that follow each other have different choices, these two race between them.
+    If two consecutive sizes have different choices, these two are compared at a size between them.
 
     Parameters
     ----------
     bench : Bench
     todo : sequence of Point
-        Sizes of one collective follow each other.
+        The points; those of one collective are consecutive, in rising order of size.
     limit : float
-        Seconds for all of them; they have parts by their weights.
+        Seconds for all points, divided by their weights.
     """
     end = time.monotonic() + limit
     ahead = (1 + BETWEEN) * sum(point.weight for point in todo)
@@ -177,8 +180,8 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
 def _step(
     bench: Bench, point: Point, limit: float, before: Entry | None, rival: Entry | None = None
 ) -> Step:
-    """Race at a point: all that can run; with a `rival` to what was chosen before, these two and
-    what is chosen without a profile.
+    """Race at a point. Without a `rival` all entries take part; with a `rival` only this one, the
+    choice before, and the choice without a profile.
     """
     p = bench.comm.size
     default = default_entry(bench.comm.transport, p, point)
@@ -189,7 +192,7 @@ def _step(
 
 
 def default_entry(family: str, p: int, point: Point) -> Entry:
-    """Return what is chosen without a profile. Local.
+    """Return the choice without a profile. Local.
 
     Parameters
     ----------
@@ -199,7 +202,7 @@ def default_entry(family: str, p: int, point: Point) -> Entry:
     point : Point
     """
     decision = select.decide(point.collective, None, p=p, nbytes=point.nbytes, family=family)
-    # A segment that is as long as the array is none.
+    # A segment that is as long as the array has no effect.
     segment = decision.segment if decision.segment < point.nbytes else 0
     return plain(point.collective, Entry(decision.algorithm.name, segment), p)
 
@@ -210,10 +213,10 @@ def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
     Parameters
     ----------
     steps : sequence of Step
-        Of one number of ranks.
+        The results for one number of ranks.
     factor : int
-        Between sizes. The boundary of two is their geometric mean, and beyond the last it is as
-        if another followed.
+        The factor between sizes. The boundary between two sizes is their geometric mean; that of
+        the last size is found as if another size followed.
     """
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(step.point.collective for step in steps):
@@ -234,7 +237,7 @@ def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
 
 
 def contest_at(bench: Bench, point: Point) -> Contest:
-    """Return a contest of one point that nobody has entered yet. Collective.
+    """Return a contest at one point, without entries. Collective.
 
     Parameters
     ----------
@@ -247,7 +250,7 @@ def contest_at(bench: Bench, point: Point) -> Contest:
 
 
 def started(contest: Contest, entry: Entry) -> None:
-    """Let an entry take part, and make its first calls. Collective.
+    """Add an entry to a contest, and make its first calls. Collective.
 
     Parameters
     ----------
@@ -255,12 +258,12 @@ def started(contest: Contest, entry: Entry) -> None:
     entry : Entry
     """
     contest.enter(entry)
-    with segmented(entry.segment):  # its communicator decides now
+    with segmented(entry.segment):  # the communicator chooses in its first call
         contest.block(str(entry), len(contest.calls[str(entry)]))
 
 
 def without(barrier: float, seconds: float) -> float:
-    """Return what a call takes without the `barrier` that is in its `seconds`. Local."""
+    """Return the time of a call from its `seconds` with a `barrier`, without the barrier. Local."""
     return max(seconds - barrier, LEAST * barrier, 1e-9)
 
 
@@ -278,11 +281,11 @@ def race(
     bench : Bench
     point : Point
     limit : float
-        Seconds; each candidate that can still be tried has one lap at least.
+        Seconds; each candidate that begins before the time is up runs at least one lap.
     keep : sequence of Entry, optional
-        Those that are measured in every lap, whatever they take.
+        Entries that take part in every lap, even if they are slow.
     others : bool
-        Whether all others that can run take part.
+        Whether all other algorithms that can run take part.
     """
     p = bench.comm.size
     operation = OPERATIONS[point.collective]
@@ -330,24 +333,24 @@ class _Clock:
         self.contest, self.limit = contest, limit
         self.length = CROWDED if comm._place.is_crowded else LAP
         self.start = time.monotonic()
-        self.elapsed = 0.0  # seconds on rank 0 when it was last asked
+        self.elapsed = 0.0  # seconds on rank 0, at the last check
         self.laps: dict[str, list[_Lap]] = {}
 
     def is_up(self) -> bool:
-        """Say whether the time is over, the same on all ranks."""
+        """Return whether the time is up, the same on all ranks."""
         return self.elapsed > self.limit
 
     def enter(self, entry: Entry) -> None:
-        """Let an entry take part, with its first lap. Collective."""
+        """Add an entry, and run its first lap. Collective."""
         if str(entry) in self.laps:
             return
         started(self.contest, entry)
         self.lap(str(entry))
         if entry not in self.near(NEAR) and not self.is_up():
-            self.lap(str(entry))  # nothing should be left out because of one disturbance
+            self.lap(str(entry))  # no entry should be left out because of a single disturbance
 
     def lap(self, label: str) -> None:
-        """Time as many calls as take about as long as a lap. Collective."""
+        """Time a lap of `label`, with as many calls as fit in its length. Collective."""
         known = label in self.laps
         guess = self.best(label)[0] if known else self._agreed(label, 1)
         number = min(MOST, round(self.length / max(guess, 1e-9)))
@@ -356,7 +359,7 @@ class _Clock:
         self.laps.setdefault(label, []).append(_Lap(took, number * took))
 
     def _agreed(self, label: str, number: int) -> float:
-        """Return the seconds of a call on the slowest rank."""
+        """Return the seconds per call of `number` calls, on the slowest rank. Collective."""
         mine = self.contest.block(label, number), time.monotonic() - self.start
         everybody = self.contest.mpi.allgather(mine)
         self.elapsed = everybody[0][1]
@@ -364,7 +367,7 @@ class _Clock:
         return slowest
 
     def best(self, label: str) -> tuple[float, float]:
-        """Return the least seconds of a call, and how far the next are above them."""
+        """Return the least seconds of a call, and the distance to the next larger time."""
         laps = self.laps[label]
         longest = max(lap.lasted for lap in laps)
         counted = sorted(lap.seconds for lap in laps if COUNTED * lap.lasted >= longest)
@@ -375,7 +378,7 @@ class _Clock:
         return self.best(str(entry))[0]
 
     def near(self, factor: float) -> Iterator[Entry]:
-        """Yield the entries that are within a factor of the fastest, the fastest first."""
+        """Yield the entries within a factor of the fastest one's time, the fastest first."""
         seconds = self.result(0, self.contest.entries.values()).seconds
         limit = factor * min(seconds.values())
         yield from sorted(
@@ -383,7 +386,7 @@ class _Clock:
         )
 
     def result(self, nbytes: int, entries: Iterable[Entry]) -> Result:
-        """Return the times of some entries, without those of barriers."""
+        """Return the times of some entries, without the time of barriers."""
         barrier, wavers = self.best(BARRIER) if BARRIER in self.laps else (0.0, 0.0)
         seconds, noise = {}, {}
         for entry in entries:
@@ -396,11 +399,11 @@ class _Clock:
 def simplest(
     name: str, p: int, result: Result, before: Entry | None, default: Entry | None = None
 ) -> Entry:
-    """Return the fastest, or what is hardly slower and simpler. Local.
+    """Return the fastest entry, or a simpler one that is hardly slower. Local.
 
-    Of short arrays that is the one with the fewest rounds, of long ones the one whose busiest rank
-    has least to do: where ranks share cores it takes no longer if one rank does everything, but
-    where each has a core it does.
+    For short arrays, the simpler entry is the one with the fewest rounds. For long ones, it is the
+    one whose busiest rank has the least work: if ranks share cores, it takes no longer when one
+    rank does all the work, but if each rank has a core, it does.
 
     Parameters
     ----------
@@ -410,7 +413,7 @@ def simplest(
     before : Entry or None
         The choice at the size before.
     default : Entry, optional
-        What is chosen without a profile.
+        The choice without a profile.
     """
     times, noise = result.seconds, result.noise
     best = min(times, key=lambda each: times[each])
@@ -442,7 +445,7 @@ def simplest(
 
 @cache
 def busiest(collective: str, algorithm: str, p: int) -> Fraction:
-    """Return what the busiest rank of a host reads and writes, in arrays. Local."""
+    """Return how much the busiest rank of a host reads and writes, in arrays. Local."""
     most = Fraction(0)
     for rank in range(p):
         plan = schedule.compile(algorithms.get(collective, algorithm), p, rank)
