@@ -1,8 +1,8 @@
 """The command ``collectives``: one module for each subcommand.
 
-In come the words of a command line; out go printed text, files and an exit status. Subcommands
-parse, call and print; what they call, a program can import from the other packages. MPI is loaded
-only by the subcommands that need it: ``list``, ``explain`` and ``timeline`` work without.
+A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
+status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
+need it: ``list``, ``explain`` and ``timeline`` work without MPI.
 """
 
 from __future__ import annotations

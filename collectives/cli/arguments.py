@@ -1,4 +1,4 @@
-"""What several subcommands take: byte sizes, numbers of ranks, operations, a file of algorithms."""
+"""Arguments of several subcommands: sizes, numbers of ranks, operations, files of algorithms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def nbytes(text: str) -> int:
-    """Read a number of bytes: ``8``, ``64K``, ``1MiB``; the letters are powers of 1024. Local."""
+    """Read a number of bytes: ``8``, ``64K``, ``1MiB``; units are powers of 1024. Local."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", text.strip().upper())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 8, 64K or 1M")
@@ -52,12 +52,12 @@ def add_load(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py",
         action="append",
         default=[],
-        help="run this file first; the algorithms that it registers can be named",
+        help="run this file first, to use the algorithms that it registers; may be repeated",
     )
 
 
 def load(paths: list[str], option: str = "--load ") -> None:
-    """Run files that register algorithms; errors name the `option` that they came by. Local.
+    """Run the files in `paths`, which register algorithms; errors name the `option`. Local.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
     Returns
     -------
     collective, name : str
-        Of several that a file registers, the last.
+        The algorithm; if a file registers several, the last one.
     others : list of str
         Other collectives with an algorithm of this name.
 
@@ -104,7 +104,7 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
 
 
 def _registered_by(path: str) -> Algorithm:
-    """Load a file; return the last algorithm in it: phases come before what is composed of them."""
+    """Load a file; return the last algorithm in it, because phases come before compositions."""
     before = _registered()
     load([path], option="")
     new = [row for title, row in _registered().items() if before.get(title) is not row]
@@ -126,7 +126,7 @@ def _registered() -> dict[str, Algorithm]:
 
 
 def operations(text: str) -> list[str]:
-    """Read names of operations: ``allgather,gather``, or ``all`` of the collectives. Local."""
+    """Read names of operations: ``allgather,gather``, or ``all`` for all collectives. Local."""
     found = []
     for word in text.split(","):
         if word not in ("all", *OPERATIONS):

@@ -1,4 +1,4 @@
-"""``collectives bench``: measure the algorithms beside MPI's own collectives."""
+"""``collectives bench``: measure the algorithms, and compare them with MPI's own collectives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from collectives.picture import figures
 __all__ = ["add_parser"]
 
 EPILOG = f"""\
-Operations: {", ".join(OPERATIONS)}; several with commas between, or all of the collectives. Sizes
-are bytes of the whole array: the larger side, where input and output differ. Starts the ranks
-itself, for each n in turn; under an mpiexec that is already there, it measures on those ranks.
-Where a rank could be done before others have begun (reduce, broadcast, gather, scatter, scan,
-exscan), a time lasts until the last one is done. --peers without operations measures those that
-all peers have. The line below a table says whether ranks 0 and 1 share a cache: near, if a flag
-goes from one to the other and back in less than 250 ns. The exit status is 1 if an element was
-wrong.
+Operations: {", ".join(OPERATIONS)}; several separated by commas, or all for all collectives. Sizes
+are bytes of the whole array: of the larger one, if input and output differ in size. The command
+starts the ranks itself, for each n in turn; if it is started by mpiexec, it measures on those
+ranks. In operations that a rank can finish before others have begun (reduce, broadcast, gather,
+scatter, scan, exscan), the time is measured until the last rank is done. With --peers and no
+operations, it measures those that all peers have. The line below a table says whether ranks 0 and 1
+share a cache: "near" means that a flag goes from one to the other and back in less than 250 ns. The
+exit status is 1 if an element was wrong.
 """
 
-# What gloo has, too: the operations of --peers where none is named.
+# The operations that gloo has, too; --peers measures them by default.
 COMMON = (
     "allreduce",
     "broadcast",
@@ -42,7 +42,10 @@ COMMON = (
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "bench", help="measure algorithms beside MPI's own", description=__doc__, epilog=EPILOG
+        "bench",
+        help="measure algorithms and compare them with MPI's own",
+        description=__doc__,
+        epilog=EPILOG,
     )
     add = parser.add_argument
     add(
@@ -52,50 +55,108 @@ def add_parser(commands: Any) -> None:
         metavar="operation,...",
         help="what to measure: allreduce, allgather, ..., or all",
     )
-    add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2)")
-    add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
-    add("-e", "--end", type=arguments.nbytes, default=64 << 20, metavar="SIZE", help="default: 64M")
+    add(
+        "-n",
+        "--ranks",
+        type=arguments.counts,
+        metavar="N,...",
+        help="numbers of ranks, separated by commas (default: 2)",
+    )
+    add(
+        "-b",
+        "--begin",
+        type=arguments.nbytes,
+        default=8,
+        metavar="SIZE",
+        help="smallest size in bytes (default: 8)",
+    )
+    add(
+        "-e",
+        "--end",
+        type=arguments.nbytes,
+        default=64 << 20,
+        metavar="SIZE",
+        help="largest size in bytes (default: 64M)",
+    )
     add(
         "-f",
         "--factor",
         type=arguments.positive,
-        help="between sizes (default: 4; with --consistency 2)",
+        help="factor between sizes (default: 4; with --consistency 2)",
     )
-    add("--dtype", default="float32", help="default: float32")
+    add("--dtype", default="float32", help="dtype of the arrays (default: float32)")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
-    add("--root", type=int, default=0, help="root of a rooted collective")
-    add("--algorithm", default="auto", help="auto (default), all, or names with commas between")
-    add("--segment", type=arguments.nbytes, metavar="SIZE", help="bytes of a segment")
+    add("--root", type=int, default=0, help="root of a rooted collective (default: 0)")
+    add("--algorithm", default="auto", help="auto (default), all, or names separated by commas")
+    add(
+        "--segment",
+        type=arguments.nbytes,
+        metavar="SIZE",
+        help="size of a segment in bytes (default: the library's choice)",
+    )
     add(
         "--buffers",
         choices=("private", "shared"),
         default="private",
-        help="where the arrays of the library's calls are; shared: in memory of Communicator.empty",
+        help="memory for the arrays of the library's calls (default: private); shared: memory of "
+        "Communicator.empty",
     )
-    add("--warmup", type=arguments.positive, default=3, help="iterations before all (default: 3)")
-    add("--iters", type=arguments.positive, help="iterations in a block (default: about 30 ms)")
-    add("--repeat", type=arguments.positive, default=5, help="blocks of each (default: 5)")
-    add("--check", type=int, choices=(0, 1), default=1, help="0: do not verify results")
-    add("--prune", type=float, metavar="X", help="leave out what takes X times the fastest's time")
+    add(
+        "--warmup",
+        type=arguments.positive,
+        default=3,
+        help="iterations before the first block (default: 3)",
+    )
+    add(
+        "--iters",
+        type=arguments.positive,
+        help="iterations in a block (default: as many as take about 30 ms)",
+    )
+    add(
+        "--repeat",
+        type=arguments.positive,
+        default=5,
+        help="number of blocks of each algorithm (default: 5)",
+    )
+    add(
+        "--check",
+        type=int,
+        choices=(0, 1),
+        default=1,
+        help="verify results (1, the default) or not (0)",
+    )
+    add(
+        "--prune",
+        type=float,
+        metavar="X",
+        help="leave out algorithms that take more than X times the time of the fastest",
+    )
     add(
         "--peers",
         action="store_true",
-        help="beside MPI's own, measure torch.distributed with gloo (if torch is installed) and "
-        "how long copying as many bytes takes",
+        help="also measure torch.distributed with gloo (if torch is installed), and the time of "
+        "copying as many bytes",
     )
     add(
         "--markdown",
         action="store_true",
-        help="print a table of all times over MPI's, too; with --peers one of each operation",
+        help="also print a table of all times divided by MPI's; with --peers a table of each "
+        "operation, too",
     )
     add(
         "--consistency",
         action="store_true",
-        help="say where an operation takes longer than others that would do its work",
+        help="report where an operation takes longer than others that could replace it",
     )
-    add("--tolerance", type=float, default=1.1, metavar="X", help="of --consistency (default: 1.1)")
-    add("--json", metavar="FILE", help="write everything to a file, too")
-    add("--plot", metavar="FILE.png", help="draw it (needs matplotlib)")
+    add(
+        "--tolerance",
+        type=float,
+        default=1.1,
+        metavar="X",
+        help="tolerance of --consistency, as a factor (default: 1.1)",
+    )
+    add("--json", metavar="FILE", help="also write all results to this file")
+    add("--plot", metavar="FILE.png", help="also write a plot to this file (needs matplotlib)")
     arguments.add_load(parser)
     run.add_launch(parser)
     spawn.add_child(parser)
@@ -152,7 +213,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_folds(options: argparse.Namespace) -> None:
-    """Check operation and dtype, where something is folded."""
+    """Check the reduction and the dtype, if an operation folds."""
     known = {each.name.lower(): each for each in reductions.ALL}
     if options.op.lower() not in known:
         raise ArgumentError(f"--op is {options.op!r}, and must be one of {', '.join(known)}")
@@ -170,7 +231,7 @@ def _check_folds(options: argparse.Namespace) -> None:
 
 
 def _spawn(options: argparse.Namespace) -> int:
-    """Start the ranks for each n, and put their reports together."""
+    """Start the ranks for each n, and join their reports."""
     starter = launcher.find(launcher.library(), options.mpiexec)
     reports = []
     for n in options.ranks:

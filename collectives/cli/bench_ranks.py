@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
     except CollectivesError as error:
         if comm.size == 1:
             raise
-        # The others may be waiting for this rank.
+        # The other ranks may be waiting for this one.
         print(f"collectives: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         MPI.COMM_WORLD.Abort(2)
         raise
@@ -77,7 +77,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     if options.child is not None:
         if first:
             Path(options.child).write_text(json.dumps(result), encoding="utf-8")
-        return 0  # the parent says what is wrong; a launcher would make a page of it
+        return 0  # the parent reports the failure; a launcher would print a page of text
     if first:
         return tables.finish(options, [result])
     return int(wrong > 0)
@@ -95,7 +95,7 @@ def _tables(
     before = None
     for settings, asked, count, left_out in _course(options, comm.size, dtype):
         if settings.operation != before:
-            # Where operations take turns, the titles and the state once are enough.
+            # If operations alternate, titles and state are printed only once.
             heading = [*_state(trips), *_heading(options, settings.operation, left_out)]
             if options.consistency:
                 heading = _heading(options, settings.operation, left_out)
@@ -121,10 +121,10 @@ Step = tuple[Settings, int, int, list[str]]
 
 
 def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
-    """Yield (settings, bytes asked for, elements, what is left out), one size after the other.
+    """Yield (settings, requested bytes, elements, what is left out), one size after the other.
 
-    Sizes of one operation follow each other; but operations of one size, where their times are
-    compared.
+    All sizes of one operation come first, then those of the next. If times of operations are
+    compared, all operations of one size come first, then those of the next size.
     """
     plans = []
     for name in options.operations:
@@ -148,7 +148,7 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
     if not options.consistency:
         yield from chain.from_iterable(plans)
         return
-    # What needs one size only, a barrier or a single element, comes with the first.
+    # Operations with only one size, such as a barrier, come with the first size.
     for step in zip_longest(*plans):
         yield from filter(None, step)
 
@@ -156,7 +156,7 @@ def _course(options: argparse.Namespace, p: int, dtype: Any) -> Iterator[Step]:
 def _sizes(
     options: argparse.Namespace, operation: Operation, itemsize: int, p: int
 ) -> list[tuple[int, int]]:
-    """Return (bytes asked for, elements that are measured), each number of elements once."""
+    """Return (requested bytes, measured elements), each number of elements once."""
     if not operation.moves:
         return [(0, 0)]
     counts: dict[int, int] = {}

@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "list", help="list the collectives and their algorithms", description=__doc__
     )
-    parser.add_argument("--markdown", action="store_true", help="as a table in Markdown")
+    parser.add_argument("--markdown", action="store_true", help="print a table in Markdown")
     arguments.add_load(parser)
     parser.set_defaults(main=main)
 
@@ -57,7 +57,7 @@ def _text(rows: list[Algorithm]) -> list[str]:
 
 
 def _name(row: Algorithm) -> str:
-    """Write a name with the default of its parameter: ``kary:4``."""
+    """Return the name with the default of its parameter: ``kary:4``."""
     return ":".join([row.name, *map(str, row.parameters.values())])
 
 

@@ -1,4 +1,4 @@
-"""``collectives doctor``: what is installed, whether it fits together, and what to do if not."""
+"""``collectives doctor``: check the installation, and report what to do about problems."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ __all__ = ["add_parser"]
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
-    parser = commands.add_parser(
-        "doctor", help="say whether everything fits together", description=__doc__
-    )
+    parser = commands.add_parser("doctor", help="check the installation", description=__doc__)
     run.add_launch(parser)
     parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print what is found as it comes; return 1 if something is wrong."""
+    """Print the findings one by one; return 1 if there is a problem."""
     from collectives.measuring import doctor
 
     problems = 0

@@ -17,7 +17,7 @@ from collectives.simulation.traffic import exceeds
 
 __all__ = ["add_parser"]
 
-# Each of them is a few lines of text, and half a millisecond in the proof.
+# Each message takes a few lines of text, and half a millisecond in the proof.
 MESSAGES = 20_000
 
 
@@ -26,7 +26,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
         help="draw an algorithm at work",
-        description="Prove an algorithm on n ranks, and draw its messages and who holds what.",
+        description="Prove an algorithm on n ranks, and draw its messages and what each rank holds "
+        "after each step.",
     )
     parser.add_argument(
         "algorithm",
@@ -36,23 +37,23 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
     )
-    parser.add_argument("--root", type=int, default=0, help="root of a rooted collective")
+    parser.add_argument(
+        "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
+    )
     parser.add_argument(
         "--bytes",
         type=arguments.nbytes,
         metavar="SIZE",
-        help="say what is chosen at this size, too",
+        help="also print which algorithm is chosen for this size in bytes",
     )
+    parser.add_argument("--svg", metavar="FILE.svg", help="also write a picture to this SVG file")
     parser.add_argument(
-        "--svg", metavar="FILE.svg", help="draw it as a picture, too, and write that here"
-    )
-    parser.add_argument(
-        "--png", metavar="FILE.png", help="write the picture as a PNG (needs resvg-py)"
+        "--png", metavar="FILE.png", help="also write a picture to this PNG file (needs resvg-py)"
     )
     parser.add_argument(
         "--theme",
         choices=["light", "dark"],
-        help="colours of the picture; by default an SVG has both, and a PNG is light",
+        help="colours of the picture (default: both in an SVG, light in a PNG)",
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
@@ -87,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[str]:
-    """Write the pictures that are asked for; return where they are."""
+    """Write the requested pictures; return their files."""
     wanted = {each: getattr(options, each) for each in ("svg", "png") if getattr(options, each)}
     if options.theme and not wanted:
         raise ArgumentError(f"--theme {options.theme} is for --svg and --png, and there is neither")
@@ -116,7 +117,7 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
 
 
 def _decisions(collective: str, name: str, n: int, size: int) -> str:
-    """Say how the algorithm runs at this size, and what would be chosen."""
+    """Return how the algorithm runs at this size, and what would be chosen."""
     file = profile.path()
     known = None if file is None else profile.read(file)
     section = None if known is None else known.section("shm", "", 1)

@@ -1,4 +1,4 @@
-"""``collectives explore``: a page in which one steps through algorithms."""
+"""``collectives explore``: an HTML page to step through algorithms."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explore",
         help="step through algorithms in a browser",
-        description="Write a page that plays every algorithm on 1 to 16 ranks, with its numbers, "
-        "its time and its text, and open it in a browser. It is made of files, and needs no "
-        "network.",
+        description="Write a page that plays every algorithm on 1 to 16 ranks, with example "
+        "numbers, times and the source text, and open it in a browser. The page is a folder of "
+        "files, and needs no network.",
     )
     parser.add_argument(
         "what",
         nargs="?",
         default="allreduce/ring",
         metavar="ALGORITHM|FILE.py",
-        help="what the page begins with: a name such as ring or broadcast/tree, or a file that "
+        help="the algorithm to show first: a name such as ring or broadcast/tree, or a file that "
         "registers an algorithm (default: %(default)s)",
     )
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="write the page here, and do not open it", type=Path
+        "--out", metavar="DIR", help="write the page to this folder, and do not open it", type=Path
     )
     arguments.add_load(parser)
     parser.set_defaults(main=main)
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
         index = page.write(options.out, opening, options.ranks)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
         return 0
-    # Refused before a folder is made that nobody would clear away.
+    # Check this before a folder is created, which would remain after an error.
     page.refuse(opening, options.ranks)
     index = page.write(tempfile.mkdtemp(prefix="collectives-explore-"), opening, options.ranks)
     print(f"The page is {index}", flush=True)
@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def has_screen() -> bool:
-    """Say whether a browser could have a window: those of a terminal run no scripts. Local."""
+    """Return whether a browser can open a window; browsers in terminals run no scripts. Local."""
     if sys.platform in ("darwin", "win32"):
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

@@ -1,6 +1,6 @@
-"""``collectives bench --markdown``: the library's time over MPI's, everything in one table.
+"""``collectives bench --markdown``: the library's times divided by MPI's, in one table.
 
-With ``--peers`` there is a table of each operation as well, with the times of all peers.
+With ``--peers`` there is also a table for each operation, with the times of all peers.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collectives.text.words import size_text
 
 __all__ = ["bytes_text", "lines", "peer_lines"]
 
-# Times over MPI's above this are set in bold.
+# Ratios to MPI's time above this are printed in bold.
 SLOW = 1.3
 
 
 def lines(run: dict[str, Any]) -> list[str]:
-    """Return a table in Markdown: sizes downward, operations to the right. Local.
+    """Return a table in Markdown, with a row for each size and a column for each operation. Local.
 
-    A cell has the default's time over MPI's; behind a comma, where another algorithm was faster,
-    that one's, with its name.
+    A cell has the time of the library's choice divided by MPI's. If another algorithm was faster,
+    its ratio and name follow after a comma.
 
     Parameters
     ----------
     run : dict
-        A report of `ranks`.
+        A report of the ranks.
     """
     rows = run["rows"]
     names = list(dict.fromkeys(row["collective"] for row in rows))
@@ -63,16 +63,17 @@ def lines(run: dict[str, Any]) -> list[str]:
 
 
 def peer_lines(run: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return a table in Markdown of each operation: times of ours and of all peers. Local.
+    """Return a table in Markdown for each operation: our times and those of all peers. Local.
 
-    Ours is the library's choice; where that was not measured, the fastest algorithm.
+    Our time is that of the library's choice, or, if that was not measured, of the fastest
+    algorithm.
 
     Parameters
     ----------
     run : dict
-        A report of `ranks`, with ``--peers``.
+        A report of the ranks, with ``--peers``.
     here : dict
-        Of `report.host`.
+        The result of `report.host`.
     """
     rows = run["rows"]
     peers = [peer for peer in PEERS if any(row["algorithm"] == peer for row in rows)]
@@ -98,7 +99,7 @@ def peer_lines(run: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _peer_cells(size: int, rows: list[dict[str, Any]], peers: list[str]) -> list[str]:
-    """Return the cells of one size: times, ratios, the limit, and how much of it is reached."""
+    """Return the cells of one size: times, ratios, the limit, and which part of it is reached."""
     here = [row for row in rows if row["asked"] == size]
     own = [row for row in here if row["algorithm"] not in PEERS]
     ours = _default(own) or min(own, key=lambda row: row["median_us"])

@@ -19,20 +19,23 @@ __all__ = ["add_launch", "add_parser", "joined", "split"]
 VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
 
 EPILOG = """\
-An exception on one rank ends all of them instead of leaving the others waiting; COLLECTIVES_ABORT=0
-leaves them alone. Each rank runs `python -m mpi4py program`, which does the same for a non-zero
-`sys.exit`, and for programs that never import collectives. Exit status and signals are those of
-mpiexec.
+An exception on one rank ends all ranks, so that the others do not wait for it. COLLECTIVES_ABORT=0
+turns this off. Each rank runs `python -m mpi4py program`, which also ends all ranks after a
+non-zero `sys.exit`, and in programs that never import collectives. The command is replaced by
+mpiexec, so that exit status and signals are those of mpiexec.
 """
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Add the options of every subcommand that starts ranks."""
     parser.add_argument(
-        "--mpiexec", metavar="PATH", help="the launcher (default: that of the MPI in use is found)"
+        "--mpiexec", metavar="PATH", help="the launcher (default: the one of the MPI in use)"
     )
     parser.add_argument(
-        "--mpiexec-args", metavar="ARGS", default="", help="more arguments for mpiexec, in quotes"
+        "--mpiexec-args",
+        metavar="ARGS",
+        default="",
+        help="additional arguments for mpiexec, in quotes",
     )
 
 
@@ -58,7 +61,8 @@ def add_parser(commands: Any) -> None:
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate the words of the command from those of the program that it starts. Local.
 
-    What follows a script, ``-m`` or ``-c`` is the program's, whatever it looks like.
+    All words after a script, ``-m`` or ``-c`` belong to the program, even if they look like options
+    of the command.
     """
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "--"):
@@ -68,7 +72,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """Write ``--mpiexec-args -l`` as one word; argparse takes it for two options. Local."""
+    """Join ``--mpiexec-args -l`` to one word, which argparse would take for two options. Local."""
     result: list[str] = []
     for word in words:
         if result and result[-1] == "--mpiexec-args":
@@ -79,7 +83,7 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Become mpiexec: signals and exit status then need no passing on."""
+    """Replace this process by mpiexec, so that signals and exit status need no forwarding."""
     program: list[str] = options.program
     if not program or (program[0] in ("-m", "-c") and len(program) == 1):
         raise ArgumentError("run needs a program: script.py, -m module or -c code")
@@ -91,7 +95,7 @@ def main(options: argparse.Namespace) -> int:
             "call `collectives run` outside mpiexec"
         )
     lib = launcher.library()
-    # Only a runner sees the SystemExit of a program, and what happens before MPI is loaded.
+    # Only a runner sees the SystemExit of a program, and exceptions before MPI is loaded.
     runner = ["-m", "mpi4py"] if abort.wished() else []
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], options.mpiexec_args

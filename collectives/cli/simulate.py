@@ -1,4 +1,4 @@
-"""``collectives simulate``: which algorithm wins where, on a machine that need not exist."""
+"""``collectives simulate``: the fastest algorithms on a simulated machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collectives.text.words import count, size_text, time_text
 
 __all__ = ["add_parser"]
 
-# Messages of one simulation, at most: some ten seconds of one core, and 1.5 GB.
+# Most messages of one simulation, which take some ten seconds on one core, and 1.5 GB.
 MESSAGES = 100_000_000
 
 
@@ -31,13 +31,14 @@ def add_parser(commands: Any) -> None:
 
     parser = commands.add_parser(
         "simulate",
-        help="predict algorithms on a machine that need not exist",
-        description="Run algorithms in simulated time: which one wins where.",
+        help="predict the times of algorithms on another machine",
+        description="Run algorithms in simulated time, and print their times, or which is the "
+        "fastest for each number of ranks and size.",
     )
     parser.add_argument(
         "algorithms",
         help="names such as ring,butterfly or broadcast/tree, files that register algorithms, or a "
-        "collective for all of its own",
+        "collective for all its algorithms",
     )
     parser.add_argument(
         "-p",
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
         type=_span_of(arguments.positive),
         default=[8],
         metavar="N",
-        help="numbers of ranks: 8, or 4,12, or 8..4096 for each double (default: 8)",
+        help="numbers of ranks: 8, or 4,12, or 8..4096, doubling each time (default: 8)",
     )
     parser.add_argument(
         "-b",
@@ -53,32 +54,37 @@ def add_parser(commands: Any) -> None:
         type=_span_of(arguments.nbytes),
         default=[1 << 20],
         metavar="SIZE",
-        help="bytes of the message: 1M, or 1K,64K, or 1K..1G for each double (default: 1M)",
+        help="bytes of the whole array: 1M, or 1K,64K, or 1K..1G, doubling each time (default: 1M)",
     )
     parser.add_argument("--topology", default="flat", metavar="TEXT", help=machine.HELP)
-    parser.add_argument("--root", type=int, default=0, help="root of a rooted collective")
+    parser.add_argument(
+        "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
+    )
     parser.add_argument(
         "--segment",
         type=arguments.nbytes,
         default=0,
         metavar="SIZE",
-        help="cut blocks into segments of so many bytes, as the executor does (default: whole)",
+        help="cut blocks into segments of so many bytes, as the executor does (default: whole "
+        "blocks)",
     )
     parser.add_argument(
         "--limit",
         type=arguments.positive,
         default=MESSAGES,
         metavar="N",
-        help="leave out what sends more messages than this (default: %(default)s)",
+        help="leave out algorithms that send more messages than this (default: %(default)s)",
     )
-    parser.add_argument("--plot", metavar="FILE.png", help="draw who wins where, and write it here")
-    parser.add_argument("--json", metavar="FILE", help="write all times here")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="write a plot of the fastest algorithms to this file"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all times to this file")
     arguments.add_load(parser)
     parser.set_defaults(main=main)
 
 
 def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """Return the reader of ``8``, ``8,12`` and ``8..64``."""
+    """Return a function that reads ``8``, ``8,12`` and ``8..64``."""
 
     def span(text: str) -> list[int]:
         found: list[int] = []
@@ -170,7 +176,7 @@ def _rows(text: str) -> list[Algorithm]:
 
 
 def _table(grid: Grid) -> str:
-    """Write times, or who wins where."""
+    """Return a table of times, or a map of the fastest algorithms."""
     return "\n".join(_time_lines(grid) if len(grid.ranks) == 1 else _map_lines(grid))
 
 
@@ -212,7 +218,7 @@ def _map_lines(grid: Grid) -> Iterator[str]:
 
 
 def _sentence(grid: Grid, p: int) -> str:
-    """Say who wins up to where."""
+    """Return which algorithms are the fastest up to which size, as a sentence."""
     parts: list[str] = []
     for name, limit in grid.regions(p):
         end = f" up to {size_text(limit)}" if limit < inf else " beyond" if parts else " wins"
@@ -221,7 +227,7 @@ def _sentence(grid: Grid, p: int) -> str:
 
 
 def _letters(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name, one of its own as far as there are any."""
+    """Return a letter for each name, distinct as long as there are letters."""
     taken: dict[str, str] = {}
     for name in names:
         wanted = [*(c for c in name if c.isalpha()), *"abcdefghijklmnopqrstuvwxyz0123456789"]

@@ -1,4 +1,4 @@
-"""Ranks that a subcommand starts for itself, and the report that they leave."""
+"""Ranks that a subcommand starts to do its work, and the report that they write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANK = "from collectives.cli import main; sys.exit(main())"
 
 
 def add_child(parser: argparse.ArgumentParser) -> None:
-    """Add what the command tells its ranks: where the report goes, and whether to show progress."""
+    """Add the hidden options for the ranks: the report's file, and whether to show progress."""
     parser.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--progress", action="store_true", help=argparse.SUPPRESS)
 
@@ -33,18 +33,18 @@ def spawn(
     starter : Launcher
     n : int
     words : sequence of str
-        Of the command line.
+        The words of the command line.
     extra : str
-        More arguments of mpiexec.
+        Additional arguments for mpiexec.
     told : sequence of str
         Options that only the ranks get.
 
     Returns
     -------
     status : int
-        That of the launcher, 130 after Ctrl-C.
+        The status of the launcher, 130 after Ctrl-C.
     report : dict or None
-        What rank 0 has written, if it came to that.
+        The report of rank 0, if it has written one.
     """
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         path = Path(folder, "report.json")

@@ -1,4 +1,4 @@
-"""The benchmark's tables as they are printed, and what else is written of a report."""
+"""The printed tables of the benchmark, and other output from a report."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def columns(peers: Sequence[str], limit: bool) -> list[Column]:
     Parameters
     ----------
     peers : sequence of str
-        The labels of those that times are held against.
+        The labels of the peers that times are compared with.
     limit : bool
-        Whether that is also done with the time of copies.
+        Whether times are also compared with the time of copies.
     """
     against = [(f"x {peer}", "", max(7, len(peer) + 3)) for peer in peers]
     return [*COLUMNS, *against, *(LIMIT if limit else ())]
 
 
 def title(table: list[Column]) -> list[str]:
-    """Return the table's two head lines. Local."""
+    """Return the two header lines of the table. Local."""
     names = [name.rjust(width) for name, _, width in table]
     units = [unit.rjust(width) for _, unit, width in table]
     return ["#" + "".join(names)[1:], "#" + "".join(units)[1:]]
@@ -97,7 +97,7 @@ def header(facts: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _wishes(facts: dict[str, Any]) -> list[str]:
-    """Return what the header says of the profile, arrays in shared memory, and more peers."""
+    """Return the header lines about the profile, arrays in shared memory, and more peers."""
     texts = []
     if facts["profile"]:
         texts.append("# auto: with the profile of this machine")
@@ -113,7 +113,7 @@ def _wishes(facts: dict[str, Any]) -> list[str]:
 
 
 def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
-    """Write what was asked for; return the exit status. Local."""
+    """Write the requested output; return the exit status. Local."""
     from collectives.cli import markdown
     from collectives.measuring import plot
 
@@ -142,7 +142,7 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
 
 
 def consistency_lines(judged: dict[str, Any]) -> list[str]:
-    """Return the text of what `consistency.judge` found. Local."""
+    """Return the lines of text for the result of `consistency.judge`. Local."""
     texts = ["#", f"# self-consistency: what takes longer than {judged['tolerance']:g} times the"]
     texts[-1] += " time of what could stand in its place"
     for who, broken in judged["violations"].items():

@@ -1,6 +1,6 @@
 """``collectives timeline``: the time of each collective on a timeline, and who waits for whom.
 
-It first adds to the file what ranks have left that were killed.
+First it adds the events of ranks that were killed to the file.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collectives.text.words import spans
 __all__ = ["add_parser"]
 
 DESCRIPTION = (
-    "Say what a timeline (COLLECTIVES_TIMELINE, comm.timeline) has: the time of each collective, "
-    "how much of it each rank waits, and for whom. What ranks that were killed have left beside "
-    "the file is added to it first."
+    "Summarise a timeline (COLLECTIVES_TIMELINE, comm.timeline): the time of each collective, how "
+    "long each rank waits, and which ranks the others wait for. The records of ranks that were "
+    "killed are first added to the file."
 )
 
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "timeline", help="sum a timeline up: who waits for whom", description=DESCRIPTION
+        "timeline", help="summarise a timeline: who waits for whom", description=DESCRIPTION
     )
     parser.add_argument(
         "files",
         metavar="FILE.json",
         nargs="+",
-        help="a timeline; several, if hosts that share no files have one each",
+        help="a timeline; give several files if hosts without a common file system wrote one each",
     )
     parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:
     """Print the tables."""
-    from collectives.records import summary, tracefile  # which needs what only Unix has
+    from collectives.records import summary, tracefile  # these need Unix
 
     loaded = []
     for path in options.files:

@@ -21,12 +21,13 @@ from collectives.text.words import count, size_text, time_text
 __all__ = ["add_parser"]
 
 EPILOG = """\
-Measures with the MPI in use, and as ranks of this host talk; COLLECTIVES_SHM=0 has them talk
-through MPI, which is another part of the profile. Starts the ranks itself, for each n in turn;
-under an mpiexec that is already there, it measures on those ranks. What the profile has on other
-collectives, numbers of ranks and MPIs stays. After Ctrl-C, what has been measured is written. The
-time is that of the largest size of the row, the gain what is chosen without a profile takes over
-what the profile chooses.
+The command measures with the MPI in use, and with the transport that the ranks use. With
+COLLECTIVES_SHM=0, ranks of one host use MPI instead of shared memory; the profile has a separate
+section for that. The command starts the ranks itself, for each n in turn; if it is started by
+mpiexec, it measures on those ranks. Entries of the profile for other collectives, numbers of ranks
+and MPI libraries are kept. After Ctrl-C, the results so far are written. In the table, the time is
+that of the largest size of a row, and the gain is the time of the choice without a profile divided
+by that of the choice with the profile.
 """
 
 # Seconds that starting and ending the ranks takes; they are part of the budget.
@@ -37,15 +38,41 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "tune",
-        help="measure this machine, and choose algorithms by that",
+        help="measure this machine, and write a profile to choose algorithms by",
         description=__doc__,
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add("-n", "--ranks", type=arguments.counts, metavar="N,...", help="ranks (default: 2,4,8)")
-    add("-b", "--begin", type=arguments.nbytes, default=8, metavar="SIZE", help="default: 8")
-    add("-e", "--end", type=arguments.nbytes, default=16 << 20, metavar="SIZE", help="default: 16M")
-    add("-f", "--factor", type=arguments.positive, default=4, help="between sizes (default: 4)")
+    add(
+        "-n",
+        "--ranks",
+        type=arguments.counts,
+        metavar="N,...",
+        help="numbers of ranks, separated by commas (default: 2,4,8)",
+    )
+    add(
+        "-b",
+        "--begin",
+        type=arguments.nbytes,
+        default=8,
+        metavar="SIZE",
+        help="smallest size in bytes (default: 8)",
+    )
+    add(
+        "-e",
+        "--end",
+        type=arguments.nbytes,
+        default=16 << 20,
+        metavar="SIZE",
+        help="largest size in bytes (default: 16M)",
+    )
+    add(
+        "-f",
+        "--factor",
+        type=arguments.positive,
+        default=4,
+        help="factor between sizes (default: 4)",
+    )
     add(
         "--collectives",
         type=arguments.operations,
@@ -58,14 +85,14 @@ def add_parser(commands: Any) -> None:
         type=float,
         metavar="SECONDS",
         default=150.0,
-        help="for all of it (default: 150); with less, fewer calls of each candidate",
+        help="time for everything (default: 150); with less time, each candidate has fewer calls",
     )
     add(
         "--profile",
         metavar="FILE",
-        help="the profile to write (default: COLLECTIVES_PROFILE, or that of this machine)",
+        help="the profile to write (default: COLLECTIVES_PROFILE, or the profile of this machine)",
     )
-    add("--dry-run", action="store_true", help="say what would be measured, and write nothing")
+    add("--dry-run", action="store_true", help="print what would be measured, and write nothing")
     run.add_launch(parser)
     spawn.add_child(parser)
     add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n
@@ -114,7 +141,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace, file: str) -> None:
-    """Say what would be measured."""
+    """Print what would be measured."""
     from collectives.measuring import candidates, tuning
 
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
@@ -136,9 +163,9 @@ def _share(options: argparse.Namespace, n: int) -> float:
 
 
 def _spawn(options: argparse.Namespace, file: str) -> int:
-    """Start the ranks for each n, and put what they found into the profile."""
+    """Start the ranks for each n, and add their results to the profile."""
     starter = launcher.find(launcher.library(), options.mpiexec)
-    # Without a profile, and without what would change the calls that are measured.
+    # Measure without a profile, and without settings that would change the measured calls.
     os.environ["COLLECTIVES_PROFILE"] = "0"
     for name in ("COLLECTIVES_TUNE", "COLLECTIVES_SEGMENT"):
         os.environ.pop(name, None)

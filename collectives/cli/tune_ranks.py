@@ -1,4 +1,4 @@
-"""The ranks' side of ``collectives tune``: measure, and keep what is known after each point."""
+"""The ranks' side of ``collectives tune``: measure, and write the results after each point."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from collectives.text.progress import Bar
 
 __all__ = ["main"]
 
-TIMEOUT = 300.0  # seconds: what waits longer is no measurement
+TIMEOUT = 300.0  # seconds after which a wait fails
 
 
 def main(
     options: argparse.Namespace, finish: Callable[[dict[str, Any]], None] | None = None
 ) -> int:
-    """Measure; rank 0 writes the report to a file, or hands it to `finish`. Collective.
+    """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective.
 
     Parameters
     ----------
     options : Namespace
     finish : callable, optional
-        What rank 0 does with the report.
+        Called on rank 0 with the report.
     """
     from mpi4py import MPI
 
@@ -72,13 +72,13 @@ def main(
 
 
 def _words(options: argparse.Namespace) -> list[str]:
-    """Return the words of the command without those that it gave its ranks."""
+    """Return the words of the command line, without the options that only the ranks get."""
     words: list[str] = options.words
     return words[: words.index("--child")] if "--child" in words else words
 
 
 def _report(section: Section, steps: list[tuning.Step], number: int, factor: int) -> dict[str, Any]:
-    """Return what is known: a profile, what is chosen without it, and how many points are left."""
+    """Return the results: a profile, the choices without it, and the number of points left."""
     ((p, _),) = section.parameters.items()
     rows = {name: {p: listed} for name, listed in tuning.rows(steps, factor).items()}
     cpu, cores = profile.machine()
@@ -93,7 +93,7 @@ def _report(section: Section, steps: list[tuning.Step], number: int, factor: int
 
 
 def _keep(file: str, report: dict[str, Any]) -> None:
-    """Write the report in one piece: the ranks may be interrupted at any time."""
+    """Write the report atomically, because the ranks may be interrupted at any time."""
     new = f"{file}.new"
     with open(new, "w", encoding="utf-8") as stream:
         json.dump(report, stream)

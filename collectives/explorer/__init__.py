@@ -1,9 +1,10 @@
-"""The explorer: a page in which one steps through algorithms.
+"""The explorer: an HTML page to step through algorithms.
 
-In come the registered algorithms; out goes a folder of files that a browser opens. `cases` has what
-the page plays, from the generators and their proofs, and `sources` their text, with the line that
-each round comes from. The page itself knows no algorithm. It adds a clock, which gives each message
-its time by the cost model. It fetches nothing, so that it works without a network.
+The page is a folder of files that a browser opens, made from the registered algorithms. `cases`
+makes the data that the page plays, from the generators and their proofs. `sources` adds their
+source text, with the line that each round comes from. The page itself does not know any algorithm.
+It computes the time of each message by the cost model. It works without a network, because it loads
+no other files.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
-"""What the page plays: the rounds and messages of an algorithm for one p and root, as data.
+"""The data that the page plays: the rounds and messages of an algorithm for one p and root.
 
 A *case* is a dict of lists and numbers, ready for JSON:
 
 ``nblocks``, ``pieces``
-    All blocks, and those of the caller's whole array, by which a block has its size.
+    The number of all blocks, and of those of the caller's whole array, which determines the size of
+    a block.
 ``depth``
-    Steps of the proof.
+    The number of steps of the proof.
 ``rounds``
-    For each rank, and each of its rounds, where in the generator's text it comes from: the
-    number of a spot (see `sources`).
+    For each rank and each of its rounds, the place in the generator's text that it comes from, as
+    the number of a spot (see `sources`).
 ``messages``
     ``[source, its round, target, its round, fold, step, block, block, ...]``, for each source in
     the order in which it sends.
 ``held``, ``wanted``
     For each rank, the blocks that it starts with and must end with.
 ``due``
-    For each part, the ranks whose contributions it has in the end, as a bit mask; one list for all
+    For each part, a bit mask of the ranks whose contributions it has in the end; one list for all
     ranks, or one for each.
 
-Nearly all rooted algorithms are written for root 0 and count ranks from the root. That is not
-believed but tried: where each case is the one of root 0 *turned*, only that is written.
+Nearly all rooted algorithms are written for root 0, and number the ranks from the root. This is
+checked: if the case of every root is that of root 0 *turned*, only that of root 0 is written.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
     p : int
         Number of ranks.
     sources : Sources
-        Takes the lines that the rounds come from.
+        Collects the lines that the rounds come from.
 
     Returns
     -------
     dict
-        ``roots``: the case of each root, or of root 0 alone; ``turn``: how the others follow from
-        that: the ranks (``"ranks"``) or also the parts of the array (``"parts"``) count from the
-        root.
+        ``roots``: the case of each root, or of root 0 alone. ``turn``: how to derive the other
+        cases from that of root 0; the ranks (``"ranks"``), or also the parts of the array
+        (``"parts"``), are numbered from the root.
 
     Raises
     ------
@@ -80,13 +81,13 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
 
 
 def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
-    """Say how the cases of all roots follow from that of root 0, or None if they do not.
+    """Return how the cases of all roots follow from that of root 0, or None if they do not.
 
-    What is proven for root 0 then holds for all.
+    If they do, the proof for root 0 holds for all roots.
     """
     try:
         others = [_case(algorithm, p, root, sources) for root in range(1, p)]
-    except Exception:  # it is wrong: its proof will say how
+    except Exception:  # the algorithm is wrong, and its proof will report how
         return None
     for turn in ("ranks", "parts"):
         if all(turned(first, p, root, turn) == each for root, each in enumerate(others, 1)):
@@ -95,16 +96,16 @@ def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | 
 
 
 def turned(case: Case, p: int, root: int, turn: str) -> Case:
-    """Return the case of another root from that of root 0, as the page does, too. Local.
+    """Return the case of another root from that of root 0, as the page does. Local.
 
     Parameters
     ----------
     case : dict
         The case of root 0.
     p, root : int
-        Number of ranks, and the root that is wanted.
+        Number of ranks, and the other root.
     turn : str
-        What counts from the root: ``"ranks"``, or also the ``"parts"`` of the array.
+        What is numbered from the root: ``"ranks"``, or also the ``"parts"`` of the array.
     """
     cut = case["nblocks"] // len(case["due"][0])
     parts = len(case["due"][0]) if turn == "parts" else 1
@@ -140,7 +141,7 @@ def turned(case: Case, p: int, root: int, turn: str) -> Case:
 
 
 def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
-    """Return what one root makes of the algorithm, without the steps."""
+    """Return the case of one root, without the steps of its messages."""
     contract = algorithm.collective
     rounds, messages = _messages(algorithm, p, root, sources)
     parts = contract.parts(p)
@@ -165,7 +166,7 @@ def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
 def _messages(
     algorithm: Algorithm, p: int, root: int, sources: Sources
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Run the generators of all ranks; match what is sent with what is received, in order."""
+    """Run the generators of all ranks; match sent with received messages, in order."""
     rounds: list[list[int]] = []
     receives: dict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
     sends: list[tuple[int, int, int, list[int]]] = []
@@ -185,7 +186,7 @@ def _messages(
 
 
 def _add_steps(case: Case, proof: Proof) -> None:
-    """Say of each message of a case in which step of its proof it arrives."""
+    """Add to each message of a case the step of the proof in which it arrives."""
     case["depth"] = proof.depth
     steps: dict[tuple[int, int], deque[int]] = defaultdict(deque)
     for event in proof.events:

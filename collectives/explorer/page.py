@@ -1,4 +1,4 @@
-"""The files of the page: what is fixed, the catalogue, and a file of data for each algorithm."""
+"""The files of the page: the fixed ones, the catalogue, and a data file for each algorithm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collectives.picture.sheet import DARK, LIGHT, contrast
 
 __all__ = ["RANKS", "explore", "write"]
 
-RANKS = 16  # most ranks that the page can show
+RANKS = 16  # the largest number of ranks that the page can show
 
 # The arrays that workers start with: those of the lecture (see examples/lecture.py), and more
 # numbers of that kind for more workers and longer arrays.
@@ -66,19 +66,19 @@ def explore(opening: str = "allreduce/ring", p: int = 4) -> Path:
 
 
 def show(page: Path) -> bool:
-    """Open a page in a browser; say whether there was one. Local."""
+    """Open a page in a browser; return whether there is one. Local."""
     with contextlib.suppress(webbrowser.Error):
         return webbrowser.open(page.resolve().as_uri())
     return False
 
 
 def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Path:
-    """Write the page with all algorithms that are registered. Local.
+    """Write the page with all registered algorithms. Local.
 
     Parameters
     ----------
     folder : str or Path
-        Where its files go; made if it is not there.
+        The folder for its files. It is created if it does not exist.
     opening : str
         The algorithm to begin with.
     p : int
@@ -92,7 +92,7 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     Raises
     ------
     ArgumentError
-        If there is no such algorithm, it does not take `p`, or a file cannot be written.
+        If there is no such algorithm, it cannot run on `p` ranks, or a file cannot be written.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     """
     row = refuse(opening, p)
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
-    if row not in rows:  # with a parameter
+    if row not in rows:  # a parameter other than the default
         rows.append(row)
     folder = Path(folder)
     try:
@@ -135,7 +135,7 @@ def refuse(opening: str, p: int) -> Algorithm:
 
 
 def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
-    """Return what there is to choose from. Local."""
+    """Return the collectives and algorithms of the page, as data. Local."""
     return {
         "version": __version__,
         "ranks": RANKS,
@@ -155,7 +155,7 @@ def catalogue(rows: Sequence[Algorithm]) -> dict[str, Any]:
 
 
 def _layout(parts: int, per_array: int) -> str:
-    """Say how arrays lie: whole, cut by rank, or in pairs of what is given and what is got."""
+    """Return how arrays are cut: not at all, by rank, or by pairs of source and destination."""
     if parts == 1:
         return "whole"
     return "parts" if parts == per_array else "pairs"
@@ -172,10 +172,10 @@ def _entry(row: Algorithm) -> dict[str, Any]:
 
 
 def data(row: Algorithm) -> dict[str, Any]:
-    """Return all that the page plays of one algorithm. Local.
+    """Return the data of one algorithm that the page plays. Local.
 
-    Where an algorithm does not take some number of ranks, or is wrong there, as a user's own may
-    be, the text of the error stands in the place of its cases.
+    If an algorithm cannot run on some number of ranks, or is wrong there, the text of the error
+    replaces its cases.
     """
     sources = Sources(row.generate)
     found: dict[str, Any] = {}
@@ -192,7 +192,7 @@ def data(row: Algorithm) -> dict[str, Any]:
 
 
 def numbers() -> list[list[int]]:
-    """Return the numbers that the arrays begin with: a row for each rank. Local."""
+    """Return the numbers that the arrays contain at the start: a row for each rank. Local."""
     rows = []
     for r in range(RANKS):
         row = [1 + (7 * r + 5 * k + r * k) % 23 for k in range(RANKS)]
@@ -202,7 +202,7 @@ def numbers() -> list[list[int]]:
 
 
 def colours() -> str:
-    """Return the colours of blocks, those of pictures, as variables of a style sheet. Local."""
+    """Return the colours of blocks, as in pictures, as variables of a style sheet. Local."""
     light, dark = ("\n".join(_variables(each)) for each in (LIGHT, DARK))
     return (
         f":root {{\n{light}\n}}\n"
@@ -224,7 +224,7 @@ def _title(row: Algorithm) -> str:
 
 
 def _file(row: Algorithm) -> str:
-    """Name the file of an algorithm's data: letters that are good in any file system."""
+    """Return a name for the file of an algorithm's data that is valid in any file system."""
     name = "".join(
         c if (c.isascii() and c.isalnum()) or c in "_-" else f"-{ord(c):x}-" for c in row.name
     )
@@ -232,5 +232,5 @@ def _file(row: Algorithm) -> str:
 
 
 def _json(value: Any) -> str:
-    # What follows "<" could end the script that holds it.
+    # Without the escape, text after "<" could end the script that contains it.
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

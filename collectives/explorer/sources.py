@@ -1,4 +1,4 @@
-"""The text of generators for the page: coloured, and with the lines that rounds come from."""
+"""The source text of generators for the page, in colours, with the lines of the rounds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 
 __all__ = ["Sources"]
 
-# How far a line of text is from where its statement begins, and what is shown of it.
+# The number of a line, and the HTML that shows it.
 Line = tuple[int, str]
 
 
 class Sources:
-    """The functions that yield the rounds of one algorithm, and the spots where they do.
+    """The functions that yield the rounds of one algorithm, and the spots where they yield.
 
-    A *spot* is where a generator stands when it yields: in itself, in the phase that it has handed
-    on to by ``yield from``, and so on; for each of them the function and the lines of the
-    statement.
+    A *spot* is the position of a generator when it yields: the position in the generator itself, in
+    the phase that it runs by ``yield from``, and so on. Each position is a function and the lines
+    of a statement.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Sources:
             self._function(code)
 
     def spot(self, generator: Any) -> int:
-        """Return the number of the spot where the suspended `generator` stands. Local."""
+        """Return the number of the spot where the `generator` is suspended. Local."""
         stack: list[tuple[int, int]] = []
         each = generator
         while (frame := getattr(each, "gi_frame", None)) is not None:
@@ -73,10 +73,10 @@ class Sources:
 
 
 def _inner(iterator: Any) -> Any:
-    """Return the generator that stands at a ``yield`` inside an iterator, such as itertools.chain.
+    """Return the suspended generator inside an iterator such as itertools.chain.
 
-    The garbage collector knows what an iterator holds; where it does not, the line of the
-    ``yield from`` is the innermost that is shown.
+    It is found through the garbage collector. If that does not know it, the line of the
+    ``yield from`` is the innermost one that is shown.
     """
     if iterator is None or inspect.isgenerator(iterator):
         return iterator
@@ -86,9 +86,9 @@ def _inner(iterator: Any) -> Any:
 
 
 class Text:
-    """The text of one function, without decorator and docstring.
+    """The source text of one function, without decorator and docstring.
 
-    Where there is no text, as for what was typed into an interpreter, it has no lines.
+    If there is no source text, as for a function from an interpreter prompt, it has no lines.
     """
 
     def __init__(self, code: CodeType) -> None:
@@ -124,7 +124,7 @@ class Text:
 
 
 def _short(file: Path) -> str:
-    """Name a file without what the reader does not know: from the package on, or alone."""
+    """Return a short name of a file: its path from the package on, or its name alone."""
     parts = file.parts
     if "collectives" in parts[:-1]:
         start = len(parts) - 1 - parts[::-1].index("collectives")
@@ -164,7 +164,7 @@ def _kind(token: tokenize.TokenInfo, before: str) -> str:
 def _spans(line: str, marks: list[tuple[int, int, str]]) -> Iterator[str]:
     place = 0
     for start, end, kind in marks:
-        start = max(start, place)  # Python 3.12 is wrong by one after a doubled brace
+        start = max(start, place)  # Python 3.12 is off by one after a doubled brace
         yield html.escape(line[place:start], quote=False)
         yield f'<span class="{kind}">{html.escape(line[start:end], quote=False)}</span>'
         place = end
