@@ -1,9 +1,9 @@
 """Tapes: the records of the core, and their conversion to events for trace viewers.
 
 A rank writes two files in the folder ``out.json.parts``: for rank 3, ``3.records``, which the core
-maps into memory (`_core/records/timeline.h` has its layout), and ``3.json``, with a line on the place and
-time of the recording and a line for each label of calls. The files are complete even if the process
-was killed. As long as the process exists, it holds a lock on the records.
+maps into memory (`_core/records/timeline.h` has its layout), and ``3.json``, with a line on the
+place and time of the recording and a line for each label of calls. The files are complete even if
+the process was killed. As long as the process exists, it holds a lock on the records.
 """
 
 from __future__ import annotations
