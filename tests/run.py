@@ -53,6 +53,7 @@ TRANSPORTS = {
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
+SYMBOLIC_DEADLINE = 1200  # seconds; a quiet machine with two cores needs 360
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
 
 
@@ -128,7 +129,7 @@ class Run:
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
         others = ("-m", f"not {MARK}")
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=400)
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=SYMBOLIC_DEADLINE)
         self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
