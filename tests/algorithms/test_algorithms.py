@@ -26,13 +26,13 @@ def hold(proof):
     assert float(max(proof.folded)) == pytest.approx(folded, abs=1e-12), case
 
 
-def relabelled(exchange, contract, p, root):
+def relabelled(exchange, parts, p, root):
     """Return a round of the algorithm for root 0 as it must be for `root`."""
 
     def numbers(blocks):
         listed = [blocks] if isinstance(blocks, int) else list(blocks)
         # Where each rank has a block of its own, that moves with the ranks.
-        return listed if contract.parts(p) == 1 else [(b + root) % p for b in listed]
+        return listed if parts == 1 else [(b + root) % p for b in listed]
 
     def moved(messages):
         return [((peer + root) % p, numbers(blocks)) for peer, blocks in listed(messages)]
@@ -95,12 +95,12 @@ def test_roots_are_relabelled(collective, name, p):
     proven for every root where it is promised.
     """
     algorithm = algorithms.get(collective, name)
+    parts = algorithm.collective.parts(p)
     plain = [list(algorithm.rounds(r, p, 0)) for r in range(p)]
     for root in range(p):
         for r in range(p):
-            contract = algorithm.collective
-            wanted = [relabelled(each, contract, p, root) for each in plain[(r - root) % p]]
-            got = [relabelled(each, contract, p, 0) for each in algorithm.rounds(r, p, root)]
+            wanted = [relabelled(each, parts, p, root) for each in plain[(r - root) % p]]
+            got = [relabelled(each, parts, p, 0) for each in algorithm.rounds(r, p, root)]
             assert got == wanted, f"root={root} rank={r}"
 
 

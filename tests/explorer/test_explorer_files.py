@@ -149,7 +149,7 @@ def restored():
                 algorithms.unregister(c, name)
 
 
-@pytest.mark.usefixtures("restored")
+@pytest.mark.usefixtures("restored", "quick")
 def test_the_command_takes_a_file_of_ones_own(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(MINE)
