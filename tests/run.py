@@ -53,7 +53,8 @@ TRANSPORTS = {
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
-SYMBOLIC_DEADLINE = 1200  # seconds; a quiet machine with two cores needs 360
+# Seconds for a step of tests side by side; a quiet machine with two cores needs 360 at most.
+DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
 
 
@@ -129,7 +130,7 @@ class Run:
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
         others = ("-m", f"not {MARK}")
-        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=SYMBOLIC_DEADLINE)
+        self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=DEADLINE)
         self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
@@ -137,7 +138,7 @@ class Run:
         for family, python in self.python.items():
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
             words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, "-m", MARK, *marked())
-            self.command(python, *words, env=env, deadline=400)
+            self.command(python, *words, env=env, deadline=DEADLINE)
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks."""
