@@ -73,7 +73,7 @@ class Slow:
 
 def test_nobody_is_missed_who_is_late(shared):
     """Who has its segment finds the locks of all others."""
-    made = segment.bootstrap(Slow(shared.mpi), shared._local)
+    made = segment.bootstrap(Slow(shared.mpi), shared._place.local)
     assert made.lost() == []
     shared.barrier()
     segment.release(made)

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 import collectives as cc
+from collectives import calls
 from collectives.errors import CommunicatorError
 
 THREADS = 4
 ROUNDS = 60
+CALLS = os.path.join(os.path.dirname(calls.__file__), "")
 DEADLINE = 60  # seconds that the threads of a test get
 
 
@@ -276,7 +278,7 @@ class Signal:
     def is_inside():
         frame = sys._current_frames()[threading.main_thread().ident]
         files = {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
-        return cc.calls.__file__ in files
+        return any(each.startswith(CALLS) for each in files)
 
     def __enter__(self):
         self.before = signal.signal(self.number, self.handler)

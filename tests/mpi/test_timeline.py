@@ -149,7 +149,7 @@ def test_bytes_of_messages_are_those_of_the_algorithm(world, tmp_path):
     loaded = record(world, tmp_path, lambda: world.allreduce(x, algorithm="ring"))
     for rank in range(p):
         own = [m for m in loaded.messages if (m["pid"], m["cat"]) == (rank, "allreduce")]
-        if p > 1 and not world._lanes:  # no ranks share memory
+        if p > 1 and not world._chooser.lanes:  # no ranks share memory
             for name, peer in (("send", (rank + 1) % p), ("receive", (rank - 1) % p)):
                 some = [each for each in own if each["name"] == name]
                 assert sum(each["args"]["bytes"] for each in some) == 2 * (p - 1) * 4000

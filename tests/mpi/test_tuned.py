@@ -58,7 +58,7 @@ def test_without_a_profile_of_rank_0_there_is_none(world):
 
 def test_the_probe_gives_all_ranks_the_same_numbers(world, environ):
     with environ(COLLECTIVES_TUNE="probe"), cc.Communicator() as comm:
-        known = comm._parameters
+        known = comm._chooser.parameters
         world.agree(known)
         if comm.size == 1:
             assert known is None
@@ -107,7 +107,7 @@ def tried(environ):
 
 def alternatives(comm):
     """Return how many there are for an allreduce of 8 bytes."""
-    decision = comm._decide("allreduce", None, 8)
+    decision = comm._chooser.decide("allreduce", None, 8)
     return len(select.alternatives(decision, online.ALTERNATIVES))
 
 
