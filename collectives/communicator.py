@@ -474,7 +474,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     def explain(
         self, collective: str, nbytes: int = 0, *, algorithm: str | None = None
     ) -> Decision:
-        """Say which algorithm a call would run, and why.
+        """Return which algorithm a call would run, and why.
         Local.
 
         Parameters

@@ -1,4 +1,4 @@
-"""Chains: each rank talks to its neighbours only; long messages are pipelined in segments."""
+"""Chains: each rank exchanges messages with its neighbours only, in segments if they are long."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Algorithm:
         return self.cost.evaluate(p, **self.parameters) if self.cost else None
 
     def refusal(self, p: int) -> str | None:
-        """Say why the algorithm cannot run on `p` ranks, or None if it can. Local."""
+        """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
         for name in self.requires:
             holds, text = _REQUIREMENTS[name]
             if not holds(p):

@@ -163,7 +163,7 @@ def remedy(value: Any, name: str) -> str:
     variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
     if isinstance(variable, type) and isinstance(value, variable):
         if name == "out":
-            return "leave out away and assign what is returned"
+            return "omit out and use what is returned"
         return f"pass {name}.value()"
     return ""
 

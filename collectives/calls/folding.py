@@ -12,7 +12,7 @@ __all__ = ["FoldingCalls"]
 
 
 class FoldingCalls:
-    """What a communicator does with arrays that are combined, element by element."""
+    """The collectives that combine arrays, element by element."""
 
     _call: Any
 
@@ -129,7 +129,7 @@ class FoldingCalls:
         x, op, algorithm, prescale, postscale, timeout
             As for `allreduce`.
         out : array, optional
-            Where the root's result goes; ignored on other ranks.
+            Where the result goes on the root, as for `allreduce`; ignored on other ranks.
         root : int
             The rank that gets the result.
 

@@ -35,7 +35,7 @@ MOST = 1024  # collectives of a nonblocking call: the core has tags for a few ti
 
 
 class GroupedCalls:
-    """What a communicator does with many arrays in one call."""
+    """The collectives for many arrays in one call."""
 
     _engine: _core.Engine
 

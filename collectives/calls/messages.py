@@ -71,7 +71,7 @@ class Messages:
         source : int
             The rank that sends it.
         tag : int
-            That of the `send`.
+            The tag of the `send`.
         timeout : float, optional
             As for `allreduce`.
 
@@ -118,7 +118,7 @@ class Messages:
         out, source
             As for `recv`; `out` has the dtype of `x`, and shares no memory with it.
         tag : int
-            That of both messages.
+            The tag of both messages.
         timeout : float, optional
             As for `allreduce`.
 

@@ -129,24 +129,26 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         Parameters
         ----------
         obj : object
-            This rank's contribution, as for `broadcast_object`; heed what is said there of trust.
+            This rank's contribution, as for `broadcast_object`. Like that method, use this one only
+            between ranks that trust each other.
         root : int
-            The rank that gets them.
+            The rank that gets the objects.
         timeout : float, optional
             As for `broadcast_object`.
 
         Returns
         -------
         list or None
-            On the root a copy of every rank's object, its own included, in the order of the ranks.
-            None elsewhere.
+            On the root, a copy of every rank's object, its own included, in the order of the ranks.
+            None on other ranks.
 
         Raises
         ------
         ArgumentError
-            On every rank, if the object of any does not pickle; the text says of which, and why.
+            On every rank, if the object of any rank cannot be pickled; the text names the rank and
+            the reason.
         CollectivesError
-            Else as for `allreduce`.
+            Otherwise, as for `allreduce`.
 
         Examples
         --------
@@ -182,7 +184,8 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         Parameters
         ----------
         obj : object
-            This rank's contribution, as for `broadcast_object`; heed what is said there of trust.
+            This rank's contribution, as for `broadcast_object`. Like that method, use this one only
+            between ranks that trust each other.
         timeout : float, optional
             As for `broadcast_object`.
 
@@ -223,8 +226,9 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         Parameters
         ----------
         objs : sequence or None
-            On the root ``size`` objects as for `broadcast_object`, that for rank 0 first; heed what
-            is said there of trust. Ignored on other ranks.
+            On the root, ``size`` objects as for `broadcast_object`, the one for rank 0 first;
+            ignored on other ranks. Like that method, use this one only between ranks that trust
+            each other.
         root : int
             The rank that has the objects.
         timeout : float, optional
@@ -233,14 +237,15 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         Returns
         -------
         object
-            A copy of ``objs[rank]``, on the root too.
+            A copy of ``objs[rank]``, also on the root.
 
         Raises
         ------
         ArgumentError
-            On every rank, if the root has another number of objects, or one that does not pickle.
+            On every rank, if the root passes another number of objects, or one that cannot be
+            pickled.
         CollectivesError
-            Else as for `allreduce`.
+            Otherwise, as for `allreduce`.
 
         Examples
         --------

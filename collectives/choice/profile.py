@@ -261,7 +261,7 @@ def _section(values: dict[str, Any]) -> Section:
 def _row(values: list[Any]) -> Row:
     limit, algorithm, segment, *rest = values
     if not isinstance(algorithm, str):
-        raise TypeError(f"{algorithm!r} is no name of an algorithm")
+        raise TypeError(f"{algorithm!r} is not the name of an algorithm")
     times = tuple((int(nbytes), float(seconds)) for nbytes, seconds in rest[0]) if rest else ()
     return Row(None if limit is None else int(limit), algorithm, int(segment), times)
 

@@ -318,7 +318,7 @@ def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Fou
 
 
 def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
-    """Say where a row was the fastest."""
+    """Return the reason for a row: where its algorithm was measured to be the fastest."""
     upto = "any size" if row.limit is None else f"up to {size_text(row.limit)}"
     where = "in shared memory" if section.transport == "shm" else f"with {section.transport}"
     here = f"; {origin}" if origin else ""

@@ -39,7 +39,7 @@ COMMON = (
 )
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any) -> None:  # long: one call for each option
     """Add the subcommand."""
     parser = commands.add_parser(
         "bench",

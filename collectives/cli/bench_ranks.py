@@ -190,7 +190,7 @@ def _dtype(name: str) -> Any:
     except ImportError:
         raise ArgumentError("--dtype bfloat16 needs ml_dtypes: pip install ml_dtypes") from None
     except TypeError:
-        raise ArgumentError(f"--dtype is {name!r}, which is no dtype of NumPy") from None
+        raise ArgumentError(f"--dtype is {name!r}, which is not a NumPy dtype") from None
 
 
 def _print(texts: list[str], wanted: bool = True) -> None:

@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     print(f"The page is {index}", flush=True)
     if not (has_screen() and page.show(index)):
         print(
-            "There is no browser here. Copy the folder to where there is one; or look from there "
+            "No browser was found. Copy the folder to a machine that has one; or look from there "
             f"through a tunnel:\n  here   python -m http.server -b localhost -d {index.parent} 8000"
             "\n  there  ssh -L 8000:localhost:8000 THIS_MACHINE, and open http://localhost:8000"
         )

@@ -34,7 +34,7 @@ by that of the choice with the profile.
 STARTING = 2.0
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Any) -> None:  # long: one call for each option
     """Add the subcommand."""
     parser = commands.add_parser(
         "tune",
@@ -201,7 +201,7 @@ def _finish(file: str, reports: list[dict[str, Any]]) -> None:
     except OSError as error:
         raise ArgumentError(f"the profile {file} cannot be written: {error}") from error
     if left:
-        print(f"Left out, as the time was up: {count(left, 'point')}; --budget gives more")
+        print(f"Not measured, because the time was up: {count(left, 'point')}; increase --budget")
     print(f"The profile is {file}")
 
 

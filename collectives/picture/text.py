@@ -89,7 +89,7 @@ def block_text(proof: Proof, block: int) -> str:
 
 
 def _wrapped(items: Iterable[str], width: int) -> list[str]:
-    """Put items side by side, as many in a line as fit."""
+    """Join items to lines, as many in each as fit."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(GAP) + len(item) <= width:

@@ -79,5 +79,5 @@ def number(name: str, default: int, unit: str = "bytes") -> int:
 
 
 def flag(name: str) -> bool:
-    """Say whether the variable `name` is set to something other than 0. Local."""
+    """Return whether the variable `name` is set to something other than 0. Local."""
     return os.environ.get(name, "0") not in ("", "0")

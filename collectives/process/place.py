@@ -15,7 +15,7 @@ _numbers = count()  # numbers of the communicators of this process
 
 
 class Place(NamedTuple):
-    """Where this rank is among the others.
+    """The hosts of the ranks, and the place of this rank among them.
 
     Attributes
     ----------

@@ -253,8 +253,8 @@ def settings() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``kind`` (the value of ``COLLECTIVES_SHM``), ``lane_bytes`` (before a reduction for want of
-        memory), and ``limit_bytes`` (of all segments of a process).
+        ``kind`` (the value of ``COLLECTIVES_SHM``), ``lane_bytes`` (before it is halved to fit the
+        available memory), and ``limit_bytes`` (of all segments of a process).
 
     Raises
     ------

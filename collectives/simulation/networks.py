@@ -486,7 +486,7 @@ class Links(Network):
                 ) from None
             unknown = [name for name in names if name not in self._numbers]
             if unknown:
-                raise ArgumentError(f"the route {pair} crosses {unknown[0]!r}, which is no link")
+                raise ArgumentError(f"the route {pair} crosses {unknown[0]!r}, which is not a link")
             known = (
                 seconds(f"the latency {pair}", latency),
                 [self._numbers[name] for name in dict.fromkeys(names)],

@@ -149,7 +149,7 @@ def test_torch_dtypes(torch):
 
 
 def test_jax_arrays_are_no_outputs(jax):
-    text = "out is a JAX array, which is immutable; leave out away and take what is returned"
+    text = "out is a JAX array, which is immutable; omit out and use what is returned"
     assert refusal(jax.numpy.ones(3), "out", True) == text
 
 
@@ -194,7 +194,7 @@ def test_jax_arrays_of_several_devices():
 
 def test_tensorflow_tensors_are_no_outputs(tf):
     text = (
-        "out is a TensorFlow tensor, which is immutable; leave out away and take what is returned"
+        "out is a TensorFlow tensor, which is immutable; omit out and use what is returned"
     )
     assert refusal(tf.ones(3), "out", True) == text
 
@@ -213,7 +213,7 @@ def test_tensorflow_variables(tf):
     variable = tf.Variable([1.0, 2.0])
     assert refusal(variable) == "x is a ResourceVariable, which has no buffer; pass x.value()"
     assert _core.examine(variable.value())[1] == 2
-    assert "leave out away and assign" in refusal(variable, "out", True)
+    assert "omit out and use" in refusal(variable, "out", True)
 
 
 def test_tensorflow_before_the_protocol(tf, monkeypatch):

@@ -130,7 +130,7 @@ def test_a_file_is_written_in_one_piece(tmp_path):
         ("[]", "it has no version"),
         ('{"version": 2}', "it is of version 2, and this library reads version 1"),
         ('{"version": 1}', "KeyError: 'machine'"),
-        (WHOLE.text().replace('"tree"', "17"), "17 is no name of an algorithm"),
+        (WHOLE.text().replace('"tree"', "17"), "17 is not the name of an algorithm"),
         (WHOLE.text().replace("[1023,", '["many",'), "ValueError: invalid literal"),
         (WHOLE.text().replace('"alpha"', '"delta"'), "KeyError: 'alpha'"),
         (WHOLE.text().replace("[[4096, 0.25]]", "7"), "TypeError"),

@@ -206,7 +206,7 @@ def test_the_command_opens_a_browser_or_says_what_to_do(there, tmp_path, capsys,
     [line] = re.findall(r"^The page is (.*)$", out, re.MULTILINE)
     assert url == Path(line).as_uri()
     assert Path(line).is_relative_to(tmp_path)
-    assert ("There is no browser here" in out) == (not there)
+    assert ("No browser was found" in out) == (not there)
     opening = read_call(Path(line).parent / "data" / "catalogue.js")["opening"]
     assert opening == {"algorithm": "allreduce/tree", "p": 4}
 

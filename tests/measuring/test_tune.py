@@ -204,7 +204,7 @@ def test_what_is_over_the_budget_is_left_out(tmp_path: Path) -> None:
     words = f"tune -n 4 -e 16M -f 2 --budget 2.5 --profile {file}"
     done = command(*words.split())
     assert done.returncode == 0, done.stderr
-    assert "Left out, as the time was up: " in done.stdout
+    assert "Not measured, because the time was up: " in done.stdout
     section = profile.parse(file.read_text()).sections[0]
     names = list(section.rows)
     last = section.rows[names[-1]][4][-1]

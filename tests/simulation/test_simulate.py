@@ -253,7 +253,7 @@ def test_machines_that_cannot_be(make, text):
     [
         (
             lambda s, d: (1.0, ["b"]),
-            "the route from rank 0 to rank 1 crosses 'b', which is no link",
+            "the route from rank 0 to rank 1 crosses 'b', which is not a link",
         ),
         (lambda s, d: None, "the route from rank 0 to rank 1 is not a pair"),
         (lambda s, d: (-1.0, ["a"]), "the latency from rank 0 to rank 1 is -1.0"),
