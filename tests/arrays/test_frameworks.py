@@ -193,9 +193,7 @@ def test_jax_arrays_of_several_devices():
 
 
 def test_tensorflow_tensors_are_no_outputs(tf):
-    text = (
-        "out is a TensorFlow tensor, which is immutable; omit out and use what is returned"
-    )
+    text = "out is a TensorFlow tensor, which is immutable; omit out and use what is returned"
     assert refusal(tf.ones(3), "out", True) == text
 
 

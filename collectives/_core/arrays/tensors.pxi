@@ -17,7 +17,7 @@ cdef object view_of_other(object array, View *view, str name, bint writable, bin
     if writable and kind.immutable:
         raise BufferError(
             f"{name} is a {frameworks.LABELS[kind.framework]}, which is immutable; "
-            f"leave {name} away and take what is returned"
+            f"omit {name} and use what is returned"
         )
     if kind.api != NULL:
         held = exchanged(array, kind, name)
