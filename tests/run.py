@@ -53,7 +53,7 @@ TRANSPORTS = {
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
-# Seconds for a step of tests side by side; a quiet machine with two cores needs 360 at most.
+# Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
 
