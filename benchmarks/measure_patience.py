@@ -5,7 +5,7 @@ Run it with as many ranks as are of interest, on a quiet machine::
     mpiexec -n 8 python benchmarks/measure_patience.py
 
 It prints the median time of an allreduce of 8 bytes and of 16 KiB for each number of polls. What it
-shows is why `PATIENCE` and `PATIENCE_OVERSUBSCRIBED` in `communicator.py` are what they are.
+shows is why `PATIENCE` and `PATIENCE_OVERSUBSCRIBED` in `process/place.py` are what they are.
 ``COLLECTIVES_SHM=0`` has the ranks of one host send messages.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import simulation
 
 from collectives.choice.select import measured
-from collectives.cli import markdown
+from collectives.cli import bench_markdown
 from collectives.measuring import state
 from collectives.text.words import size_text
 
@@ -85,7 +85,7 @@ def ratio_table(name, note):
     for run in document["runs"]:
         said = f"{run['mpi']}, {note}" if note else run["mpi"]
         yield from ("", f"{said}; {run['ranks']} ranks; {states(run['rows'])}.", "")
-        yield from (line for line in markdown.lines(run) if line.startswith("|"))
+        yield from (line for line in bench_markdown.lines(run) if line.startswith("|"))
     yield ""
 
 
@@ -95,7 +95,7 @@ def time_tables(name):
     yield f"`{document['command']}`"
     for run in document["runs"]:
         yield ""
-        yield from markdown.peer_lines(run, document)[2:]
+        yield from bench_markdown.peer_lines(run, document)[2:]
     yield ""
 
 
@@ -299,7 +299,7 @@ def for_readme():
         ]
         cells = [f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in times]
         cells += [f"{each:.2g}" for each in ratios]
-        yield f"| {markdown.bytes_text(asked)} | {' | '.join(cells)} |"
+        yield f"| {bench_markdown.bytes_text(asked)} | {' | '.join(cells)} |"
     yield "".join(
         f"\n{run['mpi']}: {states([r for r in run['rows'] if r['collective'] == 'allreduce'])}."
         for peer, run in runs.items()

@@ -115,7 +115,13 @@ class Engine:
     traced: Any
     broken: str | None
     def __new__(
-        cls, MPI: Any, communicator: Any, choose: Any, timeout: float, patience: int
+        cls,
+        MPI: Any,
+        communicator: Any,
+        choose: Any,
+        timeout: float,
+        patience: int,
+        spins: int,
     ) -> Self: ...
     def call(
         self,
@@ -185,7 +191,7 @@ class Engine:
         trace: TracebackType | None = ...,
         /,
     ) -> None: ...
-    def share(self, segment: Segment | None, spins: int) -> None: ...
+    def share(self, segment: Segment | None) -> None: ...
     def check_host(self) -> None: ...
     def forget_choices(self) -> None: ...
 

@@ -68,12 +68,12 @@ include "_core/calls/configure.pxi"
 include "_core/calls/launch.pxi"
 include "_core/calls/messages.pxi"
 include "_core/calls/running.pxi"
-include "_core/calls/trouble.pxi"
+include "_core/calls/errors.pxi"
 
 # The memory that the ranks of a host share, and what they call on record in it.
 include "_core/shared/fingerprint.pxi"
 include "_core/shared/segment.pxi"
-include "_core/shared/flags.pxi"
+include "_core/shared/round_trip.pxi"
 
 # What Python holds.
 include "_core/calls/engine.pxi"

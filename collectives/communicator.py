@@ -1,4 +1,4 @@
-"""The communicator: the collectives as methods."""
+"""The communicator: its creation, groups and shared memory; the collectives are in `calls`."""
 
 from __future__ import annotations
 
@@ -33,22 +33,6 @@ if TYPE_CHECKING:  # few programs need them
     from collectives.records.trace import Trace
 
 __all__ = ["Communicator"]
-
-# Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
-# ranks, a rank that polls for long costs the others a time slice. The number is also small where
-# there seem to be enough cores, because the library cannot see other processes, or that several
-# "hosts" are containers on one machine. With a core for each rank the number does not matter: an
-# allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7 under Open MPI with
-# any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389 with 400; Open MPI
-# 45, 35, 33. On 4 network namespaces and 2 cores MPICH takes 60 us with 5 polls, 71 with 20, 1711
-# with 4000
-# (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-22).
-PATIENCE = 20
-PATIENCE_OVERSUBSCRIBED = 5
-
-# Number of times that a waiting rank polls shared memory before it yields the CPU.
-SPINS = 2000
-SPINS_OVERSUBSCRIBED = 2
 
 # How payloads are written: in the way that was measured to be faster, through the cache, or with
 # stores that bypass it.
@@ -112,9 +96,9 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     `CommunicatorError`. The child exits without disturbing its parent, with the exit status that
     was given to `sys.exit` or `os._exit`. Use the launcher to start processes that communicate.
 
-    *Memory.* A communicator holds an MPI communicator until `free` or the end of the program. MPI
-    has only a few thousand of them. The garbage collector cannot free one, because freeing is
-    collective. If a communicator is garbage-collected with operations in flight, a
+    *Memory.* A communicator holds an MPI communicator until `free` or the end of the program. An
+    MPI library supports only a few thousand of them. The garbage collector cannot free one, because
+    freeing is collective. If a communicator is garbage-collected with operations in flight, a
     `ResourceWarning` says where they were started, and memory that MPI may still write to stays
     allocated.
 
@@ -145,9 +129,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
         self._chooser = Chooser(self, self.rank, place.local, self._tune)
-        patience = PATIENCE_OVERSUBSCRIBED if place.is_crowded else PATIENCE
         choose = self._chooser.weakly()
-        self._engine = _core.Engine(MPI, self._mpi, choose, timeout, patience)
+        self._engine = _core.Engine(MPI, self._mpi, choose, timeout, place.patience, place.spins)
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share()
         self._engine.label = self._label()
@@ -187,9 +170,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         self._engine.warning = environment.seconds("COLLECTIVES_STALL_WARNING", 60.0)
         if self._segment is None:
             return
-        spins = SPINS_OVERSUBSCRIBED if self._place.is_crowded else SPINS
-        spins = environment.number("COLLECTIVES_SHM_SPINS", spins, "looks")
-        self._engine.share(self._segment, spins)
+        self._engine.spins = environment.number("COLLECTIVES_SHM_SPINS", self._place.spins, "looks")
+        self._engine.share(self._segment)
         stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
         if stores not in STORES:
             raise ArgumentError(
@@ -314,7 +296,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
                 )
             self._engine.broken = "the communicator was freed"
             if self._segment is not None:
-                self._engine.share(None, SPINS)
+                self._engine.share(None)
                 segment.release(self._segment)
                 self._segment = None
             for mpi in (self._control, self._mpi):

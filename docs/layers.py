@@ -62,7 +62,7 @@ LAYERS = (
             Room(
                 "doors",
                 ("check", "draw", "simulate", "topology"),
-                "`check`, `draw`, `simulate`, `topology`: what programs import of the pure layer",
+                "the modules `check`, `draw`, `simulate`, `topology`, for programs",
                 "check, simulate, ...",
             ),
             Room(

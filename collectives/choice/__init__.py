@@ -1,9 +1,10 @@
 """Which algorithm runs, and why.
 
 The choice depends on the collective, the numbers of ranks and bytes, and measurements on this
-machine. The result is a `Decision` with its reason. `select` decides, `profile` and
-``measured.json`` hold measurements, `model` has the cost formulas, and `online` tries alternatives
-in a program's own calls. Apart from these trials and the probe of the model, nothing is run here.
+machine. The result is a `Decision` with its reason. `chooser` keeps the plans of a communicator,
+`select` decides, `profile` and ``measured.json`` hold measurements, `model` has the cost formulas,
+`probe` measures their parameters, and `online` tries alternatives in a program's own calls. Nothing
+else is run here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A subcommand parses its arguments, calls the other packages, prints the results, and returns an exit
 status. A program can import what the subcommands call. MPI is loaded only by the subcommands that
-need it: ``list``, ``explain`` and ``timeline`` work without MPI.
+need it: ``list``, ``explain``, ``explore``, ``simulate`` and ``timeline`` work without MPI.
 """
 
 from __future__ import annotations

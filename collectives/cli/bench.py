@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from collectives import reductions
-from collectives.cli import arguments, run, spawn, tables
+from collectives.cli import arguments, bench_table, run, spawn
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.launch import launcher
 from collectives.measuring import candidates
@@ -241,4 +241,4 @@ def _spawn(options: argparse.Namespace) -> int:
         if report is None:
             raise CollectivesError(f"the {n} ranks ended without a result, exit status {status}")
         reports.append(report)
-    return tables.finish(options, reports)
+    return bench_table.finish(options, reports)

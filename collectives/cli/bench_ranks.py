@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collectives import world
-from collectives.cli import tables
+from collectives.cli import bench_table
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring import candidates, consistency, gloo, report, state
 from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
@@ -66,7 +66,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
     bench = Bench(comm, mpi, line.show, peer)
     if first:
-        _print(tables.header(facts, report.host()))
+        _print(bench_table.header(facts, report.host()))
     rows = _tables(options, bench, dtype, line)
     if peer is not None:
         peer.leave()
@@ -79,7 +79,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
             Path(options.child).write_text(json.dumps(result), encoding="utf-8")
         return 0  # the parent reports the failure; a launcher would print a page of text
     if first:
-        return tables.finish(options, [result])
+        return bench_table.finish(options, [result])
     return int(wrong > 0)
 
 
@@ -89,7 +89,7 @@ def _tables(
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
     peers = PEERS if bench.gloo is not None else (MPI_LABEL,)
-    table = tables.columns(peers, options.peers)
+    table = bench_table.columns(peers, options.peers)
     rows: list[dict[str, Any]] = []
     trips: list[float | None] = []  # of the table that is being printed
     before = None
@@ -101,7 +101,7 @@ def _tables(
                 heading = _heading(options, settings.operation, left_out)
             if before is None or not options.consistency:
                 trips.clear()
-                heading += tables.title(table)
+                heading += bench_table.title(table)
             _print(heading, first)
         before = settings.operation
         if comm.size > 1:
@@ -112,7 +112,7 @@ def _tables(
         derived = report.rows(measured, operation, comm.size, asked, count, dtype, trip)
         rows += derived
         line.clear()
-        _print(tables.lines(derived, table), first)
+        _print(bench_table.lines(derived, table), first)
     _print(_state(trips), first)
     return rows
 

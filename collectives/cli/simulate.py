@@ -27,7 +27,7 @@ MESSAGES = 100_000_000
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
-    from collectives.simulation import machine
+    from collectives.simulation import topology_text
 
     parser = commands.add_parser(
         "simulate",
@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> None:
         metavar="SIZE",
         help="bytes of the whole array: 1M, or 1K,64K, or 1K..1G, doubling each time (default: 1M)",
     )
-    parser.add_argument("--topology", default="flat", metavar="TEXT", help=machine.HELP)
+    parser.add_argument("--topology", default="flat", metavar="TEXT", help=topology_text.HELP)
     parser.add_argument(
         "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
     )
@@ -105,13 +105,13 @@ def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
 def main(options: argparse.Namespace) -> int:
     """Simulate and print."""
     from collectives.picture import figures
-    from collectives.simulation import machine
+    from collectives.simulation import topology_text
 
     arguments.load(options.load)
     if options.plot:
         figures.check()
     rows = _rows(options.algorithms)
-    text, make = machine.machine(options.topology)
+    text, make = topology_text.topology(options.topology)
     if len(rows) == len(options.ranks) == len(options.bytes) == 1 and not options.plot:
         from collectives.simulation.simulate import simulate
 
@@ -147,7 +147,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         _write_json(options.json, grid)
     if options.plot:
-        from collectives.simulation.winners import draw
+        from collectives.simulation.plot import draw
 
         draw(grid, options.plot)
         print(f"The picture is in {options.plot}")

@@ -4,7 +4,7 @@ The page is a folder of files that a browser opens, made from the registered alg
 makes the data that the page plays, from the generators and their proofs. `sources` adds their
 source text, with the line that each round comes from. The page itself does not know any algorithm.
 It computes the time of each message by the cost model. It works without a network, because it loads
-no other files.
+only its own files.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ __all__ = ["Finding", "examine"]
 PROBE_SECONDS = 60
 
 # The program of the two ranks, and the prefixes of its lines about each rank, and about memory.
-PROGRAM = "from collectives.measuring import probe; probe.main()"
+PROGRAM = "from collectives.measuring import doctor_ranks; doctor_ranks.main()"
 PROBE, MEMORY = "probe: ", "memory: "
 
 # Variables whose values are reported with the two ranks.

@@ -1,4 +1,4 @@
-"""The environment variables that the library reads, and their valid values."""
+"""The environment variables that `collectives doctor` checks, and their valid values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records of what ran: timelines of all ranks, and traces of calls.
 
 The records of the core (`tape`) are written to a file of trace events (`tracefile`, `timeline`),
-which `summary` summarises. `trace` lists the calls of one communicator. Nothing here changes what
-runs.
+from which `summary` computes the time of each collective. `trace` lists the calls of one
+communicator. Nothing here changes what runs.
 """

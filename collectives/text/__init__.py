@@ -1,5 +1,5 @@
 """Text for users: numbers and ranks in words, progress, places in a program.
 
 The functions turn numbers, names and stack frames into strings for errors, warnings, tables and
-terminals. Nothing here depends on collectives, calls or MPI.
+terminals. Nothing here depends on algorithms, calls or MPI.
 """

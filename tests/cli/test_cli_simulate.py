@@ -11,7 +11,7 @@ from collectives.algorithms import unregister
 from collectives.cli import main
 from collectives.errors import ArgumentError
 from collectives.simulate import simulate
-from collectives.simulation import machine
+from collectives.simulation import topology_text
 from collectives.topology import FatTree, Flat, Hosts, Topology, Torus
 
 Capture = pytest.CaptureFixture[str]
@@ -61,7 +61,7 @@ def test_sizes_on_a_line_are_not_simulated_and_right(tmp_path: Path, capsys: Cap
     found = json.loads(path.read_text())
     assert found["bytes"] == [1 << k for k in range(10, 27)]
     for p in (8, 12):
-        _, make = machine.machine("hosts=4")
+        _, make = topology_text.topology("hosts=4")
         for name in ("halving_doubling", "ring"):
             for size, time in zip(found["bytes"], found["seconds"][str(p)][name], strict=True):
                 exact = simulate("allreduce", name, size, make(p)).time
@@ -112,7 +112,7 @@ def test_spans_are_refused_that_do_not_rise(capsys: Capture) -> None:
 
 def test_machines_as_text() -> None:
     def made(text: str, p: int) -> object:
-        return machine.machine(text)[1](p)
+        return topology_text.topology(text)[1](p)
 
     flat = made("flat, alpha=2us, beta=10Gbit/s, gamma=5GB/s", 3)
     assert isinstance(flat, Flat)
@@ -141,12 +141,12 @@ def test_machines_as_text() -> None:
 
 
 def test_units() -> None:
-    assert machine.seconds("200ns") == pytest.approx(2e-7)
-    assert machine.seconds("1e-6") == 1e-6
-    assert machine.rate("100Gbit/s") == pytest.approx(0.08e-9)
-    assert machine.rate("0.08ns") == pytest.approx(0.08e-9)
+    assert topology_text.seconds("200ns") == pytest.approx(2e-7)
+    assert topology_text.seconds("1e-6") == 1e-6
+    assert topology_text.rate("100Gbit/s") == pytest.approx(0.08e-9)
+    assert topology_text.rate("0.08ns") == pytest.approx(0.08e-9)
     with pytest.raises(ArgumentError):
-        machine.rate("1..2GB/s")
+        topology_text.rate("1..2GB/s")
 
 
 @pytest.mark.parametrize("words", [("-p", "4..16", "-b", "1K..1M"), ("-p", "6", "-b", "1K..1M")])

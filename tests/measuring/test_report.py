@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives.cli import markdown, tables
+from collectives.cli import bench_markdown, bench_table
 from collectives.measuring import consistency, plot, report, state
 from collectives.measuring.bench import PEERS
 from collectives.measuring.contest import COPY, Entry
@@ -66,12 +66,12 @@ def test_times_are_held_against_all_peers_and_the_limit() -> None:
 
 
 def test_the_table_has_a_column_for_each_peer() -> None:
-    table = tables.columns(PEERS, True)
-    widths = {len(text) for text in tables.title(table)}
-    texts = tables.lines(derived(4 << 20), table)
+    table = bench_table.columns(PEERS, True)
+    widths = {len(text) for text in bench_table.title(table)}
+    texts = bench_table.lines(derived(4 << 20), table)
     assert {len(text.removesuffix(" *")) for text in texts} == widths
     assert texts[2].split()[-5:] == ["0.50", "0.12", "40.00", "80", "*"]
-    without = tables.lines(derived(64)[2:], tables.columns(["MPI"], False))
+    without = bench_table.lines(derived(64)[2:], bench_table.columns(["MPI"], False))
     assert without[0].split()[-1] == "0.50"
 
 
@@ -88,7 +88,7 @@ def test_the_peers_have_a_table_of_their_own() -> None:
         "usable_cores": 2,
     }
     here = {"cpu": "some CPU", "commit": "abc", "collectives": "1.0"}
-    lines = markdown.peer_lines(run, here)
+    lines = bench_markdown.peer_lines(run, here)
     assert "commit abc. gloo: some torch." in lines[0]
     assert any(line.startswith("allreduce, float32: near; a flag") for line in lines)
     assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
@@ -150,7 +150,7 @@ def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
     left = {each["left"] for each in tighter}
     assert "allreduce of 8 B" in left
     assert "allgather of 8 B" not in left, "9 us are not more than 8 by more than the noise, 1.5"
-    text = "\n".join(tables.consistency_lines(judged))
+    text = "\n".join(bench_table.consistency_lines(judged))
     assert "# ours: 2 of " in text
     assert "factor 2.00" in text
 
@@ -166,7 +166,7 @@ def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
         row("gather", 16, 10.0, "MPI"),
         row("gather", 16, 9.0),
     ]
-    lines = markdown.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
+    lines = bench_markdown.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
     assert "| bytes | allreduce | gather |" in lines
     assert "| 8 | 0.50, 0.40 butterfly | **1.40** |" in lines
     assert "| 16 |  | 0.90 |" in lines

@@ -3,10 +3,6 @@
 # A call checks its arguments into a C struct (checking.pxi), finds its plan (choice.pxi), and runs
 # without the GIL (launch.pxi, running.pxi).
 
-cdef enum:
-    SPINS = 2000  # about 20 us
-
-
 @cython.final
 cdef class Engine:
     cdef readonly int rank, size
@@ -37,7 +33,7 @@ cdef class Engine:
     cdef bint reduces[<int>KINDS]
     cdef bint keeps_shape[<int>KINDS]  # whether a result has the shape of `x`
 
-    def __cinit__(self, MPI, communicator, choose, double timeout, int patience):
+    def __cinit__(self, MPI, communicator, choose, double timeout, int patience, int spins):
         cdef int kind, at_root
         bind(MPI)
         self.comm = handle_of(MPI, communicator)
@@ -47,7 +43,7 @@ cdef class Engine:
         self.choices = {}
         self.timeout = timeout
         self.patience = patience
-        self.spins = SPINS
+        self.spins = spins
         self.warning = 60
         self.longest = MAX_PIECE
         self.messages_by = "mpi"
@@ -74,10 +70,9 @@ cdef class Engine:
             release(op)
             op = after
 
-    def share(self, Segment segment, int spins):
+    def share(self, Segment segment):
         """Use a segment from now on, or with None none. Local, but all ranks must do it at once."""
         self.segment = segment
-        self.spins = spins
 
     def __enter__(self):
         """Keep other threads out of the communicator; this one may make calls inside."""

@@ -20,7 +20,7 @@
 
 #include "half.h"
 
-/* The order is mirrored in Python. */
+/* The order is mirrored in kernels/headers.pxi, and in collectives/arrays/buffers.py (DTYPES). */
 enum {
     CC_BOOL = 0,
     CC_INT8, CC_INT16, CC_INT32, CC_INT64,

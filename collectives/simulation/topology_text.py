@@ -17,7 +17,7 @@ from collectives.simulation.networks import (
     Torus,
 )
 
-__all__ = ["HELP", "machine", "rate", "seconds"]
+__all__ = ["HELP", "rate", "seconds", "topology"]
 
 HELP = (
     "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
@@ -58,7 +58,7 @@ def _read(text: str, units: dict[str, float], wanted: str) -> float:
         raise ArgumentError(f"--topology: {text!r} is not {wanted}") from None
 
 
-def machine(text: str) -> tuple[str, Callable[[int], Topology]]:
+def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
     """Read a topology from `text`; return its name and a function from p to the machine. Local.
 
     Raises

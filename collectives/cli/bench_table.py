@@ -114,7 +114,7 @@ def _wishes(facts: dict[str, Any]) -> list[str]:
 
 def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     """Write the requested output; return the exit status. Local."""
-    from collectives.cli import markdown
+    from collectives.cli import bench_markdown
     from collectives.measuring import plot
 
     rows = [row for each in reports for row in each["rows"]]
@@ -130,9 +130,9 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
         plot.plot(rows, options.plot, caption)
     for each in reports:
         if options.markdown:
-            print("\n".join(["", *markdown.lines(each)]), flush=True)
+            print("\n".join(["", *bench_markdown.lines(each)]), flush=True)
             if options.peers:
-                print("\n".join(["", *markdown.peer_lines(each, here)]), flush=True)
+                print("\n".join(["", *bench_markdown.peer_lines(each, here)]), flush=True)
         if options.consistency:
             print("\n".join(consistency_lines(each["consistency"])), flush=True)
     wrong = sum(row["wrong"] or 0 for row in rows)
