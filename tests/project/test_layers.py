@@ -99,6 +99,14 @@ def test_contributing_has_the_table():
     assert shown.splitlines() == layers.table()
 
 
+def test_contributing_names_files_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./*-]+/[\w*-]+\.(?:py|pxi|pyx|h|md|json)|[\w]+/)`", text))
+    assert len(named) > 40
+    folders = (ROOT, ROOT / "collectives", ROOT / "collectives/_core")
+    assert [name for name in named if not any(list(each.glob(name)) for each in folders)] == []
+
+
 def test_the_picture_names_every_room():
     text = layers.picture()
     for room in layers.rooms():
