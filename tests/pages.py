@@ -41,7 +41,7 @@ DEADLINE = 90  # seconds for a program or command; a quiet machine with two core
 
 KNOWN = {"ranks", "file", "output", "fails", "numbers vary", "any order", "needs", "not run"}
 # Begins a table that is generated; test_readme.py compares it.
-TABLES = {"algorithms"}
+TABLES = {"algorithms", "layers"}
 
 
 class PageError(Exception):
