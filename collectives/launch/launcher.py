@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import collectives
 from collectives.errors import BindingError
 from collectives.process import binding
 
@@ -41,7 +42,7 @@ def rank_program(code: str) -> list[str]:
     current folder (for example a source tree that is not built). An exception on one rank ends all
     of them.
     """
-    home = str(Path(binding.__file__).resolve().parent.parent)
+    home = str(Path(collectives.__file__).resolve().parent.parent)
     code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
     return [sys.executable, "-m", "mpi4py", "-c", code]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from commands import command, environment
 
+import collectives
 from collectives import errors
 from collectives.launch import launcher
 
@@ -80,3 +82,14 @@ def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: 
     assert done.returncode == 1
     assert "PROBLEM: mpiexec is" in done.stdout
     assert "remedy" in done.stdout
+
+
+@pytest.mark.each_mpi
+def test_ranks_import_the_package_that_started_them(tmp_path: Path) -> None:
+    other = tmp_path / "collectives" / "__init__.py"
+    other.parent.mkdir()
+    other.write_text("raise ImportError('a source tree that is not built')\n")
+    program = launcher.rank_program("import collectives; print(collectives.__file__)")
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == collectives.__file__
