@@ -123,12 +123,12 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
         offer = profile.offer(self._mpi.Get_rank())
         self._place, offers = locate(self._mpi, offer)
-        known, self._tune = profile.agreed(self._mpi, offers)
+        known, tune = profile.agreed(self._mpi, offers)
         place = self._place
         self.node, self.nodes = place.node, place.nodes
         self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
-        self._chooser = Chooser(self, self.rank, place.local, self._tune)
+        self._chooser = Chooser(self, self.rank, place.local, tune)
         choose = self._chooser.weakly()
         self._engine = _core.Engine(MPI, self._mpi, choose, timeout, place.patience, place.spins)
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
@@ -145,7 +145,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         if known is not None:
             library = binding.library_name(MPI)
             self._chooser.use(known.section(self.transport, library, self.nodes))
-        if "probe" in self._tune and self.size > 1:
+        if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
             self._start_timeline()

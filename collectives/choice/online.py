@@ -36,7 +36,6 @@ __all__ = ["ALTERNATIVES", "Class", "Planner", "Trials", "turn"]
 # The collective, the number of bits of the size, the root, and whether rank order must be kept.
 Class = tuple[str, int, int, bool]
 
-
 PERIOD = 20  # one in so many calls is a trial: 5 %
 FIRST = PERIOD - 1  # the first call that is timed
 TIMES = 5  # trials of each alternative

@@ -14,6 +14,7 @@ from collectives.measuring.operations import OPERATIONS
 
 __all__ = [
     "add_load",
+    "add_sizes",
     "counts",
     "load",
     "nbytes",
@@ -43,6 +44,38 @@ def positive(text: str) -> int:
 def counts(text: str) -> list[int]:
     """Read numbers of ranks: ``2,4``. Local."""
     return [positive(word) for word in text.split(",")]
+
+
+def add_sizes(parser: argparse.ArgumentParser, *, ranks: str, end: str, factor: str) -> None:
+    """Add the numbers of ranks and the sizes to measure, with their defaults as texts.
+
+    The values of ``--ranks`` and ``--factor`` are None unless they are given.
+    """
+    add = parser.add_argument
+    add(
+        "-n",
+        "--ranks",
+        type=counts,
+        metavar="N,...",
+        help=f"numbers of ranks, separated by commas (default: {ranks})",
+    )
+    add(
+        "-b",
+        "--begin",
+        type=nbytes,
+        default=8,
+        metavar="SIZE",
+        help="smallest size in bytes (default: 8)",
+    )
+    add(
+        "-e",
+        "--end",
+        type=nbytes,
+        default=nbytes(end),
+        metavar="SIZE",
+        help=f"largest size in bytes (default: {end})",
+    )
+    add("-f", "--factor", type=positive, help=f"factor between sizes (default: {factor})")
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:

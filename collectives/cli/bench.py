@@ -39,7 +39,7 @@ COMMON = (
 )
 
 
-def add_parser(commands: Any) -> None:  # long: one call for each option
+def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "bench",
@@ -47,43 +47,26 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
         description=__doc__,
         epilog=EPILOG,
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "operations",
         type=arguments.operations,
         nargs="?",
         metavar="operation,...",
         help="what to measure: allreduce, allgather, ..., or all",
     )
-    add(
-        "-n",
-        "--ranks",
-        type=arguments.counts,
-        metavar="N,...",
-        help="numbers of ranks, separated by commas (default: 2)",
-    )
-    add(
-        "-b",
-        "--begin",
-        type=arguments.nbytes,
-        default=8,
-        metavar="SIZE",
-        help="smallest size in bytes (default: 8)",
-    )
-    add(
-        "-e",
-        "--end",
-        type=arguments.nbytes,
-        default=64 << 20,
-        metavar="SIZE",
-        help="largest size in bytes (default: 64M)",
-    )
-    add(
-        "-f",
-        "--factor",
-        type=arguments.positive,
-        help="factor between sizes (default: 4; with --consistency 2)",
-    )
+    arguments.add_sizes(parser, ranks="2", end="64M", factor="4; with --consistency 2")
+    _add_call(parser)
+    _add_measurement(parser)
+    _add_output(parser)
+    arguments.add_load(parser)
+    run.add_launch(parser)
+    spawn.add_child(parser)
+    parser.set_defaults(main=main)
+
+
+def _add_call(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is called."""
+    add = parser.add_argument
     add("--dtype", default="float32", help="dtype of the arrays (default: float32)")
     add("--op", default="sum", help="sum, prod, min, max, avg, land, ... (default: sum)")
     add("--root", type=int, default=0, help="root of a rooted collective (default: 0)")
@@ -101,6 +84,11 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
         help="memory for the arrays of the library's calls (default: private); shared: memory of "
         "Communicator.empty",
     )
+
+
+def _add_measurement(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how it is measured."""
+    add = parser.add_argument
     add(
         "--warmup",
         type=arguments.positive,
@@ -137,6 +125,11 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
         help="also measure torch.distributed with gloo (if torch is installed), and the time of "
         "copying as many bytes",
     )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is printed and written."""
+    add = parser.add_argument
     add(
         "--markdown",
         action="store_true",
@@ -157,10 +150,6 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
     )
     add("--json", metavar="FILE", help="also write all results to this file")
     add("--plot", metavar="FILE.png", help="also write a plot to this file (needs matplotlib)")
-    arguments.add_load(parser)
-    run.add_launch(parser)
-    spawn.add_child(parser)
-    parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ by that of the choice with the profile.
 STARTING = 2.0
 
 
-def add_parser(commands: Any) -> None:  # long: one call for each option
+def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "tune",
@@ -43,36 +43,7 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add(
-        "-n",
-        "--ranks",
-        type=arguments.counts,
-        metavar="N,...",
-        help="numbers of ranks, separated by commas (default: 2,4,8)",
-    )
-    add(
-        "-b",
-        "--begin",
-        type=arguments.nbytes,
-        default=8,
-        metavar="SIZE",
-        help="smallest size in bytes (default: 8)",
-    )
-    add(
-        "-e",
-        "--end",
-        type=arguments.nbytes,
-        default=16 << 20,
-        metavar="SIZE",
-        help="largest size in bytes (default: 16M)",
-    )
-    add(
-        "-f",
-        "--factor",
-        type=arguments.positive,
-        default=4,
-        help="factor between sizes (default: 4)",
-    )
+    arguments.add_sizes(parser, ranks="2,4,8", end="16M", factor="4")
     add(
         "--collectives",
         type=arguments.operations,
@@ -96,7 +67,7 @@ def add_parser(commands: Any) -> None:  # long: one call for each option
     run.add_launch(parser)
     spawn.add_child(parser)
     add("--limit", type=float, help=argparse.SUPPRESS)  # seconds of the ranks of one n
-    parser.set_defaults(main=main)
+    parser.set_defaults(main=main, factor=4)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from collectives import _core
+from collectives.process import environment
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
 
@@ -44,7 +45,7 @@ def run_before_end() -> None:
 
 def wished() -> bool:
     """Return whether an uncaught exception shall end the job. Local."""
-    return os.environ.get("COLLECTIVES_ABORT", "1") not in ("", "0")
+    return environment.flag("COLLECTIVES_ABORT", default=True)
 
 
 def end_job(MPI: Any, text: str, status: int = 1) -> None:

@@ -78,6 +78,6 @@ def number(name: str, default: int, unit: str = "bytes") -> int:
     return int(text)
 
 
-def flag(name: str) -> bool:
-    """Return whether the variable `name` is set to something other than 0. Local."""
-    return os.environ.get(name, "0") not in ("", "0")
+def flag(name: str, default: bool = False) -> bool:
+    """Return whether the variable `name` is something other than 0, or `default`. Local."""
+    return os.environ.get(name, str(int(default))) not in ("", "0")

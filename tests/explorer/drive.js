@@ -123,13 +123,19 @@ async function keys(page) {
   table.box.open = true;
   await settled();
   result.table = table.table.rows.length;
+  return { ...result, ...access() };
+}
+
+/* What somebody finds who does not see the page. */
+function access() {
   const named = (each) => (each.labels && each.labels.length && each.labels[0].textContent.trim())
     || each.getAttribute("aria-label") || (each.tagName === "BUTTON" && each.textContent.trim());
   const controls = [...document.querySelectorAll("input, select, button")];
-  result.nameless = controls.filter((each) => !named(each)).map((each) => each.id);
-  result.unreachable = controls.filter((each) => each.tabIndex < 0).map((each) => each.id);
-  result.live = document.querySelectorAll(".panel .words[aria-live=polite]").length;
-  return result;
+  return {
+    nameless: controls.filter((each) => !named(each)).map((each) => each.id),
+    unreachable: controls.filter((each) => each.tabIndex < 0).map((each) => each.id),
+    live: document.querySelectorAll(".panel .words[aria-live=polite]").length,
+  };
 }
 
 async function drive() {

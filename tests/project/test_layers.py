@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -116,7 +117,49 @@ def test_the_picture_names_every_room():
 # -- what a file may hold --------------------------------------------------------------------------
 
 MOST_LINES = {"file": 600, "function": 60}
-EXCUSE = "# long: "  # at the line of a function, or anywhere in a file, with the reason behind it
+# Behind the head of a function, or a line of its own for a file; the reason follows.
+EXCUSE = re.compile(r"(#|//) long: \w")
+
+# The heads of functions that are not Python's, by the indent at which their bodies end.
+CYTHON = re.compile(r"( *)(?:cp?def|def) (?!enum|struct|extern|class)[^=#]*\w\(")
+BRACES = {
+    ".h": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
+    ".js": re.compile(
+        r"( *)(?:export )?(?:async )?(?:function\*? \w+|(?!if|for|while|switch)\w+)\(.*\{$"
+    ),
+}
+
+
+def functions(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield the head of each function of a file, and its lines without those of a docstring."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                documented = ast.get_docstring(node, clean=False) or ""
+                length = (node.end_lineno or 0) - node.lineno + 1
+                yield lines[node.lineno - 1], length - len(documented.splitlines())
+        return
+    is_cython = path.suffix in (".pyx", ".pxi")
+    for number, line in enumerate(lines):
+        head = (CYTHON if is_cython else BRACES[path.suffix]).match(line)
+        if head:
+            length = next(
+                (
+                    k
+                    for k, each in enumerate(lines[number + 1 :], start=1)
+                    if ends(each, len(head[1]), is_cython)
+                ),
+                len(lines) - number,
+            )
+            yield line, length
+
+
+def ends(line: str, indent: int, is_cython: bool) -> bool:
+    """Return whether a line comes after the body of a function at this indent."""
+    here = len(line) - len(line.lstrip())
+    if not is_cython:
+        return here == indent and line.lstrip().startswith("}")
+    return bool(line.strip()) and here <= indent and not line.lstrip().startswith(")")
 
 
 def sources() -> list[Path]:
@@ -129,14 +172,25 @@ def sources() -> list[Path]:
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_functions_are_short(path: Path):
     lines = path.read_text(encoding="utf-8").splitlines()
-    excused = any(EXCUSE in line and "EXCUSE =" not in line for line in lines)
+    excused = any(EXCUSE.match(line) for line in lines)
     assert len(lines) <= MOST_LINES["file"] or excused, f"{len(lines)} lines"
-    if path.suffix != ".py":
-        return
-    for node in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            documented = ast.get_docstring(node, clean=False)
-            length = (node.end_lineno or 0) - node.lineno + 1
-            length -= len(documented.splitlines()) if documented else 0
-            if EXCUSE not in lines[node.lineno - 1]:
-                assert length <= MOST_LINES["function"], f"{node.name} has {length} lines"
+    for head, length in functions(path, lines):
+        if not EXCUSE.search(head):
+            assert length <= MOST_LINES["function"], f"{head.strip()} has {length} lines"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", "def long(a):\n" + "    a += 1\n" * 61),
+        (
+            "a.pxi",
+            "cdef int long(\n    int a,\n) except -1:\n" + "    a += 1\n" * 61 + "\n\nX = 1\n",
+        ),
+        ("a.h", "static int\nlong_one(int a)\n{\n" + "    a += 1;\n" * 61 + "}\n"),
+        ("a.js", "  long(a) {\n" + "    a += 1;\n" * 61 + "  }\n"),
+    ],
+)
+def test_a_long_function_is_found_in_each_language(name: str, text: str):
+    found = max(length for _, length in functions(Path(name), text.splitlines()))
+    assert found > MOST_LINES["function"]

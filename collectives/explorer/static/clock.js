@@ -127,7 +127,7 @@ function share(flows, capacities) {
    rounds: for each rank, how many rounds it has. messages: objects with source, sentIn, target,
    takenIn, fold, bytes, in the order in which each source sends. Returns the time of the end, for
    each rank its rounds as [entered, left], and a log of all that happens, in order. */
-function timed(rounds, messages, topology) {
+function timed(rounds, messages, topology) { // long: short functions that share one state
   const ranks = rounds.map((count) => ({ count, round: -1, out: null, into: null, queue: [] }));
   const log = [];
   const spans = rounds.map(() => []);
