@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from math import prod
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
 from collectives.algorithms import registry
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
+from collectives.calls.making import MakingCalls
 from collectives.calls.objects import ObjectCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.choice import profile
@@ -23,23 +21,38 @@ from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.process import binding, environment, segment
+from collectives.process import binding, segment
 from collectives.process.agreement import Agreement
+from collectives.process.meeting import Meeting
 from collectives.process.place import locate
+from collectives.process.settings import Settings
 from collectives.text.origin import Origin
 
 if TYPE_CHECKING:  # few programs need them
+    from typing_extensions import Self
+
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
 
 __all__ = ["Communicator"]
 
-# How payloads are written: in the way that was measured to be faster, through the cache, or with
-# stores that bypass it.
-STORES = ("auto", "cached", "streamed")
+
+class _Wish(NamedTuple):
+    """What a rank tells the others when they make a communicator."""
+
+    settings: Settings
+    profile: tuple[int, str]  # see profile.offer
+    problem: str  # with the settings
+
+    @classmethod
+    def read(cls, timeout: float | None, rank: int) -> _Wish:
+        try:
+            return cls(Settings.read(timeout), profile.offer(rank), "")
+        except ArgumentError as error:
+            return cls(Settings(), (0, ""), str(error))
 
 
-class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
+class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls, MakingCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters
@@ -63,12 +76,20 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
     Raises
     ------
     ArgumentError
-        If `mpi` is not an intracommunicator, or `timeout` not a positive number.
+        If `mpi` is not an intracommunicator, or `timeout` not a positive number, or a variable of
+        the environment has an invalid value. Where the error is in `timeout` or in the environment
+        of one rank, all ranks raise it.
     BindingError
         If there is no usable MPI.
     CommunicatorError
         If this is a forked child process, or a thread that may not call MPI at the thread level
         that MPI was initialised with.
+    StallError
+        If another rank has not made the same call before the deadline.
+    PeerLostError
+        If another rank, which has shared memory with this one before, has ended.
+    MPIError
+        If MPI fails, for instance because it supports no more communicators.
 
     Notes
     -----
@@ -116,31 +137,44 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
             mpi = MPI.COMM_WORLD
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
             raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
-        if timeout is None:
-            timeout = environment.seconds("COLLECTIVES_TIMEOUT", 1800.0)
-        timeout = _core.seconds(timeout)
-        self._mpi = mpi.Dup()
+        wish = _Wish.read(timeout, mpi.Get_rank())
+        meeting = Meeting("Communicator()", mpi, wish.settings)
+        self._set_up(meeting.duplicate(), "Communicator()", wish)
+
+    def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
+        """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
+        MPI = binding.load()
+        self._mpi = mpi
         self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
-        offer = profile.offer(self._mpi.Get_rank())
-        self._place, offers = locate(self._mpi, offer)
-        known, tune = profile.agreed(self._mpi, offers)
-        place = self._place
+        settings = wish.settings
+        self._meeting = meeting = Meeting(call, mpi, settings)
+        self.rank, self.size = meeting.rank, meeting.size
+        place, wishes = locate(meeting, wish)
+        self._place = place
+        for rank, each in enumerate(wishes):
+            if each.problem:
+                mpi.Free()
+                raise ArgumentError(wish.problem or f"rank {rank}: {each.problem}")
+        known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = place.node, place.nodes
-        self.rank, self.size = self._mpi.Get_rank(), self._mpi.Get_size()
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
         self._chooser = Chooser(self, self.rank, place.local, tune)
         choose = self._chooser.weakly()
-        self._engine = _core.Engine(MPI, self._mpi, choose, timeout, place.patience, place.spins)
+        self._engine = _core.Engine(
+            MPI, self._mpi, choose, settings.timeout, place.patience, place.spins
+        )
+        self._engine.warning = settings.warning
+        meeting.engine = self._engine
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
-        self._share()
+        self._share({each.settings.memory for each in wishes}, settings)
         self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self._control: Any = None
         self._origin = Origin()
         registry.watch(self)
-        if environment.flag("COLLECTIVES_VALIDATE"):
-            self._control = self._mpi.Dup()
+        if any(each.settings.validates for each in wishes):
+            self._control = meeting.duplicate()
             self._engine.agree = Agreement(self._control, self._engine)
         if known is not None:
             library = binding.library_name(MPI)
@@ -159,25 +193,19 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         ranks = tuple(rank for rank, _ in self._place.ranks)
         return "{}.{}".format(*self._place.ranks[0]), len(ranks), ranks, tuple(self._place.local)
 
-    def _share(self) -> None:
+    def _share(self, wishes: set[str], settings: Settings) -> None:
         """Create the memory that the ranks of a host share. Collective."""
-        self._segment = segment.bootstrap(self._mpi, self._place.local)
+        self._segment = segment.bootstrap(self._meeting, self._place.local, wishes)
         mine: Lane | None = None
         if self._segment is not None:
             mine = tuple(self._place.local), self._segment.lane_bytes, self._segment.lines
-        everybody = self._mpi.allgather(mine) if self.nodes > 1 else [mine]
+        everybody = self._meeting.allgather(mine) if self.nodes > 1 else [mine]
         self._chooser.lanes = [each for each in dict.fromkeys(everybody) if each is not None]
-        self._engine.warning = environment.seconds("COLLECTIVES_STALL_WARNING", 60.0)
         if self._segment is None:
             return
-        self._engine.spins = environment.number("COLLECTIVES_SHM_SPINS", self._place.spins, "looks")
+        self._engine.spins = settings.spins or self._place.spins
+        self._engine.stores = settings.stores
         self._engine.share(self._segment)
-        stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
-        if stores not in STORES:
-            raise ArgumentError(
-                f"COLLECTIVES_SHM_STORES is {stores!r}, and must be one of {', '.join(STORES)}"
-            )
-        self._engine.stores = STORES.index(stores)
         if self.nodes == 1:
             self._chooser.family = "shm"
 
@@ -237,45 +265,11 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
 
     # -- groups ------------------------------------------------------------------------------
 
-    def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """Split into groups of equal `color`, ordered by `key`, then by rank.
-        Collective.
-
-        Returns
-        -------
-        Communicator or None
-            This rank's group; None where `color` is None.
-
-        Raises
-        ------
-        CommunicatorError
-            If the communicator is freed or broken.
-        """
-        MPI = binding.load()
-        self.barrier()  # see dup()
-        with self._engine:
-            part = self._alive().Split(MPI.UNDEFINED if color is None else color, key)
-        if part == MPI.COMM_NULL:
-            return None
-        try:
-            return Communicator(part, timeout=self.timeout)
-        finally:
-            part.Free()
-
-    def dup(self) -> Communicator:
-        """Return a communicator of the same ranks, with messages separate from those of this one.
-        Collective.
-
-        Raises
-        ------
-        CommunicatorError
-            If the communicator is freed or broken.
-        """
-        # While a rank waits inside MPI, its operations in flight make no progress, and the others
-        # may have to wait for these before they make the same call. So all ranks meet here first.
-        self.barrier()
-        with self._engine:
-            return Communicator(self._alive(), timeout=self.timeout)
+    def _grown(self, mpi: Any, call: str) -> Self:
+        """Return a communicator that this one has made, by a new MPI communicator. Collective."""
+        grown = type(self).__new__(type(self))
+        grown._set_up(mpi, call, _Wish.read(self.timeout, mpi.Get_rank()))
+        return grown
 
     def free(self) -> None:
         """Free the communicator; it cannot be used afterwards.
@@ -308,67 +302,6 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls):
         if self._engine.broken is not None:
             raise CommunicatorError(self._engine.broken)
         return self._mpi
-
-    # -- memory ------------------------------------------------------------------------------
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
-        """Return a new array in memory that the ranks of the host share.
-        Collective.
-
-        The collectives of this communicator read and write the array in place, without a copy into
-        the shared segment. This also holds for views of the array, and for arrays of other
-        libraries that share its memory (``torch.from_numpy``).
-
-        Parameters
-        ----------
-        shape : int or tuple of int
-            May differ between ranks.
-        dtype : dtype, optional
-
-        Returns
-        -------
-        numpy.ndarray
-            An uninitialised array. It outlives the communicator: its memory is released when the
-            array and all its views are gone. If the ranks share no memory, it is an ordinary array.
-
-        Raises
-        ------
-        ArgumentError
-            If a dimension is negative.
-        CommunicatorError
-            If the communicator is freed or broken, or there is no memory.
-
-        Notes
-        -----
-        When a call returns, no other rank reads the array any more, so it may be changed at once.
-
-        Examples
-        --------
-        >>> import numpy as np, collectives as cc
-        >>> comm = cc.world()
-        >>> x = comm.empty((2, 3), np.float32)
-        >>> x[:] = 1
-        >>> comm.allreduce(x, out=x).shape
-        (2, 3)
-        """
-        dims = (shape,) if isinstance(shape, int) else tuple(map(index, shape))
-        if min(dims, default=0) < 0:
-            raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
-        nbytes = prod(dims) * np.dtype(dtype).itemsize
-        self.barrier()  # see dup()
-        with self._engine:
-            self._alive()
-            if not self._chooser.lanes:
-                return np.empty(shape, dtype)
-            first = self._segment is not None and self._segment.windows == 0
-            array = segment.window(self._mpi, self._segment, nbytes)
-            if array is None:
-                return np.empty(shape, dtype)
-            if first:  # programs compiled so far read no array of another rank in place
-                self._chooser.lends = True
-                self._chooser.forget_plans()
-                self.forget()
-        return array.view(dtype).reshape(dims)
 
     # -- what ran ----------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def probe(comm: Ranks) -> Parameters:
     x, out = np.ones(part * p, np.float32), np.zeros(part * p, np.float32)
 
     def agreed(call: Callable[[], Any], number: int, times: int) -> float:
-        slowest: float = max(comm.mpi.allgather(_least(call, number, times)))
+        slowest: float = max(comm._meeting.allgather(_least(call, number, times)))
         return slowest
 
     def shortly(times: int) -> float:

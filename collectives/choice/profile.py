@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 from collectives.choice.model import Parameters
 from collectives.errors import ArgumentError, ProfileWarning
+from collectives.process.meeting import Meeting
 
 __all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
 __all__ += ["read", "write"]
@@ -389,14 +390,14 @@ def offer(rank: int) -> tuple[int, str]:
     return (0 if _known is None else _known.checksum), word
 
 
-def agreed(mpi: Any, offers: Sequence[tuple[int, str]]) -> tuple[Profile | None, str]:
+def agreed(meeting: Meeting, offers: Sequence[tuple[int, str]]) -> tuple[Profile | None, str]:
     """Return the profile and the mode of rank 0. Collective.
 
     Nothing is sent if there is no profile, or all ranks have the same one.
 
     Parameters
     ----------
-    mpi : mpi4py.MPI.Intracomm
+    meeting : Meeting
     offers : sequence
         The result of `offer` on each rank.
     """
@@ -404,7 +405,7 @@ def agreed(mpi: Any, offers: Sequence[tuple[int, str]]) -> tuple[Profile | None,
     wanted, mode = offers[0]
     if any(checksum != wanted for checksum, _ in offers):
         mine = NOTHING if _known is None else _known
-        text = mpi.bcast(mine.text) if wanted else ""
+        text = meeting.bcast(mine.text) if wanted else ""
         given = _known_from(text) if text else NOTHING
     else:
         given = NOTHING if _known is None else _known

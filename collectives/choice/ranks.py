@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from collectives.process.meeting import Meeting
+
 __all__ = ["Ranks"]
 
 
@@ -11,6 +13,8 @@ class Ranks(Protocol):
     """The methods of a communicator that trials and the probe of the model call."""
 
     size: int
+
+    _meeting: Meeting
 
     @property
     def mpi(self) -> Any:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from collectives import Communicator, world
-from collectives.communicator import STORES
 from collectives.errors import SharedMemoryWarning
 from collectives.measuring import state
 from collectives.measuring.doctor import MEMORY, PROBE
 from collectives.process import segment
+from collectives.process.settings import STORES
 
 __all__ = ["main", "memory"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from collectives._core import Engine, Turn, advance_all, stopped
+from collectives._core import Engine, Turn
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -17,6 +16,7 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 from collectives.process import binding
+from collectives.process.meeting import completed
 from collectives.text.words import ranks
 
 __all__ = ["Agreement", "refusing"]
@@ -38,7 +38,6 @@ class Agreement:
     def __init__(self, mpi: Any, engine: Engine) -> None:
         self.mpi = mpi
         self.engine = engine
-        self.lost: list[Any] = []  # memory that MPI may still write to after a stall
 
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
@@ -95,37 +94,20 @@ class Agreement:
         records = bytearray(RECORD * size)
         with Turn():
             request = self.mpi.Iallgather(record, records)
-        began = looked = time.monotonic()
-        polls = 0
-        while True:
-            with Turn():
-                if request.Test():
-                    break
-            advance_all()  # another rank may wait for an operation in flight before it comes here
-            polls += 1
-            if polls > 100:
-                time.sleep(0)
-            began += stopped(looked)
-            looked = time.monotonic()
-            if polls % 1024 == 0:
-                self._check_host(request, record, records)
-            if polls % 1024 == 0 and looked - began > timeout:
-                self.lost.append((request, record, records))
-                rank = self.engine.rank
-                self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
-                raise StallError(
-                    f"rank {rank} {mine} and waited {timeout:g} s for the other ranks to call "
-                    f"anything"
-                )
+        if not completed(request, timeout, self._check_host, record, records):
+            rank = self.engine.rank
+            self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
+            raise StallError(
+                f"rank {rank} {mine} and waited {timeout:g} s for the other ranks to call anything"
+            )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
 
-    def _check_host(self, *used: Any) -> None:
-        """Raise an error if a rank of this host has ended; keep the buffers in `used`. Local."""
+    def _check_host(self, waited: float) -> None:
+        """Raise an error if a rank of this host has ended. Local."""
         try:
             self.engine.check_host()
         except CollectivesError:
-            self.lost.append(used)
             self.engine.broken = (
                 f"the communicator is broken: rank {self.engine.rank} failed to agree"
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from collectives.process import binding
+from collectives.process.meeting import Meeting
 
 __all__ = ["Place", "locate"]
 
@@ -26,6 +27,8 @@ PATIENCE_OVERSUBSCRIBED = 5
 # Number of times that a waiting rank polls shared memory before it yields the CPU.
 SPINS = 2000
 SPINS_OVERSUBSCRIBED = 2
+
+T = TypeVar("T")
 
 _numbers = count()  # numbers of the communicators of this process
 
@@ -68,12 +71,12 @@ class Place(NamedTuple):
         return SPINS_OVERSUBSCRIBED if self.is_crowded else SPINS
 
 
-def locate(mpi: Any, offer: Any) -> tuple[Place, list[Any]]:
+def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     """Find out which ranks share this host, and on how many cores. Collective.
 
     Parameters
     ----------
-    mpi : mpi4py.MPI.Intracomm
+    meeting : Meeting
     offer : object
         An object that is sent to the other ranks in the same exchange.
 
@@ -86,7 +89,7 @@ def locate(mpi: Any, offer: Any) -> tuple[Place, list[Any]]:
     host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-    everybody = mpi.allgather((host, mask, number, offer))
+    everybody = meeting.allgather((host, mask, number, offer))
     hosts = list(dict.fromkeys(each for each, *_ in everybody))
     local = [r for r, (each, *_) in enumerate(everybody) if each == host]
     shared = 0

@@ -18,14 +18,14 @@ import os
 import warnings
 import weakref
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
-from collectives.process import environment
+from collectives.process import environment, living
 from collectives.text.origin import levels
 
 __all__ = ["bootstrap", "release", "settings"]
@@ -53,53 +53,58 @@ _way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary(
 _has_warned = False
 
 
+class Ranks(Protocol):
+    """The parts of a meeting that segments use."""
+
+    rank: int
+    members: list[int]
+
+    def allgather(self, obj: Any) -> list[Any]: ...
+
+
 class _Failure(Exception):
     """The reason why a segment cannot be created or opened."""
 
 
-def bootstrap(mpi: Any, local: list[int]) -> _core.Segment | None:
+def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segment | None:
     """Return the segment that this rank shares with the others of its host, or None. Collective.
 
     Parameters
     ----------
-    mpi : mpi4py.MPI.Intracomm
+    meeting : Meeting
         All ranks, of this host and others.
     local : list of int
         The ranks of this host, in rising order.
-
-    Raises
-    ------
-    ArgumentError
-        If an environment variable has an invalid value.
+    wishes : set of str
+        The kinds of shared memory that they ask for, as in ``COLLECTIVES_SHM``.
     """
-    # Errors in the environment are raised on all ranks, not on one.
-    wishes = set(mpi.allgather(settings()["kind"]))
     wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
     segment = None
     told: dict[int, list[str]] = {}
     for way in WAYS[wish]:
         had = segment
-        segment, problems = _attempt(mpi, local, way, had)
+        segment, problems = _attempt(meeting, local, way, had)
         if segment is not None and had is None:
             _way[segment] = way
+            living.note(segment, meeting.members)
         for rank in local:
             if problems[rank] and problems[rank] not in told.get(rank, ()):
                 told.setdefault(rank, []).append(problems[rank])
         if not any(problems):
             break
-    if segment is None and told and mpi.Get_rank() == local[0]:
+    if segment is None and told and meeting.rank == local[0]:
         _warn({rank: "; ".join(reasons) for rank, reasons in told.items()})
     return segment
 
 
 def _attempt(
-    mpi: Any, local: list[int], way: str, segment: _core.Segment | None
+    meeting: Ranks, local: list[int], way: str, segment: _core.Segment | None
 ) -> tuple[_core.Segment | None, list[str]]:
     """Try one way to get a segment. Collective; ranks that need none take part for the others.
 
     Return the segment or None, and the problems of all ranks.
     """
-    rank = mpi.Get_rank()
+    rank = meeting.rank
     leads = rank == local[0]
     idle = len(local) < 2 or segment is not None
     nlines = 2 * len(local) + 16
@@ -115,7 +120,7 @@ def _attempt(
             offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
         except (_Failure, OSError) as error:
             problem = str(error)
-    offers = mpi.allgather(offer)
+    offers = meeting.allgather(offer)
     if not leads and not idle:
         offer = offers[local[0]]
         try:
@@ -134,7 +139,7 @@ def _attempt(
         except OSError as error:
             problem = str(error)
             file = -1  # it belongs to the segment now
-    problems = mpi.allgather(problem)
+    problems = meeting.allgather(problem)
     if path:
         os.unlink(path)
     if idle:
@@ -148,18 +153,20 @@ def _attempt(
     return made, problems
 
 
-def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.uint8] | None:
+def window(
+    meeting: Ranks, segment: _core.Segment | None, sizes: list[int]
+) -> NDArray[np.uint8] | None:
     """Return an array of bytes in new shared memory, a window of the segment. Collective.
 
     Windows whose arrays are gone on all ranks of the host are reused.
 
     Parameters
     ----------
-    mpi : mpi4py.MPI.Intracomm
-        The communicator of the segment: all ranks, of this host and others.
+    meeting : Meeting
+        The ranks of the communicator of the segment, of this host and others.
     segment : Segment or None
-    nbytes : int
-        Size of this rank's array.
+    sizes : list of int
+        The bytes of each rank's array.
 
     Returns
     -------
@@ -172,15 +179,12 @@ def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.u
         If there is no memory, or no room for another window.
     """
     if segment is None:  # other hosts have segments
-        mpi.allgather((0, set()))
-        mpi.allgather(None)
-        _refuse(mpi.allgather(""))
+        meeting.allgather(None)
+        _refuse(meeting.allgather(""))
         return None
     local = segment.ranks
-    rank = mpi.Get_rank()
-    told = mpi.allgather((nbytes, segment.released.copy()))
-    segment.drop_windows(set.intersection(*(told[each][1] for each in local)))
-    ends = list(accumulate(told[each][0] + _PAGE - 1 & -_PAGE for each in local))
+    rank = meeting.rank
+    ends = list(accumulate(sizes[each] + _PAGE - 1 & -_PAGE for each in local))
     starts = [0, *ends]
     file, path, problem = -1, None, ""
     if rank == local[0]:
@@ -188,20 +192,22 @@ def window(mpi: Any, segment: _core.Segment | None, nbytes: int) -> NDArray[np.u
             file, path = _file(_way[segment], max(ends[-1], _PAGE))
         except (_Failure, OSError) as error:
             problem = str(error)
-    offers = mpi.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
+    offers = meeting.allgather((path or f"/proc/{os.getpid()}/fd/{file}", segment.released.copy()))
+    segment.drop_windows(set.intersection(*(offers[each][1] for each in local)))
     try:
         if rank != local[0]:
-            file = os.open(offers[local[0]], os.O_RDWR | os.O_CLOEXEC)
+            file = os.open(offers[local[0]][0], os.O_RDWR | os.O_CLOEXEC)
         memory = _map(file, max(ends[-1], _PAGE))
     except OSError as error:
         problem = problem or str(error)
-    problems = mpi.allgather(problem)
+    problems = meeting.allgather(problem)
     if path:
         os.unlink(path)
     if file >= 0:
         os.close(file)
     _refuse(problems)
     mine = starts[local.index(rank)]
+    nbytes = sizes[rank]
     number = segment.add_window(memory, mine, nbytes)
     array = np.frombuffer(memory, np.uint8, nbytes, mine)
     if nbytes:

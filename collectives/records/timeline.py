@@ -14,12 +14,14 @@ import platform
 import time
 import uuid
 import warnings
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, TimelineWarning
 from collectives.process import abort, child, environment
+from collectives.process.meeting import Meeting
 from collectives.records import tape, tracefile
 
 __all__ = ["Timeline", "from_environment", "has_even_counter"]
@@ -37,10 +39,10 @@ class Ranks(Protocol):
     nodes: int
     local_rank: int
     _engine: _core.Engine
-    _mpi: Any
+    _meeting: Meeting
 
     def barrier(self, *args: Any, **options: Any) -> None: ...
-    def _alive(self) -> Any: ...
+    def _together(self, making: str) -> AbstractContextManager[Any]: ...
 
 
 class _Recording:
@@ -161,20 +163,20 @@ class Timeline:
         comm = self._comm
         if self._is_on or comm is None:
             raise CommunicatorError(f"the timeline {self.path} is on already")
-        comm.barrier()  # see Communicator.dup
-        with comm._engine:
-            mpi = comm._alive()
+        with comm._together("timeline"):
+            meeting = comm._meeting
             # The path of rank 0 is used on all ranks.
-            self.path = mpi.bcast(self.path)
+            self.path = meeting.bcast(self.path)
             host = platform.node()
-            hosts = mpi.allgather(host)
+            hosts = meeting.allgather(host)
             mark = uuid.uuid4().hex if comm.rank == 0 else None
             problem = ""
             if comm.rank == 0:
                 problem = self._create(str(mark), hosts)
-            mark, problem, epoch = mpi.bcast((mark, problem, time.monotonic_ns()))
+            mark, problem, epoch = meeting.bcast((mark, problem, time.monotonic_ns()))
             # On hosts that do not see the file, the first rank creates another one.
-            sees = mpi.allgather((comm.node, problem != "" or tracefile.token(self.path) == mark))
+            is_seen = problem != "" or tracefile.token(self.path) == mark
+            sees = meeting.allgather((comm.node, is_seen))
             if not all(seen for node, seen in sees if node == comm.node) and comm.local_rank == 0:
                 problem = self._create(str(mark), hosts)
             offset = _offset(comm)
@@ -188,14 +190,14 @@ class Timeline:
                 "epoch": epoch,
                 "offset": offset,
             }
-            problems = mpi.allgather(problem)  # after this, the files exist on all hosts
+            problems = meeting.allgather(problem)  # after this, the files exist on all hosts
             fresh = None
             if not any(problems) and _recording is None:
                 try:
                     fresh = _Recording(self.path, self._facts)
                 except (OSError, ArgumentError) as error:
                     problem = f"the timeline {self.path} cannot be recorded: {error}"
-            problems = mpi.allgather(problem)
+            problems = meeting.allgather(problem)
             for rank, each in enumerate(problems):
                 if each:
                     if fresh is not None:
@@ -259,28 +261,28 @@ def _offset(comm: Ranks) -> int:
     """Return how many ns rank 0's clock is ahead of this host's. Collective."""
     if comm.nodes == 1:
         return 0
-    mpi = comm._mpi.Dup()
+    meeting = comm._meeting.apart()
     first = comm.local_rank == 0
-    leaders = [rank for rank, leads in enumerate(mpi.allgather(first)) if leads]
+    leaders = [rank for rank, leads in enumerate(meeting.allgather(first)) if leads]
     offset = 0
     if comm.rank == 0:
         for rank in leaders[1:]:
             for _ in range(TRIPS):
-                mpi.recv(source=rank)
-                mpi.send(time.monotonic_ns(), rank)
+                meeting.recv(rank)
+                meeting.send(time.monotonic_ns(), rank)
     elif first:
         best = None
         for _ in range(TRIPS):
             before = time.monotonic_ns()
-            mpi.send(None, 0)
-            there = mpi.recv(source=0)
+            meeting.send(0, 0)
+            there = meeting.recv(0)
             after = time.monotonic_ns()
             if best is None or after - before < best:
                 best = after - before
                 offset = there - (before + after) // 2
-    offsets: list[tuple[int, int | None]] = mpi.allgather((comm.node, offset if first else None))
-    mpi.Free()
-    return next(each for node, each in offsets if node == comm.node and each is not None)
+    offsets = meeting.allgather((comm.node, offset if first else None))
+    meeting.mpi.Free()
+    return int(next(each for node, each in offsets if node == comm.node and each is not None))
 
 
 def has_even_counter() -> bool:

@@ -7,6 +7,8 @@ import pytest
 import collectives as cc
 from collectives.errors import PeerLostError, StallError
 from collectives.process import segment
+from collectives.process.meeting import Meeting
+from collectives.process.settings import Settings
 
 
 @pytest.fixture
@@ -55,25 +57,20 @@ def test_who_has_left_is_not_waited_for():
             comm._segment.round_trip(1, 1)
 
 
-class Slow:
-    """A communicator of mpi4py on which rank 0 is late to leave."""
+class Slow(Meeting):
+    """A meeting that rank 0 is late to leave."""
 
-    def __init__(self, mpi):
-        self.mpi = mpi
-
-    def Get_rank(self):
-        return self.mpi.Get_rank()
-
-    def allgather(self, value):
-        values = self.mpi.allgather(value)
-        if self.mpi.Get_rank() == 0:
+    def allgather(self, obj):
+        everybody = super().allgather(obj)
+        if self.rank == 0:
             time.sleep(0.1)
-        return values
+        return everybody
 
 
 def test_nobody_is_missed_who_is_late(shared):
     """Who has its segment finds the locks of all others."""
-    made = segment.bootstrap(Slow(shared.mpi), shared._place.local)
+    late = Slow("bootstrap", shared.mpi, Settings())
+    made = segment.bootstrap(late, shared._place.local, {"auto"})
     assert made.lost() == []
     shared.barrier()
     segment.release(made)

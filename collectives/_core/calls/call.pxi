@@ -21,6 +21,9 @@ cdef enum:
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
+# What ranks make together beside calling collectives. They announce it by an allgather of records.
+MAKINGS = "", "dup", "split", "empty", "timeline"
+
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 
 
@@ -49,12 +52,15 @@ cdef struct Call:
     double factor  # of the result: postscale, and the mean's division
     int operation  # a number of the reduction, for the ranks to compare
     uint64_t checksum  # of the counts of a vector form
+    int making  # what an allgather announces: a number of MAKINGS
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
     double timeout  # seconds, or COMMON
 
 
 cdef str name_of(const Call *call):
+    if call.making:
+        return MAKINGS[call.making]
     return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
 
 

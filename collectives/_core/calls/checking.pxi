@@ -97,6 +97,7 @@ cdef tuple check_vector(
 cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
     """Check what is asked of a call beside its arrays, and find the role of this rank."""
     call.checksum = 0
+    call.making = 0
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0

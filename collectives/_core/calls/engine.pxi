@@ -190,6 +190,25 @@ cdef class Engine:
         planned.prepare()
         return planned
 
+    def announce(self, str making, record, out):
+        """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
+
+        The `record` of each rank, an array of bytes, arrives in a row of `out`.
+        """
+        cdef Call call
+        cdef Choice choice
+        cdef tuple keep
+        call.kind = ALLGATHER
+        call.planned = False
+        call.timeout = COMMON
+        check_caller()
+        if self.broken is not None:
+            raise CommunicatorError(self.broken)
+        keep = check(self, &call, record, out, None, 0, 1.0, 1.0)
+        call.making = MAKINGS.index(making)
+        choice = choice_for(self, &call, None)
+        launch(self, &call, choice, keep, True, None if self.agree is None else "")
+
     def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut):
         """Send `x`, receive `out`, or do both, as the plan says.
 

@@ -15,6 +15,10 @@ cdef str title(Plan plan):
     return plan.source.algorithm.title(plan.source.p, plan.source.root)
 
 
+cdef str title_of(const Operation *op, Plan plan):
+    return f"{MAKINGS[op.making]}(): {title(plan)}" if op.making else title(plan)
+
+
 cpdef double stopped(double looked) noexcept nogil:
     """Return for how many seconds since `looked` this process did not run, but was stopped: from
     its shell, by a debugger, with its whole job. That is no waiting.
@@ -40,7 +44,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             segment.check_calls(op.shared.call, op.shared.what)
         if waited > deadline:
             return StallError(
-                f"{title(plan)}: rank {engine.rank} waited {deadline:g} s: {situation(op, segment)}"
+                f"{title_of(op, plan)}: rank {engine.rank} waited {deadline:g} s: {situation(op, segment)}"
             )
         if segment is not None:
             check_peers(engine, op, plan)
@@ -55,7 +59,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
     if waited > engine.warning and not op.state.has_warned:
         op.state.has_warned = 1
         warnings.warn(
-            f"{title(plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
+            f"{title_of(op, plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
             f"{situation(op, segment)}",
             StallWarning, stacklevel=levels(),
         )
@@ -85,7 +89,7 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
                 segment.check_end()
             how = "has left" if in_order else "has died"
             raise PeerLostError(
-                f"{title(plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
+                f"{title_of(op, plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
                 f"waits: {waiting(op, segment)}"
             )
     return 0
@@ -167,7 +171,7 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             return error
     if failure.cause == FOLD_RAISED:
         return (<UserFold>op.fold.user).error
-    where = f"{title(plan)}: rank {engine.rank}, round {failure.round + 1}"
+    where = f"{title_of(op, plan)}: rank {engine.rank}, round {failure.round + 1}"
     if failure.cause == WRONG_LENGTH:
         got = "more" if failure.got < 0 else f"{failure.got}"
         return MismatchError(

@@ -27,6 +27,7 @@ cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
     call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
     call.operation = NO_OPERATION
     call.checksum = 0
+    call.making = 0
     call.fold = NULL
     call.user = NULL
     call.scale = NULL

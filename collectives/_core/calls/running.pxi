@@ -154,9 +154,9 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
             fail(op, STALLED, 0, -1, 0)
         unlock_in_flight()
     lost.append((keep, engine.segment))
-    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title(plan)}"
+    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
     if engine.segment is not None:
-        why = f"it {how} {title(plan)}"
+        why = f"it {how} {title_of(op, plan)}"
         if isinstance(error, PeerLostError):
             why = str(error)
         elif error is not None:

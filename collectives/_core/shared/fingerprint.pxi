@@ -6,9 +6,9 @@ from collectives.algorithms import registry
 cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *what) except -1:
     """Write down what a call is, so that ranks can compare it.
 
-    The first word is the collective, dtype, operation, whether it is a vector form (8 bits each),
-    and the name of the algorithm (32); the second the elements, the third the root, and what else
-    there is.
+    The first word is the collective, dtype, operation (8 bits each), whether it is a vector form
+    (1), what it announces (7), and the name of the algorithm (32); the second the elements, the
+    third the root, and what else there is.
     """
     cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
                                      cc_mixed(call.checksum, cc_bits(call.postscale)))
@@ -16,7 +16,8 @@ cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *w
     if dtype >= CC_NDTYPES:
         dtype = 0x80 | crc32(dtype_text(call.x.dtype).encode()) & 0x7F
     what[0] = call.kind | dtype << 8 | <uint64_t>call.operation << 16
-    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>choice.number << 32
+    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>call.making << 25
+    what[0] |= <uint64_t>choice.number << 32
     what[1] = count
     what[2] = <uint64_t>call.root | options >> 32 << 32
     return 0
@@ -27,7 +28,10 @@ cdef str called(const uint64_t *what):
     cdef int kind = what[0] & 0xFF
     cdef int dtype = what[0] >> 8 & 0xFF
     cdef int operation = what[0] >> 16 & 0xFF
+    cdef int making = what[0] >> 25 & 0x7F
     cdef uint64_t number = what[0] >> 32
+    if making:
+        return f"{MAKINGS[making]}()"
     name = COLLECTIVES[kind]
     parts = []
     if kind != BARRIER:

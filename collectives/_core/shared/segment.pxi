@@ -32,6 +32,11 @@ cdef enum:
     DISAGREED = 3
     LOST = 4
 
+# How a rank is gone in good order; what cc_rank_area.gone says.
+cdef enum:
+    FREED = 1
+    ENDED = 2
+
 
 # Segments that are mapped by this process.
 cdef object mapped = WeakSet()
@@ -45,7 +50,7 @@ def mapped_bytes():
 def take_leave_all():
     """Tell the other ranks of all communicators that this process will end in good order. Local."""
     for each in list(mapped):
-        (<Segment>each).take_leave()
+        (<Segment>each).take_leave(ENDED)
 
 
 def give_up_all(str text):
@@ -105,14 +110,14 @@ cdef class Segment:
 
     cdef void let_go(self) noexcept:
         if self.file >= 0:
-            self.take_leave()
+            self.take_leave(FREED)
             close(self.file)
             self.file = -1
 
-    cpdef void take_leave(self) noexcept:
-        """Tell the other ranks that this process will end in good order. Local."""
-        if not forked:
-            cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, 1)
+    cdef void take_leave(self, int how) noexcept:
+        """Tell the other ranks that this one will not come back. Local."""
+        if not forked and self.c.ranks[self.c.me].gone != ENDED:
+            cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, how)
 
     def leave(self):
         """Leave the segment: this rank will not come back. Local."""
@@ -200,6 +205,17 @@ cdef class Segment:
             (self.ranks[i], self.c.ranks[i].pid, bool(self.c.ranks[i].gone))
             for i in range(self.c.p)
             if i != self.c.me and (self.c.ranks[i].gone or not self.is_there(i))
+        ]
+
+    def ended(self):
+        """Return (rank, process, whether in good order) of the ranks whose processes have ended, or
+        are about to; none once this rank has left. Local.
+        """
+        if self.file < 0:
+            return []
+        return [
+            each for each in self.lost()
+            if not each[2] or self.c.ranks[<int>self.ranks.index(each[0])].gone == ENDED
         ]
 
     def give_up(self, str text, error=None):

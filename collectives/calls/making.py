@@ -1,0 +1,229 @@
+"""Calls that make something for the ranks together: communicators, and arrays in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collectives import _core
+from collectives.choice.chooser import Chooser
+from collectives.errors import ArgumentError, CommunicatorError, UnsupportedTypeError
+from collectives.process import binding, segment
+from collectives.process.announcement import announced
+from collectives.process.meeting import Meeting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MakingCalls"]
+
+# The largest int in C, in which MPI takes colors and keys.
+LARGEST = 2**31 - 1
+NO_COLOR = -1
+
+ADDRESSES = 1 << 47  # bytes that a process can address
+
+
+class MakingCalls:
+    """Calls that make communicators, and arrays in shared memory.
+
+    The ranks announce such a call to each other first, by a collective. So they wait by the rules
+    of collectives, and differences between their calls are found.
+    """
+
+    rank: int
+    timeout: float
+    _engine: _core.Engine
+    _segment: _core.Segment | None
+    _chooser: Chooser
+    _meeting: Meeting
+    _grown: Callable[[Any, str], Self]
+    forget: Callable[[], None]
+
+    def split(self, color: int | None, key: int = 0) -> Self | None:
+        """Split into groups of equal `color`, ordered by `key`, then by rank.
+        Collective.
+
+        Parameters
+        ----------
+        color : int or None
+            From 0 to 2**31 - 1; None for a rank that will be in no group.
+        key : int, optional
+            From -2**31 to 2**31 - 1.
+
+        Returns
+        -------
+        Communicator or None
+            This rank's group; None where `color` is None.
+
+        Raises
+        ------
+        ArgumentError
+            If `color` or `key` is no such number; raised on this rank.
+        MismatchError
+            If another rank makes another call, or its arguments are wrong.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
+        MismatchError
+            If another rank makes another call, or its arguments are wrong.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
+        CommunicatorError
+            If the communicator is freed or broken.
+        """
+        MPI = binding.load()
+        with self._together("split", lambda: _checked_color(color, key)) as said:
+            color, key = said[self.rank]
+            part = self._meeting.split(MPI.UNDEFINED if color == NO_COLOR else color, key)
+            return None if part == MPI.COMM_NULL else self._grown(part, "split()")
+
+    def dup(self) -> Self:
+        """Return a communicator of the same ranks, with messages separate from those of this one.
+        Collective.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is freed or broken.
+        """
+        with self._together("dup"):
+            return self._grown(self._meeting.duplicate(), "dup()")
+
+    @contextmanager
+    def _together(
+        self, making: str, check: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Announce what the ranks make; keep other threads out while they do. Collective.
+
+        Gives what `announced` returns. If this rank fails, the others hear of it.
+        """
+        with self._engine:
+            said = announced(self._engine, making, check)
+            call = self._meeting.call = f"{making}()"
+            self._meeting.timeout = self.timeout
+            try:
+                yield said
+            except (ArgumentError, CommunicatorError):  # on all ranks
+                raise
+            except BaseException as error:
+                self._engine.broken = (
+                    f"the communicator is broken: rank {self.rank} failed in {call}"
+                )
+                if self._segment is not None:
+                    self._segment.give_up(f"it failed in {call}: {type(error).__name__}", error)
+                raise
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
+        """Return a new array in memory that the ranks of the host share.
+        Collective.
+
+        The collectives of this communicator read and write the array in place, without a copy into
+        the shared segment. This also holds for views of the array, and for arrays of other
+        libraries that share its memory (``torch.from_numpy``).
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            May differ between ranks.
+        dtype : dtype, optional
+
+        Returns
+        -------
+        numpy.ndarray
+            An uninitialised array. It outlives the communicator: its memory is released when the
+            array and all its views are gone. If the ranks share no memory, it is an ordinary array.
+
+        Raises
+        ------
+        ArgumentError
+            If a dimension is negative, or the array larger than what a process can address; raised
+            on this rank.
+        UnsupportedTypeError
+            If the dtype holds Python objects; raised on this rank.
+        MismatchError
+            If another rank makes another call, or its arguments are wrong.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
+        CommunicatorError
+            If the communicator is freed or broken, or there is no memory.
+
+        Notes
+        -----
+        When a call returns, no other rank reads the array any more, so it may be changed at once.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.world()
+        >>> x = comm.empty((2, 3), np.float32)
+        >>> x[:] = 1
+        >>> comm.allreduce(x, out=x).shape
+        (2, 3)
+        """
+        with self._together("empty", lambda: (_bytes_of(shape, dtype), 0)) as said:
+            if not self._chooser.lanes:
+                return _empty(shape, dtype)
+            first = self._segment is not None and self._segment.windows == 0
+            array = segment.window(self._meeting, self._segment, [each for each, _ in said])
+            if array is None:
+                return _empty(shape, dtype)
+            if first:  # programs compiled so far read no array of another rank in place
+                self._chooser.lends = True
+                self._chooser.forget_plans()
+                self.forget()
+        return array.view(dtype).reshape(shape)
+
+
+def _checked_color(color: int | None, key: int) -> tuple[int, int]:
+    """Check the arguments of `Communicator.split`; return them as numbers."""
+    try:
+        number = NO_COLOR if color is None else index(color)
+    except TypeError:
+        raise ArgumentError(f"color is {color!r}, and must be an integer or None") from None
+    if color is not None and not 0 <= number <= LARGEST:
+        raise ArgumentError(f"color is {number}, and must be in 0..{LARGEST}, or None")
+    try:
+        place = index(key)
+    except TypeError:
+        raise ArgumentError(f"key is {key!r}, and must be an integer") from None
+    if not -LARGEST - 1 <= place <= LARGEST:
+        raise ArgumentError(f"key is {place}, and must be in {-LARGEST - 1}..{LARGEST}")
+    return number, place
+
+
+def _bytes_of(shape: Any, dtype: Any) -> int:
+    """Check the arguments of `Communicator.empty`; return the bytes of the array."""
+    try:
+        dims = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
+    except TypeError:
+        raise ArgumentError(
+            f"shape is {shape!r}, and must be an integer or a tuple of integers"
+        ) from None
+    if min(dims, default=0) < 0:
+        raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"dtype is {dtype!r}, and must be a NumPy dtype: {error}") from None
+    if kind.hasobject:
+        raise UnsupportedTypeError(f"dtype is {kind}, and shared memory cannot hold Python objects")
+    nbytes: int = prod(dims) * kind.itemsize
+    if nbytes > ADDRESSES:
+        raise ArgumentError(
+            f"shape is {shape!r}: the array would have {nbytes} bytes, and a process can address "
+            f"{ADDRESSES}"
+        )
+    return nbytes
+
+
+def _empty(shape: Any, dtype: Any) -> Any:
+    """Return an ordinary array."""
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise CommunicatorError(f"no memory for an array: {error}") from None

@@ -1,0 +1,72 @@
+"""Announcements: before ranks make something together, each says to the others what it makes.
+
+A rank whose arguments are wrong says that, too, so that no other rank waits for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from collectives._core import Engine
+from collectives.errors import MismatchError
+from collectives.text.words import ranks
+
+__all__ = ["announced"]
+
+RECORD = 512  # bytes that each rank sends to the others: the head, and a text
+HEAD = struct.Struct("=?qq")  # whether the call is refused, and two numbers
+
+
+def announced(
+    engine: Engine, making: str, check: Callable[[], tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Announce what this rank makes next; return what the ranks say of it. Collective.
+
+    Parameters
+    ----------
+    engine : Engine
+    making : str
+        One of ``_core.MAKINGS``.
+    check : callable
+        Checks the arguments of the call. Returns two numbers that the other ranks need to know, or
+        raises an error, which is raised again when the other ranks know of it.
+
+    Returns
+    -------
+    list of (int, int)
+        The numbers of each rank.
+
+    Raises
+    ------
+    MismatchError
+        If another rank announces something else, or refuses its call.
+    """
+    refusal: Exception | None = None
+    numbers = 0, 0
+    text = f"{making}()"
+    try:
+        numbers = check()
+    except Exception as error:
+        refusal = error
+        text = f"{making}(): {type(error).__name__}: {error}"
+    record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
+    mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
+    everybody = np.empty((engine.size, RECORD), np.uint8)
+    engine.announce(making, mine, everybody)
+    if refusal is not None:
+        raise refusal
+    said: list[tuple[int, int]] = []
+    groups: dict[str, int] = {}
+    for rank, row in enumerate(everybody):
+        refused, *theirs = HEAD.unpack_from(bytes(row))
+        called = bytes(row[HEAD.size :]).rstrip(b"\0").decode(errors="replace")
+        told = f"{'refused' if refused else 'called'} {called}"
+        groups[told] = groups.get(told, 0) | 1 << rank
+        said.append((theirs[0], theirs[1]))
+    if len(groups) > 1:
+        told = "; ".join(f"{ranks(mask)} {each}" for each, mask in groups.items())
+        raise MismatchError(f"the ranks do not agree: {told}")
+    return said

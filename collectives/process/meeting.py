@@ -1,0 +1,284 @@
+"""Meetings: ranks that make something together, and wait for each other by the library's rules.
+
+MPI waits for ever for a rank that does not come. So nothing here blocks inside MPI: exchanges are
+nonblocking, and a wait ends with an error if its deadline passes or a rank of this host has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any, TypeVar
+
+from collectives import _core
+from collectives.errors import MPIError, PeerLostError, StallError, StallWarning
+from collectives.process import binding, living
+from collectives.process.settings import Settings
+from collectives.text.origin import levels
+
+__all__ = ["Meeting", "completed", "members"]
+
+T = TypeVar("T")
+
+# Bytes that each rank sends in the first part of an exchange; the rest of longer objects follows.
+HEAD = 512
+LENGTH = struct.Struct("q")
+
+POLLS = 100  # of MPI before a waiting rank yields the CPU
+SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
+BRIEF = 0.1  # seconds of a wait without naps
+NAP = 5e-4  # seconds
+GRACE = 0.5  # seconds in which what a rank that has ended had sent before arrives
+
+# Memory that MPI may still write to, of exchanges that were given up.
+_abandoned: list[Any] = []
+
+
+def members(mpi: Any) -> list[int]:
+    """Return the ranks of an MPI communicator in ``COMM_WORLD``; negative numbers for those of
+    another job. Local.
+    """
+    group, world = mpi.Get_group(), binding.load().COMM_WORLD.Get_group()
+    ranks = [rank if rank >= 0 else -1 for rank in group.Translate_ranks(range(group.size), world)]
+    group.Free()
+    world.Free()
+    return ranks
+
+
+def completed(request: Any, timeout: float, look: Callable[[float], None], *buffers: Any) -> bool:
+    """Wait for a request of mpi4py; return whether it is complete. Collective.
+
+    Parameters
+    ----------
+    request : mpi4py.MPI.Request
+    timeout : float
+        Seconds after which the wait ends in any case.
+    look : callable
+        Called every 0.05 s with the seconds that have passed; may raise an error to end the wait.
+    *buffers : object
+        What MPI reads and writes. It is kept if the request is not complete.
+    """
+    began = looked = time.monotonic()
+    polls = 0
+    done = False
+    try:
+        while True:
+            with _core.Turn():
+                done = request.Test()
+            if done:
+                return True
+            _core.advance_all()  # another rank may wait for an operation in flight before it comes
+            now = time.monotonic()
+            if now - looked > SLICE:
+                began += _core.stopped(looked)
+                looked = now
+                look(now - began)
+                if now - began > timeout:
+                    return False
+            polls += 1
+            if polls > POLLS:
+                time.sleep(0 if now - began < BRIEF else NAP)
+    finally:
+        if not done:
+            _abandoned.append((request, buffers))
+
+
+class Meeting:
+    """The ranks of an MPI communicator, while they make something together.
+
+    Parameters
+    ----------
+    call : str
+        What they call, for messages.
+    mpi : mpi4py.MPI.Intracomm
+    settings : Settings
+        They have the seconds that a wait may take.
+    engine : Engine, optional
+        That of a communicator which has all these ranks.
+
+    Attributes
+    ----------
+    members : list of int
+        Their ranks in ``COMM_WORLD``.
+
+    Raises
+    ------
+    StallError
+        By all methods, if a rank does not come before the deadline.
+    PeerLostError, PeerAbortedError
+        By all methods, if a rank of this host has ended, or given up.
+    MPIError
+        By all methods, if MPI fails.
+    """
+
+    def __init__(
+        self, call: str, mpi: Any, settings: Settings, engine: _core.Engine | None = None
+    ) -> None:
+        self.call = call
+        self.mpi = mpi
+        self.timeout, self.warning = settings.timeout, settings.warning
+        self.engine = engine
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+        self.members = members(mpi)
+        self._seen_ended: float | None = None  # seconds waited when a rank had first ended
+        self._has_warned = False
+
+    def duplicate(self) -> Any:
+        """Return a new MPI communicator of the same ranks. Collective."""
+        with self._errors(), _core.Turn():
+            new, request = self.mpi.Idup()
+        self._wait(request, new)
+        return new
+
+    def split(self, color: int | None, key: int) -> Any:
+        """Return the new MPI communicator of the ranks with the same `color`, ordered by `key`;
+        ``COMM_NULL`` if it is None. Collective.
+        """
+        MPI = binding.load()
+        return self._aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
+
+    def bcast(self, obj: T, root: int = 0) -> T:
+        """Return the object of `root`. Collective."""
+        given: T = self.allgather(obj if self.rank == root else None)[root]
+        return given
+
+    def allgather(self, obj: Any) -> list[Any]:
+        """Return the objects of all ranks. Collective."""
+        text = pickle.dumps(obj)
+        room = HEAD - LENGTH.size
+        heads = self.records(LENGTH.pack(len(text)) + text[:room], HEAD)
+        lengths = [LENGTH.unpack_from(head)[0] for head in heads]
+        rests = self._rests(text[room:], [max(0, length - room) for length in lengths])
+        return [
+            pickle.loads(head[LENGTH.size : LENGTH.size + length] + rest)
+            for head, length, rest in zip(heads, lengths, rests, strict=True)
+        ]
+
+    def records(self, record: bytes, nbytes: int) -> list[bytes]:
+        """Return what each rank gives, filled up to `nbytes` bytes. Collective."""
+        mine = bytearray(record.ljust(nbytes, b"\0"))
+        everybody = bytearray(nbytes * self.size)
+        with self._errors(), _core.Turn():
+            request = self.mpi.Iallgather(mine, everybody)
+        self._wait(request, mine, everybody)
+        return [bytes(everybody[i : i + nbytes]) for i in range(0, len(everybody), nbytes)]
+
+    def apart(self) -> Meeting:
+        """Return a meeting of the same ranks, on an MPI communicator of its own. Collective."""
+        meeting = copy.copy(self)
+        meeting.mpi = self.duplicate()
+        return meeting
+
+    def send(self, number: int, dest: int) -> None:
+        """Send a number of 64 bits to another rank. Local."""
+        record = bytearray(LENGTH.pack(number))
+        with self._errors(), _core.Turn():
+            request = self.mpi.Isend(record, dest)
+        self._wait(request, record)
+
+    def recv(self, source: int) -> int:
+        """Return a number that another rank has sent. Local."""
+        record = bytearray(LENGTH.size)
+        with self._errors(), _core.Turn():
+            request = self.mpi.Irecv(record, source)
+        self._wait(request, record)
+        return int(LENGTH.unpack(record)[0])
+
+    def _rests(self, mine: bytes, lengths: list[int]) -> list[bytes]:
+        """Return what did not fit into the first records. Collective."""
+        if not any(lengths):
+            return [b""] * self.size
+        ends = list(accumulate(lengths))
+        everybody = bytearray(ends[-1])
+        with self._errors(), _core.Turn():
+            request = self.mpi.Iallgatherv(mine, (everybody, lengths))
+        self._wait(request, mine, everybody)
+        return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
+
+    def _wait(self, request: Any, *buffers: Any) -> None:
+        self._seen_ended = None
+        with self._errors():
+            if not completed(request, self.timeout, self._look, *buffers):
+                raise self._stalled()
+
+    def _aside(self, call: Callable[[], T]) -> T:
+        """Return what a call of MPI returns that has no nonblocking form. Collective.
+
+        It runs in a thread, so that this one can look at the clock and at the other ranks. Where
+        only one thread may call MPI, it runs in this one and may block.
+        """
+        MPI = binding.load()
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            with self._errors():
+                return call()
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                with _core.Turn():
+                    results.append(call())
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name="collectives-mpi", daemon=True)
+        thread.start()
+        self._seen_ended = None
+        began = looked = time.monotonic()
+        while True:
+            thread.join(SLICE)
+            if not thread.is_alive():
+                break
+            began += _core.stopped(looked)
+            looked = time.monotonic()
+            self._look(looked - began)
+            if looked - began > self.timeout:
+                raise self._stalled()
+        with self._errors():
+            if errors:
+                raise errors[0]
+        return results[0]
+
+    def _look(self, waited: float) -> None:
+        """Raise an error if there is no hope; warn once if a wait is long. Local."""
+        gone = living.ended(self.members)
+        if gone and self._seen_ended is None:
+            self._seen_ended = waited
+        if gone and self._seen_ended is not None and waited - self._seen_ended > GRACE:
+            rank, process, in_order = gone[0]
+            raise PeerLostError(
+                f"{self.call}: rank {rank} of COMM_WORLD (process {process}) has "
+                f"{'left' if in_order else 'died'} while rank {self.rank} of {self.size} waits for "
+                f"it"
+            )
+        if self.engine is not None:
+            self.engine.check_host()
+        if not self._has_warned and waited > self.warning:
+            self._has_warned = True
+            warnings.warn(f"{self.call}: {self._where(waited)}", StallWarning, stacklevel=levels())
+
+    def _where(self, waited: float) -> str:
+        number = self.members[self.rank]
+        world = "" if number == self.rank else f" (rank {number} of COMM_WORLD)"
+        return (
+            f"rank {self.rank} of {self.size}{world} has waited {waited:.3g} s; some of the other "
+            f"ranks have not called it, or have ended"
+        )
+
+    def _stalled(self) -> StallError:
+        return StallError(f"{self.call}: {self._where(self.timeout)}")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise MPI's errors as those of the library."""
+        try:
+            yield
+        except binding.load().Exception as error:
+            raise MPIError(f"{self.call}: MPI says: {error}") from error

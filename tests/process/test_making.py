@@ -1,0 +1,201 @@
+"""Ranks that end, fail or go elsewhere while others make a communicator."""
+
+import re
+
+import pytest
+from jobs import DEADLINE_PASSED
+from programs import program
+
+pytestmark = pytest.mark.each_mpi
+
+SOON = {"COLLECTIVES_TIMEOUT": "3", "COLLECTIVES_STALL_WARNING": "1"}
+PATIENT = {"COLLECTIVES_TIMEOUT": "600"}
+
+
+def said(result, pattern):
+    """Check that a program failed in time, and that a line of its errors matches."""
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert re.search(pattern, result.err), result
+
+
+def test_a_rank_ends_before_the_first_communicator():
+    """The library has not run on it, so only the clock can tell."""
+    result = program(
+        """
+        import sys
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 1:
+            sys.exit()
+        import collectives as cc
+        cc.world()
+        """,
+        3,
+        env=SOON,
+    )
+    waited = r"Communicator\(\): rank [02] of 3 has waited "
+    said(result, f"StallWarning: {waited}1")
+    said(result, f"StallError: {waited}3 s; some of the other ranks have not called it")
+
+
+@pytest.mark.parametrize(
+    ("making", "where"),
+    [
+        ("cc.Communicator()", r"Communicator\(\): rank 1 of COMM_WORLD"),
+        ("comm.dup()", r"dup\(\): allgather .*: rank 1"),
+        ("comm.split(0)", r"split\(\): allgather .*: rank 1"),
+        ("comm.empty(3)", r"empty\(\): allgather .*: rank 1"),
+        ("comm.timeline('timeline.json').start()", r"timeline\(\): allgather .*: rank 1"),
+    ],
+)
+def test_a_rank_ends_while_others_make_something(making, where):
+    """They hear of it at once if they share memory with it."""
+    result = program(
+        f"""
+        import sys
+        import collectives as cc
+        comm = cc.world()
+        sys.exit() if comm.rank == 1 else {making}
+        """,
+        3,
+        env=PATIENT,
+    )
+    said(result, rf"PeerLostError: (rank \d says: )?{where} \(process \d+\) has left while rank \d")
+
+
+def test_a_rank_of_a_group_ends():
+    """Its number in COMM_WORLD tells who it is."""
+    result = program(
+        """
+        import sys
+        from mpi4py import MPI
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank > 0:
+            group = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([1, 2]))
+            sys.exit() if comm.rank == 2 else cc.Communicator(group)
+        """,
+        3,
+        env=PATIENT,
+    )
+    said(result, r"PeerLostError: Communicator\(\): rank 2 of COMM_WORLD \(process \d+\) has left")
+
+
+def test_the_end_of_a_rank_outside_of_the_group_does_not_matter():
+    result = program(
+        """
+        import sys, time
+        from mpi4py import MPI
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 0:
+            sys.exit()
+        group = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([1, 2]))
+        if comm.rank == 2:
+            time.sleep(1)  # rank 0 has ended by then, and rank 1 has waited
+        print(cc.Communicator(group).size)
+        """,
+        3,
+        env=PATIENT,
+    )
+    assert (result.status, "".join(result.out.split())) == (0, "22"), result
+
+
+def test_an_earlier_communicator_that_was_freed_does_not_matter():
+    result = program(
+        """
+        import time
+        import collectives as cc
+        first = cc.Communicator()
+        first.free()
+        if cc.rank() == 1:
+            time.sleep(1)
+        print(cc.Communicator().size)
+        """,
+        2,
+        env=PATIENT,
+    )
+    assert (result.status, "".join(result.out.split())) == (0, "22"), result
+
+
+# What rank 1 does after the ranks have agreed on a split, while the others are inside of MPI.
+@pytest.mark.parametrize("memory", ["auto", "0"])
+@pytest.mark.parametrize("makes", ["duplicate", "split"])
+def test_the_deadline_holds_inside_of_mpi(makes, memory):
+    result = program(
+        f"""
+        import time
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            comm._meeting.{makes} = lambda *args: time.sleep(600)
+        comm.{"dup()" if makes == "duplicate" else "split(0)"}
+        """,
+        3,
+        env=SOON | {"COLLECTIVES_SHM": memory},
+    )
+    call = "dup" if makes == "duplicate" else "split"
+    said(result, rf"StallError: {call}\(\): rank [02] of 3 has waited 3 s; some of the other ranks")
+
+
+@pytest.mark.parametrize("makes", ["duplicate", "split"])
+def test_a_rank_that_fails_tells_the_others(makes):
+    result = program(
+        f"""
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            def fail(*args):
+                raise KeyboardInterrupt
+            comm._meeting.{makes} = fail
+        try:
+            comm.{"dup()" if makes == "duplicate" else "split(0)"}
+        except KeyboardInterrupt:
+            pass
+        except cc.errors.PeerAbortedError as error:
+            print(error)
+            raise
+        """,
+        3,
+        env=PATIENT,
+    )
+    call = "dup" if makes == "duplicate" else "split"
+    said(result, rf"PeerAbortedError: rank 1 gave up: it failed in {call}\(\): KeyboardInterrupt")
+
+
+def test_a_rank_is_killed_inside_of_mpi():
+    result = program(
+        """
+        import os, signal
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            comm._meeting.split = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            comm.split(0)
+        except cc.errors.PeerLostError as error:
+            print(error, flush=True)
+        """,
+        3,
+        env=PATIENT,
+        survive=True,
+    )
+    assert result.status != DEADLINE_PASSED, result
+
+
+def test_operations_in_flight_move_on_while_others_make_something():
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        one, two = comm.dup(), comm.dup()
+        x = np.ones(1_000_000)
+        request = one.iallreduce(x)
+        if comm.rank == 1:
+            request.wait()
+        made = two.dup()
+        print(int(request.wait()[0]) + made.size)
+        """,
+        3,
+        env=SOON | {"COLLECTIVES_SHM": "0"},
+    )
+    assert (result.status, "".join(result.out.split())) == (0, "666"), result
