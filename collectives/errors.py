@@ -86,14 +86,15 @@ class MismatchError(CollectivesError, RuntimeError):
 
     Ranks that share memory compare all calls. Each of them raises this error, the text says what
     each rank called, and the communicator is broken. If no rank had to wait for another in that
-    call, a later call raises it. Between hosts, a rank that receives a message of an unexpected
+    call, a later call raises it; so does the root of a broadcast or a scatter, which waits for
+    nobody. Between hosts, a rank that receives a message of an unexpected
     length raises it. With ``COLLECTIVES_VALIDATE=1`` every rank on every host raises it before any
     data moves, and the communicator is usable afterwards.
     """
 
 
 class StallError(CollectivesError, TimeoutError):
-    """A collective waited longer than its deadline; the text says who waits for whom.
+    """A call waited longer than its deadline; the text says who waits for whom.
 
     The deadline is that of the call (``timeout=``), else that of the communicator, which
     ``COLLECTIVES_TIMEOUT`` sets. Time during which the process was stopped does not count. The

@@ -44,6 +44,10 @@ _abandoned: list[Any] = []
 def members(mpi: Any) -> list[int]:
     """Return the ranks of an MPI communicator in ``COMM_WORLD``; negative numbers for those of
     another job. Local.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
     """
     group, world = mpi.Get_group(), binding.load().COMM_WORLD.Get_group()
     ranks = [rank if rank >= 0 else -1 for rank in group.Translate_ranks(range(group.size), world)]
@@ -145,12 +149,12 @@ class Meeting:
         return self._aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
 
     def bcast(self, obj: T, root: int = 0) -> T:
-        """Return the object of `root`. Collective."""
+        """Return the object `obj` of `root`. Collective."""
         given: T = self.allgather(obj if self.rank == root else None)[root]
         return given
 
     def allgather(self, obj: Any) -> list[Any]:
-        """Return the objects of all ranks. Collective."""
+        """Return the object `obj` of each rank. Collective."""
         text = pickle.dumps(obj)
         room = HEAD - LENGTH.size
         heads = self.records(LENGTH.pack(len(text)) + text[:room], HEAD)
@@ -162,7 +166,7 @@ class Meeting:
         ]
 
     def records(self, record: bytes, nbytes: int) -> list[bytes]:
-        """Return what each rank gives, filled up to `nbytes` bytes. Collective."""
+        """Return the `record` of each rank, filled up to `nbytes` bytes. Collective."""
         mine = bytearray(record.ljust(nbytes, b"\0"))
         everybody = bytearray(nbytes * self.size)
         with self._errors(), _core.Turn():
@@ -177,14 +181,14 @@ class Meeting:
         return meeting
 
     def send(self, number: int, dest: int) -> None:
-        """Send a number of 64 bits to another rank. Local."""
+        """Send a `number` of 64 bits to rank `dest`. Local."""
         record = bytearray(LENGTH.pack(number))
         with self._errors(), _core.Turn():
             request = self.mpi.Isend(record, dest)
         self._wait(request, record)
 
     def recv(self, source: int) -> int:
-        """Return a number that another rank has sent. Local."""
+        """Return the number that rank `source` has sent. Local."""
         record = bytearray(LENGTH.size)
         with self._errors(), _core.Turn():
             request = self.mpi.Irecv(record, source)

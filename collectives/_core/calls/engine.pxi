@@ -252,10 +252,14 @@ cdef class Engine:
         """Return how often a wait polls before it gives way to other processes."""
         return self.spins if op.plan.slots == 0 else self.patience
 
-    def check_host(self):
-        """Raise if a rank of this host has given up or died. Local."""
+    def check_host(self, str doing="waits for it"):
+        """Raise if a rank of this host has given up, or died while this one is `doing` something.
+        Local.
+        """
         if self.segment is not None:
             for rank, pid, in_order in self.segment.lost():
                 if not in_order:
-                    raise PeerLostError(f"rank {rank} (process {pid}) has died")
+                    raise PeerLostError(
+                        f"rank {rank} (process {pid}) has died while rank {self.rank} {doing}"
+                    )
             self.segment.check_end()

@@ -71,7 +71,7 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
     if segment.shared.given_up:
         rank = engine.segment.ranks[segment.shared.given_up - 1]
         engine.broken = f"the communicator is broken: rank {rank} failed or gave up before"
-        engine.check_host()
+        engine.check_host("begins a call")
     if shared.segment == NULL:
         return 0
     if shared.habit >= 0:
