@@ -20,9 +20,9 @@ def note(segment: _core.Segment, members: Sequence[int]) -> None:
     ----------
     segment : Segment
     members : sequence of int
-        The ranks of its communicator in ``COMM_WORLD``.
+        The ranks of its communicator in ``COMM_WORLD``; negative numbers for those of another job.
     """
-    _worlds[segment] = {rank: members[rank] for rank in segment.ranks}
+    _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
 
 
 def ended(members: Collection[int]) -> list[tuple[int, int, bool]]:
@@ -42,5 +42,5 @@ def ended(members: Collection[int]) -> list[tuple[int, int, bool]]:
         (world[rank], process, in_order)
         for segment, world in list(_worlds.items())
         for rank, process, in_order in segment.ended()
-        if world[rank] in members
+        if world.get(rank) in members
     ]
