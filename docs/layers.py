@@ -127,7 +127,7 @@ LAYERS = (
             Room("errors.py", ("errors", "_version"), "the tree of errors and warnings", "errors"),
             _package(
                 "text",
-                "numbers and ranks in words, tables, progress, places in a program",
+                "numbers and ranks in words, tables, progress, places in a program, files",
                 "words, tables",
             ),
         ),

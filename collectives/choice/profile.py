@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from collectives.choice.model import Parameters
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process.meeting import Meeting
+from collectives.text import files
 
 __all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
 __all__ += ["read", "write"]
@@ -286,10 +287,7 @@ def merged(known: Profile, section: Section) -> Profile:
 def write(known: Profile, file: str) -> None:
     """Write the profile `known` to `file` atomically: readers see the old or the new one. Local."""
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    new = f"{file}.{os.getpid()}"
-    with open(new, "w", encoding="utf-8") as stream:
-        stream.write(known.text())
-    os.replace(new, file)
+    files.write(file, known.text())
 
 
 # -- which file, and who reads it --------------------------------------------------------------

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.measure import measure
 from collectives.measuring.operations import OPERATIONS, Operation
+from collectives.text import files
 from collectives.text.progress import Line
 
 __all__ = ["main"]
@@ -76,7 +76,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         result["consistency"] = consistency.judge(rows, options.tolerance)
     if options.child is not None:
         if first:
-            Path(options.child).write_text(json.dumps(result), encoding="utf-8")
+            files.write(options.child, json.dumps(result))
         return 0  # the parent reports the failure; a launcher would print a page of text
     if first:
         return bench_table.finish(options, [result])

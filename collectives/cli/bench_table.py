@@ -7,11 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from collectives.errors import ArgumentError
 from collectives.measuring import report
+from collectives.text import files
 
 __all__ = ["columns", "finish", "header", "lines", "title"]
 
@@ -122,7 +122,7 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     if options.json:
         document = {**here, "runs": reports}
         try:
-            Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            files.write(options.json, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             raise ArgumentError(f"--json {options.json}: {error}") from error
     if options.plot:

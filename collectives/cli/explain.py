@@ -14,6 +14,7 @@ from collectives.errors import ArgumentError
 from collectives.picture.text import drawing
 from collectives.plans.proof import check
 from collectives.simulation.traffic import exceeds
+from collectives.text import files
 
 __all__ = ["add_parser"]
 
@@ -110,7 +111,7 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
         data["png"] = picture.png(text)
     for kind, path in wanted.items():
         try:
-            Path(path).write_bytes(data[kind])
+            files.write(path, data[kind])
         except OSError as error:
             raise ArgumentError(f"--{kind} {path}: {error}") from error
     return list(wanted.values())

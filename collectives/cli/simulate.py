@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isnan
-from pathlib import Path
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
@@ -15,6 +14,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.simulation.grid import Grid, simulated
+from collectives.text import files
 from collectives.text.progress import Line
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
@@ -249,6 +249,6 @@ def _write_json(path: str, grid: Grid) -> None:
         },
     }
     try:
-        Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        files.write(path, json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise ArgumentError(f"--json {path}: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import time
@@ -19,6 +18,7 @@ from collectives.choice.profile import Profile, Section
 from collectives.measuring import tuning
 from collectives.measuring.bench import Bench
 from collectives.process import binding
+from collectives.text import files
 from collectives.text.progress import Bar
 
 __all__ = ["main"]
@@ -93,8 +93,5 @@ def _report(section: Section, steps: list[tuning.Step], number: int, factor: int
 
 
 def _keep(file: str, report: dict[str, Any]) -> None:
-    """Write the report atomically, because the ranks may be interrupted at any time."""
-    new = f"{file}.new"
-    with open(new, "w", encoding="utf-8") as stream:
-        json.dump(report, stream)
-    os.replace(new, file)
+    """Write the report; the ranks may be interrupted at any time."""
+    files.write(file, json.dumps(report))

@@ -7,7 +7,7 @@ import json
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from collectives.errors import ArgumentError, CollectivesError
 from collectives.explorer.cases import cases
 from collectives.explorer.sources import Sources
 from collectives.picture.sheet import DARK, LIGHT, contrast
+from collectives.text import files
 
 __all__ = ["RANKS", "explore", "write"]
 
@@ -108,16 +109,17 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
         rows.append(row)
     folder = Path(folder)
     try:
-        (folder / "data").mkdir(parents=True, exist_ok=True)
-        for file in files("collectives.explorer").joinpath("static").iterdir():
-            (folder / file.name).write_bytes(file.read_bytes())
-        (folder / "colours.css").write_text(colours(), encoding="utf-8")
+        files.make_folder(folder)
+        files.make_folder(folder / "data")
+        for file in resources.files("collectives.explorer").joinpath("static").iterdir():
+            files.write(folder / file.name, file.read_bytes())
+        files.write(folder / "colours.css", colours())
         for each in rows:
             call = f"explorer.add({_json(_title(each))}, {_json(data(each))});\n"
-            (folder / _file(each)).write_text(call, encoding="utf-8")
+            files.write(folder / _file(each), call)
         opened = {"algorithm": _title(row), "p": p}
         call = f"explorer.open({_json({**catalogue(rows), 'opening': opened})});\n"
-        (folder / "data" / "catalogue.js").write_text(call, encoding="utf-8")
+        files.write(folder / "data" / "catalogue.js", call)
     except OSError as error:
         raise ArgumentError(f"the explorer cannot be written: {error}") from error
     return folder / "index.html"

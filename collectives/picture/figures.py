@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
 
 from collectives.errors import ArgumentError
+from collectives.text import files
 
 __all__ = ["check", "save", "short"]
 
@@ -21,8 +24,11 @@ def save(figure: Any, path: str) -> None:
     """Write a `figure` of pyplot to `path`, and close it. Local."""
     from matplotlib import pyplot
 
+    path = path if Path(path).suffix else f"{path}.png"
+    picture = io.BytesIO()
     try:
-        figure.savefig(path, dpi=130)
+        figure.savefig(picture, dpi=130, format=Path(path).suffix[1:])
+        files.write(path, picture.getvalue())
     except (OSError, ValueError) as error:
         raise ArgumentError(f"--plot {path}: {error}") from error
     finally:

@@ -1,6 +1,6 @@
 """Tapes: the records of the core, and their conversion to events for trace viewers.
 
-A rank writes two files in the folder ``out.json.parts``: for rank 3, ``3.records``, which the core
+A rank writes two files in the folder of `parts`: for rank 3, ``3.records``, which the core
 maps into memory (`_core/records/timeline.h` has its layout), and ``3.json``, with a line on the
 place and time of the recording and a line for each label of calls. The files are complete even if
 the process was killed. As long as the process exists, it holds a lock on the records.
@@ -8,19 +8,19 @@ the process was killed. As long as the process exists, it holds a lock on the re
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Tape", "events", "folder", "left"]
+from collectives.records.parts import Parts
+
+__all__ = ["Tape", "events"]
 
 # The numbers of the kinds of records; see _core/records/timeline.h.
 (
@@ -68,11 +68,6 @@ RECORD = np.dtype(
 )
 
 
-def folder(path: str | Path) -> Path:
-    """Return the folder of the tapes that belong to the timeline in `path`. Local."""
-    return Path(f"{path}.parts")
-
-
 @dataclass
 class Tape:
     """The records of one rank.
@@ -107,8 +102,8 @@ class Tape:
     adding: bool
 
     @classmethod
-    def read(cls, path: Path, file: int) -> Tape:
-        """Read ``N.records``, which is open, and ``N.json``. Local.
+    def read(cls, parts: Parts, rank: int, file: int) -> Tape:
+        """Read ``N.records`` of a rank, which is open, and ``N.json``. Local.
 
         (The records stay open, because closing any descriptor of a file releases the lock that the
         process holds on it.)
@@ -121,7 +116,9 @@ class Tape:
         facts: dict[str, Any] = {}
         labels: dict[int, dict[str, Any]] = {}
         adding = False
-        for line in path.with_suffix(".json").read_text(encoding="utf-8").splitlines():
+        with open(parts.open(f"{rank}.json", os.O_RDONLY), encoding="utf-8") as lines:
+            rows = lines.read().splitlines()
+        for line in rows:
             row = json.loads(line)
             if "label" in row:
                 labels[row["label"]] = row
@@ -131,10 +128,10 @@ class Tape:
                 facts = row
         head = os.pread(file, 64, 0)
         if len(head) < 64 or not facts:
-            raise ValueError(f"{path} is not a tape")
+            raise ValueError(f"{rank}.records in {parts.path} is not a tape")
         version, counts, t0, t1, n0, n1, used, full = np.frombuffer(head, np.uint64)
         if version != 1:
-            raise ValueError(f"{path} is of another version of collectives")
+            raise ValueError(f"{rank}.records in {parts.path} is of another version of collectives")
         memory = b""
         while piece := os.pread(file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)):
             memory += piece
@@ -154,12 +151,6 @@ class Tape:
     def lasted(self) -> int:
         """Nanoseconds between the two moments that are known on both clocks."""
         return int(self.ns[1]) - int(self.ns[0])
-
-
-def left(path: str | Path) -> list[Path]:
-    """Return the files of records in the folder of the timeline in `path`, by rank. Local."""
-    found = folder(path).glob("*.records")
-    return sorted((each for each in found if each.stem.isdigit()), key=lambda each: int(each.stem))
 
 
 def is_held(file: int) -> bool:
@@ -338,11 +329,3 @@ def owner_rate(tape: Tape, others: list[Tape]) -> float:
         return tape.rate
     same = [each for each in others if each.counts and each.facts["host"] == tape.facts["host"]]
     return max([tape, *same], key=lambda each: each.lasted).rate
-
-
-def remove(path: Path) -> None:
-    """Delete the tape in `path`, and the folder if it was the last one. Local."""
-    for each in (path.with_suffix(".json"), path):
-        each.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # there are other tapes
-        os.rmdir(path.parent)

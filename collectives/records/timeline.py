@@ -22,7 +22,8 @@ from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, TimelineWarning
 from collectives.process import abort, child, environment
 from collectives.process.meeting import Meeting
-from collectives.records import tape, tracefile
+from collectives.records import parts, tape, tracefile
+from collectives.records.parts import Parts
 
 __all__ = ["Timeline", "from_environment", "has_even_counter"]
 
@@ -49,16 +50,12 @@ class _Recording:
     """The tape of this process, for all timelines that are on."""
 
     def __init__(self, path: str, facts: dict[str, Any]) -> None:
-        folder = tape.folder(path)
-        folder.mkdir(exist_ok=True)
-        self.records = folder / f"{facts['rank']}.records"
+        self.parts = Parts(path)
+        self.rank: int = facts["rank"]
         self.users = 1
-        self.file = os.open(self.records, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC)
-        if tape.is_held(self.file):
-            os.close(self.file)
-            raise OSError(f"{self.records} is in use")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self.lines = os.open(self.records.with_suffix(".json"), flags)
+        self.file = self.parts.create(f"{self.rank}.records", os.O_RDWR)
+        tape.is_held(self.file)  # it is new: this locks it
+        self.lines = self.parts.create(f"{self.rank}.json", os.O_WRONLY | os.O_APPEND)
         self.say(facts)
         limit = environment.number("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
         _core.start_tape(self.file, limit, has_even_counter(), self.tell)
@@ -87,7 +84,7 @@ class _Recording:
     def stop(self) -> None:
         if not _core.stop_tape():
             warnings.warn(
-                f"the timeline of this rank ends early: {self.records.name} was full "
+                f"the timeline of this rank ends early: {self.rank}.records was full "
                 f"(COLLECTIVES_TIMELINE_LIMIT)",
                 TimelineWarning,
                 stacklevel=4,
@@ -97,8 +94,9 @@ class _Recording:
         """Close the tape; delete it if its events are in the file (`done`)."""
         os.close(self.lines)
         if done:
-            tape.remove(self.records)
+            self.parts.remove(self.rank)
         os.close(self.file)  # this releases the lock
+        self.parts.close()
 
 
 # The recording of this process, which all active timelines share.
@@ -203,6 +201,7 @@ class Timeline:
                     if fresh is not None:
                         _core.stop_tape()
                         fresh.let_go(True)
+                    parts.discard(parts.folder(self.path))
                     raise ArgumentError(f"rank {rank}: {each}")
         if fresh is not None:
             _recording = fresh
@@ -237,11 +236,11 @@ class Timeline:
             recording.stop()
         added = False
         try:
-            mine = recording.records.parent == tape.folder(self.path)
+            mine = recording.parts.path == parts.folder(self.path)
             if mine and recording.users == 0:
                 recording.say({"adding": True})
             _core.set_clock()
-            one = tape.Tape.read(recording.records, recording.file)
+            one = tape.Tape.read(recording.parts, recording.rank, recording.file)
             tracefile.add(self.path, tape.events(one, self._facts, self._since))
             added = True
         except OSError as error:

@@ -8,9 +8,11 @@ added later by another process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -18,7 +20,9 @@ from typing import Any
 
 from collectives._version import __version__
 from collectives.errors import ArgumentError
-from collectives.records import tape
+from collectives.records import parts, tape
+from collectives.records.parts import Parts
+from collectives.text import files
 
 __all__ = ["add", "complete", "create", "load", "token"]
 
@@ -27,7 +31,7 @@ LINES = 20_000  # number of events that are written at a time: a few MB
 
 
 def create(path: str | Path, token: str, names: list[str]) -> None:
-    """Write a file that has only the names of the ranks, and no other events. Local.
+    """Write a file that has only the names of the ranks, and make the folder for tapes. Local.
 
     The tapes of an earlier timeline of that name are removed.
 
@@ -44,11 +48,12 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
     ArgumentError
         If the file cannot be written, or ranks of another job are recording for it.
     """
-    for each in tape.left(path):
-        with open(each, "r+b") as file:
-            if tape.is_held(file.fileno()):
-                raise ArgumentError(f"{path} is the timeline of a job that still runs")
-            tape.remove(each)
+    with parts.make(path) as tapes:
+        for rank in tapes.ranks():
+            with _opened(tapes, rank) as file:
+                if tape.is_held(file):
+                    raise ArgumentError(f"{path} is the timeline of a job that still runs")
+        tapes.clear()
     about = {"writer": f"collectives {__version__}", "token": token, "ranks": len(names)}
     events = []
     for rank, name in enumerate(names):
@@ -56,16 +61,17 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
         events.append(tape.metadata("process_sort_index", rank, {"sort_index": rank}))
     head = f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},\n"traceEvents":[\n'
     try:
-        with open(path, "wb") as out:
-            out.write(head.encode() + ",\n".join(events).encode() + TAIL)
+        files.write(path, head.encode() + ",\n".join(events).encode() + TAIL)
     except OSError as error:
+        parts.discard(parts.folder(path))
         raise ArgumentError(f"the timeline {path} cannot be written: {error.strerror}") from None
 
 
 def token(path: str | Path) -> str | None:
     """Return the token of the timeline in `path`; None if there is no such timeline. Local."""
     try:
-        with open(path, encoding="utf-8") as file:
+        # Nothing waits for whoever would write to a pipe that somebody has put there.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
             line = file.readline().rstrip().rstrip(",")
             found: str = json.loads(line + "}")["otherData"]["token"]
             return found
@@ -75,12 +81,21 @@ def token(path: str | Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[int]:
-    """Lock the file `path` against other writers; yield it, open. Local."""
+    """Lock the file `path` against other writers; yield it, open. Local.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is not a file of its own, but a link.
+    """
     while True:
-        file = os.open(path, os.O_RDWR)
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise OSError(errno.EPERM, "It is not a file of its own", os.fspath(path))
             fcntl.lockf(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file), os.stat(path)):
+            if os.path.samestat(os.fstat(file), os.lstat(path)):
                 yield file
                 return
         finally:
@@ -139,39 +154,52 @@ def complete(path: str | Path) -> tuple[list[int], list[int]]:
     held : list of int
         The ranks that are still recording.
     """
-    added, held = [], []
-    for each in tape.left(path):
-        try:
-            file = os.open(each, os.O_RDWR)
-        except FileNotFoundError:
-            continue
-        try:
-            if tape.is_held(file):
-                held.append(int(each.stem))
-            elif each.exists():  # if not, another process has just added it
-                _take_over(path, each, file)
-                added.append(int(each.stem))
-        finally:
-            os.close(file)
+    added: list[int] = []
+    held: list[int] = []
+    tapes = parts.find(path)
+    if tapes is None:
+        return added, held
+    with tapes:
+        for rank in tapes.ranks():
+            try:
+                with _opened(tapes, rank) as file:
+                    if tape.is_held(file):
+                        held.append(rank)
+                    elif tapes.has(f"{rank}.records"):  # if not, another process has added it
+                        _take_over(path, tapes, rank, file)
+                        added.append(rank)
+            except FileNotFoundError:
+                continue
+    parts.discard(tapes.path)
     return added, held
 
 
-def _take_over(path: str | Path, records: Path, file: int) -> None:
+@contextlib.contextmanager
+def _opened(tapes: Parts, rank: int) -> Iterator[int]:
+    """Yield the records of a rank, open."""
+    file = tapes.open(f"{rank}.records")
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _take_over(path: str | Path, tapes: Parts, rank: int, file: int) -> None:
     """Add the events of a tape that no process holds, and delete it."""
     try:
-        one = tape.Tape.read(records, file)
-    except (ValueError, KeyError):  # the rank died before it could record
-        tape.remove(records)
+        one = tape.Tape.read(tapes, rank, file)
+    except (ValueError, KeyError, FileNotFoundError):  # the rank died before it could record
+        tapes.remove(rank)
         return
     others = []
-    for each in tape.left(path):
-        if each != records:
-            with contextlib.suppress(ValueError, KeyError, OSError), open(each, "rb") as other:
-                others.append(tape.Tape.read(each, other.fileno()))
+    for each in tapes.ranks():
+        if each != rank:
+            with contextlib.suppress(ValueError, KeyError, OSError), _opened(tapes, each) as other:
+                others.append(tape.Tape.read(tapes, each, other))
     if one.adding:
         _forget(path, one.facts["rank"])
     add(path, tape.events(one, rate=tape.owner_rate(one, others)))
-    tape.remove(records)
+    tapes.remove(rank)
 
 
 def _forget(path: str | Path, rank: int) -> None:
@@ -180,14 +208,15 @@ def _forget(path: str | Path, rank: int) -> None:
         end = os.fstat(file).st_size - len(TAIL)
         if os.pread(file, len(TAIL), end) != TAIL:
             _mended(file)
-        with open(path, encoding="utf-8") as old:
-            head, lines = [old.readline(), old.readline()], old.read().splitlines()
+        # Another descriptor of the file would release the lock when it is closed.
+        text = bytearray()
+        while piece := os.pread(file, 1 << 24, len(text)):
+            text += piece
+        rows = text.decode().split("\n")
+        head, lines = [f"{row}\n" for row in rows[:2]], rows[2:]
         events = [line.rstrip(",") for line in lines if _is_event(line.rstrip(",").encode())]
         kept = [line for line in events if not _is_of(json.loads(line), rank)]
-        new = f"{path}.new"
-        with open(new, "w", encoding="utf-8") as out:
-            out.write("".join(head) + ",\n".join(kept) + TAIL.decode())
-        os.replace(new, path)
+        files.write(path, "".join(head) + ",\n".join(kept) + TAIL.decode())
 
 
 def _is_of(event: dict[str, Any], rank: int) -> bool:

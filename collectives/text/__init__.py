@@ -1,5 +1,5 @@
-"""Text for users: numbers and ranks in words, progress, places in a program.
+"""Text for users: numbers and ranks in words, progress, places in a program, and its way to a file.
 
-The functions turn numbers, names and stack frames into strings for errors, warnings, tables and
-terminals. Nothing here depends on algorithms, calls or MPI.
+The functions turn numbers, names, errors and stack frames into strings for errors, warnings, tables
+and terminals, and write files. Nothing here depends on algorithms, calls or MPI.
 """

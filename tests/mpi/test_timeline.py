@@ -14,7 +14,7 @@ import pytest
 
 import collectives as cc
 from collectives.errors import ArgumentError
-from collectives.records import tape, tracefile
+from collectives.records import parts, tape, tracefile
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
 NAP = 0.05  # seconds
@@ -115,7 +115,7 @@ def record(world, tmp_path, run):
     with world.timeline(tmp_path / "out.json") as timeline:
         run()
     loaded = Loaded(timeline.path)
-    assert not tape.folder(timeline.path).exists()
+    assert not parts.folder(timeline.path).exists()
     check(loaded, world.size)
     return loaded
 

@@ -10,7 +10,7 @@ import pytest
 
 from collectives import _core
 from collectives.errors import ArgumentError
-from collectives.records import summary, tape, tracefile
+from collectives.records import parts, summary, tape, tracefile
 
 
 @pytest.fixture
@@ -111,11 +111,12 @@ def test_what_dead_ranks_have_left_is_added(path):
     tracefile.create(path, "token", ["a", "b", "c"])
     dead_tape(path, 2)
     dead_tape(path, 0)
-    tape.folder(path).joinpath("1.records").write_bytes(b"")
-    tape.folder(path).joinpath("1.json").write_text("")
-    assert [each.stem for each in tape.left(path)] == ["0", "1", "2"]
+    parts.folder(path).joinpath("1.records").write_bytes(b"")
+    parts.folder(path).joinpath("1.json").write_text("")
+    with parts.Parts(path) as tapes:
+        assert tapes.ranks() == [0, 1, 2]
     assert tracefile.complete(path) == ([0, 1, 2], [])
-    assert not tape.folder(path).exists()
+    assert not parts.folder(path).exists()
     assert tracefile.complete(path) == ([], [])
 
 
@@ -133,20 +134,21 @@ def test_tapes_of_an_earlier_job_are_removed(path):
     tracefile.create(path, "token", ["a"])
     dead_tape(path, 0)
     tracefile.create(path, "another", ["a"])
-    assert not tape.folder(path).exists()
+    assert os.listdir(parts.folder(path)) == []
     assert tracefile.token(path) == "another"
 
 
 def test_a_tape_of_another_version(path):
     tracefile.create(path, "token", ["a"])
     dead_tape(path, 0)
-    with open(tape.folder(path) / "0.records", "r+b") as file:
+    with open(parts.folder(path) / "0.records", "r+b") as file:
         file.write(np.uint64(99).tobytes())
     with (
-        open(tape.folder(path) / "0.records", "rb") as file,
+        parts.Parts(path) as tapes,
+        open(parts.folder(path) / "0.records", "rb") as file,
         pytest.raises(ValueError, match="another version"),
     ):
-        tape.Tape.read(tape.folder(path) / "0.records", file.fileno())
+        tape.Tape.read(tapes, 0, file.fileno())
 
 
 def recorded(records, labels=None, counts=True):

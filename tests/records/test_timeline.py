@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from programs import OPEN_MPI, alone, program
 
-from collectives.records import tape
+from collectives.records import parts
 
 pytestmark = pytest.mark.each_mpi
 
@@ -369,4 +369,4 @@ comm.barrier()
     result = program(text, 2, env={"COLLECTIVES_TIMELINE": str(path)})
     assert (result.status, result.err) == (0, ""), result
     assert set(calls(path)) == {0, 1}
-    assert not tape.folder(path).exists()
+    assert not parts.folder(path).exists()

@@ -1,0 +1,80 @@
+"""Files that users name: written whole, and never through a link that somebody has put there.
+
+A file may lie in a folder where others can write. So what is new is written to another file beside
+it, which replaces the old one, or the link, at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from secrets import token_hex
+
+__all__ = ["make_folder", "write"]
+
+# What the names in these folders stand for is written to, and not replaced.
+STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
+
+
+def write(path: str | os.PathLike[str], data: str | bytes) -> None:
+    """Write a file: its readers see the old one or the new one. Local.
+
+    Parameters
+    ----------
+    path : str or path
+        A symbolic link is replaced by the file. What is in ``/dev``, and a pipe of this user, is
+        written to.
+    data : str or bytes
+        Text is encoded in UTF-8.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; it has the `path`.
+    """
+    encoded = data.encode() if isinstance(data, str) else data
+    whole = os.path.abspath(os.fspath(path))
+    folder = os.path.dirname(whole)
+    try:
+        if folder in STREAMS or _is_own_pipe(whole):
+            with open(whole, "wb") as stream:
+                stream.write(encoded)
+            return
+        new = os.path.join(folder, f".collectives-{token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(new, flags, 0o666), "wb") as stream:
+                stream.write(encoded)
+            os.replace(new, whole)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+    except OSError as error:
+        # Not with the name of the other file.
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _is_own_pipe(path: str) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISFIFO(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make the folder `path` if there is none, and the folders above it. Local.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made, or a symbolic link of another user is in its place.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, "It is a link of another user", os.fspath(path))
+    os.makedirs(path, exist_ok=True)

@@ -1,0 +1,128 @@
+"""Files that users name: whole or not at all, and never through a link."""
+
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from collectives.text import files
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """Return a file of ours that nobody else may change."""
+    path = tmp_path / "victim"
+    path.write_text("mine")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_file_is_new_or_replaced(tmp_path):
+    path = tmp_path / "out.json"
+    files.write(path, "é\n")
+    assert path.read_bytes() == b"\xc3\xa9\n"
+    files.write(str(path), b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_others_may_read_it_as_the_mask_says(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.write(tmp_path / "out", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symlink", "link"])
+def test_a_link_is_replaced(tmp_path, victim, make):
+    path = tmp_path / "out.json"
+    make(victim, path)
+    files.write(path, "new")
+    assert path.read_text() == "new"
+    assert not path.is_symlink()
+    assert victim.read_text() == "mine"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o600
+
+
+def test_a_link_to_nothing_makes_nothing_there(tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    files.write(tmp_path / "out", "new")
+    assert sorted(os.listdir(tmp_path)) == ["out"]
+
+
+def test_who_reads_keeps_the_old_file(tmp_path):
+    path = tmp_path / "out"
+    files.write(path, "old")
+    with path.open() as reader:
+        files.write(path, "new")
+        assert reader.read() == "old"
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["no/out", "folder"])
+def test_an_error_has_the_name(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / name
+    with pytest.raises(OSError, match=name) as caught:
+        files.write(path, "new")
+    assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+    assert os.listdir(tmp_path) == ["folder"]
+    assert os.listdir(tmp_path / "folder") == []
+
+
+def test_streams_are_written_to(tmp_path, capfd):
+    """What is no file is not replaced by one."""
+    files.write("/dev/null", "nothing")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    files.write("/dev/stdout", "to the terminal\n")
+    assert capfd.readouterr().out == "to the terminal\n"
+    assert os.path.islink("/dev/stdout")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    files.write(pipe, "through a pipe")
+    reader.join(10)
+    assert found == ["through a pipe"]
+    assert pipe.is_fifo()
+
+
+def test_folders(tmp_path):
+    files.make_folder(tmp_path / "a" / "b")
+    files.make_folder(str(tmp_path / "a" / "b"))
+    (tmp_path / "own").symlink_to(tmp_path / "a")
+    files.make_folder(tmp_path / "own")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        files.make_folder(tmp_path / "file")
+
+
+WRITES = re.compile(r"write_text|write_bytes|O_CREAT|O_TRUNC|open\([^)]*[\"'][wax]b?\+?[\"']")
+
+# Files that have no name, or a new one, or lie in a folder of their user alone.
+OWN = {"text/files.py", "records/parts.py", "process/segment.py"}
+
+
+def test_nobody_else_writes_files():
+    sources = Path(files.__file__).parents[1]
+    found = {
+        str(each.relative_to(sources))
+        for each in sources.rglob("*.py")
+        if WRITES.search(each.read_text(encoding="utf-8"))
+    }
+    assert found <= OWN
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of other users")
+def test_a_link_of_another_user_is_no_folder(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    os.lchown(link, 12345, 12345)
+    with pytest.raises(PermissionError, match="It is a link of another user"):
+        files.make_folder(link)
