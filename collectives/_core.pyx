@@ -18,6 +18,7 @@ from collectives.errors import (
     ArgumentError, BufferError, CollectivesError, CommunicatorError, MismatchError, MPIError,
     PeerAbortedError, PeerLostError, StallError, StallWarning, UnsupportedTypeError,
 )
+from collectives.text.words import error_text, shown
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)

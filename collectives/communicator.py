@@ -27,6 +27,7 @@ from collectives.process.meeting import Meeting
 from collectives.process.place import locate
 from collectives.process.settings import Settings
 from collectives.text.origin import Origin
+from collectives.text.words import error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -136,7 +137,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls, Making
         if mpi is None:
             mpi = MPI.COMM_WORLD
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
-            raise ArgumentError(f"mpi is {mpi!r}, and must be an mpi4py intracommunicator")
+            raise ArgumentError(f"mpi is {shown(mpi)}, and must be an mpi4py intracommunicator")
         wish = _Wish.read(timeout, mpi.Get_rank())
         meeting = Meeting("Communicator()", mpi, wish.settings)
         self._set_up(meeting.duplicate(), "Communicator()", wish)
@@ -248,7 +249,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls, Making
         if error is None:
             self.free()
         else:
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._give_up(error_text(error))
 
     def _give_up(self, text: str) -> None:
         """Tell the other ranks of this host that this one gives up. Local."""

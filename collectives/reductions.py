@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from collectives._core import Reduction
 from collectives.errors import ArgumentError
+from collectives.text.words import shown
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
 __all__ += ["ALL", "Reduction", "reduction"]
@@ -78,6 +79,6 @@ def reduction(
     -3.0
     """
     if not callable(fn):
-        raise ArgumentError(f"fn is {fn!r}, and must be a function of two arrays")
+        raise ArgumentError(f"fn is {shown(fn)}, and must be a function of two arrays")
     title = name or str(getattr(fn, "__name__", "function"))
     return Reduction(title, -1, False, fn, commutative)

@@ -19,6 +19,7 @@ from zlib import crc32
 
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
+from collectives.text.words import error_text, shown
 
 __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
@@ -170,7 +171,7 @@ class Algorithm:
         try:
             found = self.run(r, p, root)
             if not isinstance(found, Iterable):
-                raise wrong(f" returns {found!r}, and must yield its rounds")
+                raise wrong(f" returns {shown(found)}, and must yield its rounds")
             for number, each in enumerate(found, start=1):
                 if number > most:
                     raise wrong(f" has more than {most} rounds; does it end?")
@@ -178,7 +179,7 @@ class Algorithm:
         except ProofError:
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {error}{_place(error, self.generate)}"
+            told = f"{error_text(error)}{_place(error, self.generate)}"
             raise wrong(f", round {number + 1}: raises {told}") from error
 
     def run(self, r: int, p: int, root: int = 0) -> Iterator[Any]:
@@ -296,7 +297,7 @@ def algorithm(
             try:
                 number = index(blocks(p) if callable(blocks) else blocks)
             except Exception as error:
-                told = f"{type(error).__name__}: {error}{_place(error, blocks)}"
+                told = f"{error_text(error)}{_place(error, blocks)}"
                 raise ProofError(f"{row.title(p)}: the number of blocks: {told}") from error
             if number < 1:
                 raise ProofError(f"{row.title(p)} has {number} blocks, and needs one at least")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from collectives.errors import BufferError, UnsupportedTypeError
+from collectives.text.words import plain
 
 __all__ = ["empty", "exported", "finished", "framework_of", "numpy_dtype", "remedy", "unexported"]
 
@@ -126,7 +127,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     error : object
         The error of the library, or our own.
     """
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    said = plain(error).strip().partition("\n")[0] or type(error).__name__
     label = LABELS.get(framework or "", type(value).__name__)
     advice = ""
     if framework == "torch":

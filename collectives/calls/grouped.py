@@ -12,6 +12,7 @@ from collectives.calls.kinds import ALLREDUCE
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
+from collectives.text.words import shown
 
 __all__ = ["GroupedCalls", "GroupedRequest"]
 
@@ -300,7 +301,7 @@ def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
     try:
         return list(arrays)
     except TypeError:
-        raise ArgumentError(f"{name} is {arrays!r}, and must be a list of arrays") from None
+        raise ArgumentError(f"{name} is {shown(arrays)}, and must be a list of arrays") from None
 
 
 def _refuse_overlaps(group: _core.Group) -> None:

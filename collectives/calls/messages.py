@@ -12,6 +12,7 @@ from collectives.algorithms.spec import Collective
 from collectives.errors import ArgumentError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
+from collectives.text.words import shown
 
 __all__ = ["OBJECTS", "TAGS", "Messages"]
 
@@ -211,7 +212,7 @@ def _number(name: str, value: Any, limit: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < limit:
-        raise ArgumentError(f"{name} is {value!r}, and must be an integer in 0..{limit - 1}")
+        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..{limit - 1}")
     return number
 
 

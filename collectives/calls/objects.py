@@ -24,6 +24,7 @@ from collectives.calls.moving import MovingCalls
 from collectives.calls.vectors import VectorCalls
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process.agreement import refusing
+from collectives.text.words import error_text, shown
 
 __all__ = ["ObjectCalls"]
 
@@ -373,7 +374,7 @@ def _pack(obj: Any, name: str) -> Parcel:
     try:
         pickle.Pickler(file, 5, buffer_callback=inside).dump(obj)
     except Exception as error:
-        raise ArgumentError(f"{name} cannot be pickled: {type(error).__name__}: {error}") from error
+        raise ArgumentError(f"{name} cannot be pickled: {error_text(error)}") from error
     # The lengths are known only now, and pickle ignores what follows the pickled object.
     file.write(np.array([*map(len, buffers), len(buffers)], np.int64).tobytes())
     return Parcel(np.frombuffer(file.getbuffer(), np.uint8), buffers)
@@ -385,7 +386,7 @@ def _pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
         each = list(objs)  # type: ignore[arg-type]  # raises TypeError if it is not iterable
     except TypeError:
         raise ArgumentError(
-            f"objs is {objs!r}, and must be a sequence of {size} objects, one for each rank"
+            f"objs is {shown(objs)}, and must be a sequence of {size} objects, one for each rank"
         ) from None
     if len(each) != size:
         raise ArgumentError(

@@ -7,6 +7,7 @@ from typing import Any
 from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
+from collectives.text.words import shown
 
 __all__ = ["PlannedCalls"]
 
@@ -65,12 +66,13 @@ class PlannedCalls:
         """
         if collective not in _core.COLLECTIVES:
             raise ArgumentError(
-                f"collective is {collective!r}, and must be one of {', '.join(_core.COLLECTIVES)}"
+                f"collective is {shown(collective)}, and must be one of "
+                f"{', '.join(_core.COLLECTIVES)}"
             )
         if (prescale, postscale) != (1.0, 1.0) and collective not in SCALED:
             raise ArgumentError(
-                f"prescale is {prescale!r} and postscale {postscale!r}, and {collective} has "
-                f"none; {', '.join(SCALED)} have"
+                f"prescale is {shown(prescale)} and postscale {shown(postscale)}, and {collective} "
+                f"has none; {', '.join(SCALED)} have"
             )
         kind = _core.COLLECTIVES.index(collective)
         return self._engine.plan(kind, x, out, op, root, algorithm, prescale, postscale)

@@ -20,6 +20,7 @@ from collectives.calls.kinds import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER,
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
+from collectives.text.words import shown
 
 __all__ = ["Counts", "VectorCalls"]
 
@@ -473,17 +474,17 @@ class VectorCalls:
             listed = [index(each) for each in counts]
         except TypeError:
             raise ArgumentError(
-                f"{name} is {counts!r}, and must be a sequence of {self.size} integers"
+                f"{name} is {shown(counts)}, and must be a sequence of {self.size} integers"
             ) from None
         if len(listed) != self.size or min(listed) < 0:
             raise ArgumentError(
-                f"{name} is {counts!r}, and must be {self.size} numbers of elements, one for each "
-                f"rank, none of them negative"
+                f"{name} is {shown(counts)}, and must be {self.size} numbers of elements, one for "
+                f"each rank, none of them negative"
             )
         if sum(listed) > MOST:
             raise ArgumentError(
-                f"{name} is {counts!r}, and must be {self.size} numbers of elements, no more than "
-                f"{MOST} in all"
+                f"{name} is {shown(counts)}, and must be {self.size} numbers of elements, no more "
+                f"than {MOST} in all"
             )
         return np.array(listed, np.int64)
 

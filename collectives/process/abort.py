@@ -22,6 +22,7 @@ from collectives import _core
 from collectives.process import environment
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
+from collectives.text.words import error_text
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
@@ -95,7 +96,7 @@ def watch(MPI: Any) -> None:
             if not interactive():
                 interrupted = issubclass(kind, KeyboardInterrupt)
                 if not wished() and not _core.is_forked():
-                    _core.give_up_all(f"{kind.__name__}: {error}")
+                    _core.give_up_all(error_text(error))
                 _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
 
     def hook_in_threads(caught: threading.ExceptHookArgs) -> None:

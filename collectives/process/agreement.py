@@ -17,7 +17,7 @@ from collectives.errors import (
 )
 from collectives.process import binding
 from collectives.process.meeting import completed
-from collectives.text.words import ranks
+from collectives.text.words import error_text, ranks
 
 __all__ = ["Agreement", "refusing"]
 
@@ -73,7 +73,7 @@ class Agreement:
                 f"the communicator is broken: rank {self.engine.rank} failed to agree"
             )
             raise MPIError(f"while the ranks agree on {collective}: MPI says: {error}") from error
-        if not valid or all(other == mine for other in said):
+        if not valid or len(set(said)) == 1:  # as they were sent: escaped, and cut off
             return
         groups: dict[str, int] = {}
         for rank, other in enumerate(said):
@@ -90,7 +90,7 @@ class Agreement:
             If a rank has sent nothing within `timeout` seconds.
         """
         size = self.mpi.Get_size()
-        record = bytearray(mine.encode()[:RECORD].ljust(RECORD, b"\0"))
+        record = bytearray(mine.encode(errors="backslashreplace")[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
         with Turn():
             request = self.mpi.Iallgather(record, records)
@@ -130,5 +130,5 @@ def refusing(engine: Engine, collective: str) -> Iterator[None]:
     except (ArgumentError, UnsupportedTypeError) as error:
         if engine.agree is not None and engine.broken is None:
             with engine:
-                engine.agree(collective, f"{type(error).__name__}: {error}", False)
+                engine.agree(collective, error_text(error), False)
         raise

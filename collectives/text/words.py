@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def ranks(mask: int) -> str:
@@ -43,3 +43,31 @@ def time_text(seconds: float, digits: int = 3) -> str:
         if seconds * factor < 1000:
             return f"{seconds * factor:.{digits}g} {unit}"
     return f"{seconds:.{digits}g} s"
+
+
+def error_text(error: BaseException) -> str:
+    """Write an error in one line: ``ValueError: no such file``. Local.
+
+    Users raise errors whose text cannot be made, or not be encoded. Something comes of each.
+    """
+    kind = type(error).__name__
+    text = plain(error)
+    return f"{kind}: {text}" if text else kind
+
+
+def plain(value: object) -> str:
+    """Write what is a user's, as `str` does, whatever it is. Local."""
+    return _safely(str, value)
+
+
+def shown(value: object) -> str:
+    """Write what a user has passed, as `repr` does, whatever it is. Local."""
+    return _safely(repr, value)
+
+
+def _safely(write: Callable[[object], str], value: object) -> str:
+    """Return a text that can be encoded."""
+    try:
+        return write(value).encode(errors="backslashreplace").decode()
+    except BaseException as error:  # it is the user's function that failed, not the caller's
+        return f"<no text: {type(error).__name__} in {type(value).__name__}.__{write.__name__}__>"

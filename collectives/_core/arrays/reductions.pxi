@@ -51,7 +51,7 @@ cdef class Reduction:
         if function is None:
             built_in[name] = self
         else:
-            self.number = 0x80 | crc32(name.encode()) & 0x3F
+            self.number = 0x80 | crc32(name.encode(errors="backslashreplace")) & 0x3F
 
     def __repr__(self):
         return f"collectives.{self.name}" if self.function is None else f"<Reduction {self.name}>"

@@ -81,7 +81,7 @@ cdef Held consumed(object capsule, str name):
         held.tensor = &held.unversioned.dl_tensor
     else:
         raise BufferError(
-            f"{name}.__dlpack__() returned {capsule!r}, and must return a DLPack capsule"
+            f"{name}.__dlpack__() returned {shown(capsule)}, and must return a DLPack capsule"
         )
     return held
 

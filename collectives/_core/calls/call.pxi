@@ -91,7 +91,7 @@ cdef double converted(value, str name) except? -1.0:
     try:
         return value
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{name} is {value!r}, and must be a real number") from None
+        raise ArgumentError(f"{name} is {shown(value)}, and must be a real number") from None
 
 
 cdef inline double deadline_of(timeout) except? -2.0:
@@ -112,7 +112,7 @@ cpdef double seconds(value, str name="timeout") except? -2.0:
     except (TypeError, ValueError, OverflowError):
         number = -1
     if not number > 0:
-        raise ArgumentError(f"{name} is {value!r}, and must be a positive number of seconds")
+        raise ArgumentError(f"{name} is {shown(value)}, and must be a positive number of seconds")
     return number
 
 

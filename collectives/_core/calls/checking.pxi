@@ -111,7 +111,7 @@ cdef int root_of(Engine engine, root) except -1:
         number = PyNumber_Index(root)
     except TypeError:
         raise ArgumentError(
-            f"root is {root!r}, and must be an integer in 0..{engine.size - 1}"
+            f"root is {shown(root)}, and must be an integer in 0..{engine.size - 1}"
         ) from None
     if not 0 <= number < engine.size:
         raise ArgumentError(f"root is {number}, and must be in 0..{engine.size - 1}")
@@ -165,7 +165,7 @@ cdef object check_fold(Engine engine, Call *call, op):
         return None
     if type(op) is not Reduction:
         raise ArgumentError(
-            f"op is {op!r}, and must be one of collectives.SUM, PROD, MIN, MAX, AVG, LAND, "
+            f"op is {shown(op)}, and must be one of collectives.SUM, PROD, MIN, MAX, AVG, LAND, "
             f"LOR, LXOR, BAND, BOR, BXOR, or made by collectives.reduction"
         )
     reduction = op

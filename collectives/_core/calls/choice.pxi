@@ -27,7 +27,7 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
     """Return the plan and segment size for a call, from the cache or by asking `choose`."""
     cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
     if algorithm is not None and not isinstance(algorithm, str):
-        raise ArgumentError(f"algorithm is {algorithm!r}, and must be a name or None")
+        raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
     if call.ordered:
         key += 64
     if call.kind == ALLTOALL and call.counts != NULL:

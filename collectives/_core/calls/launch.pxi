@@ -49,5 +49,5 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
 cdef int refuse(Engine engine, str name, error, double timeout) except -1:
     """Tell the other ranks that this one has refused its own call."""
     with engine:
-        engine.agree(name, f"{type(error).__name__}: {error}", False, engine.deadline(timeout))
+        engine.agree(name, error_text(error), False, engine.deadline(timeout))
     return 0

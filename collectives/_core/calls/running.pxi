@@ -160,7 +160,7 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         if isinstance(error, PeerLostError):
             why = str(error)
         elif error is not None:
-            why = f"{type(error).__name__}: {error}"
+            why = error_text(error)
         engine.segment.give_up(why, error)
     return 0
 

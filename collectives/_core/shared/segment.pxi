@@ -220,7 +220,7 @@ cdef class Segment:
 
     def give_up(self, str text, error=None):
         """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""
-        cdef bytes encoded = text.encode()[: CC_TEXT - 1]
+        cdef bytes encoded = text.encode(errors="backslashreplace")[: CC_TEXT - 1]
         cdef int why = GAVE_UP
         if isinstance(error, StallError):
             why = GAVE_UP_WAITING
