@@ -133,22 +133,23 @@ def _attempt(
     if offer is not None and not problem:
         # This comes before any rank leaves here, because it may then look for the others' locks.
         try:
-            made = _core.Segment(memory, file, local, local.index(rank), nlines, offer[1])
+            # The file is opened again: what is mapped stays open as long as its memory is used.
+            own = os.open(offer[0], os.O_RDWR | os.O_CLOEXEC)
+            made = _core.Segment(memory, own, local, local.index(rank), nlines, offer[1])
         except MemoryError:
             problem = "no memory"
         except OSError as error:
             problem = str(error)
-            file = -1  # it belongs to the segment now
     problems = meeting.allgather(problem)
     if path:
         os.unlink(path)
+    if file >= 0:
+        os.close(file)
     if idle:
         return segment, problems
     if any(problems[each] for each in local):
         if made is not None:
-            made.leave()  # closes the file, too
-        elif file >= 0:
-            os.close(file)
+            made.leave()
         made = None
     return made, problems
 

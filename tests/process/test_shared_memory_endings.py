@@ -1,11 +1,12 @@
 """Ranks that share memory and end badly, stop for a while, or have no room."""
 
+import ctypes
 import os
 import shutil
 
 import pytest
 from jobs import run
-from programs import OPEN_MPI
+from programs import OPEN_MPI, program
 from ranks import BOUND, Ranks
 
 pytestmark = pytest.mark.each_mpi
@@ -80,6 +81,90 @@ def test_a_rank_dies_whose_child_lives(ranks):
         survive=True,
     )
     assert who_lost(notes, 2) < BOUND
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "fork"), reason="the C library has no fork")
+def test_a_rank_dies_whose_child_of_another_library_lives(ranks):
+    """One that was forked without a word to Python."""
+    notes = ranks(
+        """
+        if rank == 2:
+            import ctypes
+            if ctypes.PyDLL(None).fork() == 0:
+                os.closerange(0, 3)
+                leave()
+            die()
+        note_end(work)
+        leave()
+        """,
+        survive=True,
+    )
+    assert who_lost(notes, 2) < BOUND
+
+
+OPENS_AND_CLOSES = """
+def own_files():
+    folder = "/proc/self/fd"
+    for each in os.listdir(folder):
+        try:
+            if "collectives" in os.readlink(f"{folder}/{each}"):
+                yield int(each)
+        except FileNotFoundError:  # that of the folder
+            pass
+def opens_and_closes():
+    for each in list(own_files()):
+        os.close(os.open(f"/proc/self/fd/{each}", os.O_RDWR))
+"""
+
+
+@pytest.mark.parametrize("closes", ["opens_and_closes()", "[os.close(n) for n in own_files()]"])
+def test_a_rank_lives_whose_files_are_closed(ranks, closes):
+    """By whoever looks at all files of its process, or closes them. Then its death is noticed."""
+    notes = ranks(
+        OPENS_AND_CLOSES
+        + f"""
+if rank == 1:
+    {closes}
+    time.sleep(1)  # the others look around meanwhile
+work(0.5)
+comm.barrier()
+if rank == 1:
+    die()
+note_end(work)
+leave()
+""",
+        survive=True,
+        env={"COLLECTIVES_SHM": "memfd"},
+    )
+    assert who_lost(notes, 1) < BOUND
+
+
+def test_a_rank_lives_in_a_namespace_of_its_own():
+    """Where numbers of processes say nothing, the lock does."""
+    unshare = ["unshare", "--pid", "--fork"]
+    if not shutil.which("unshare") or run([*unshare, "true"], deadline=10).status:
+        pytest.skip("this user cannot make namespaces (unshare --pid)")
+    again = f"""
+import os, sys
+if "INSIDE" not in os.environ:
+    os.environ["INSIDE"] = "1"
+    os.execvp("unshare", {unshare} + [sys.executable, *sys.orig_argv[1:]])
+import time, numpy as np, collectives as cc
+comm = cc.world()
+"""
+    result = program(
+        again
+        + OPENS_AND_CLOSES
+        + """
+if comm.rank == 1:
+    opens_and_closes()
+    time.sleep(1)
+assert (comm.allreduce(np.ones(3)) == comm.size).all()
+print("transport", comm.transport, flush=True)
+"""
+    )
+    assert result.status == 0, result
+    assert result.out.count("transport shm") == 2
 
 
 def test_a_rank_dies_while_others_are_busy(ranks):

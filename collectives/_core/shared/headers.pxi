@@ -1,4 +1,12 @@
-# What segment.h offers: the memory that the ranks of a host share.
+# What segment.h offers, the memory that the ranks of a host share, and process.h.
+
+cdef extern from "_core/shared/process.h" nogil:
+    ctypedef struct cc_own_file:
+        int file
+    uint64_t cc_process_space(uint64_t *)
+    int cc_process_runs(int64_t, uint64_t, uint64_t, uint64_t)
+    int cc_own(cc_own_file *, int)
+    void cc_disown(cc_own_file *)
 
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
@@ -17,6 +25,8 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t ended
         int64_t core
         int64_t pid
+        uint64_t space
+        uint64_t began
         int64_t gone
         uint64_t ping
         uint64_t pong

@@ -56,6 +56,8 @@ typedef struct {
     uint64_t ended;                     /* 1 + the last one that the rank has left */
     int64_t core;                       /* on which its last call began, if ranks share cores */
     int64_t pid;
+    uint64_t space;                     /* the namespace of `pid`; 0 if it says nothing */
+    uint64_t began;                     /* when the process began, in ticks since the boot */
     int64_t gone;                       /* whether the rank has left in good order */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
     _Alignas(CC_LINE) uint64_t ping; /* whom a round trip is with, from bit CC_TO on, and its number */

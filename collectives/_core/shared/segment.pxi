@@ -17,13 +17,11 @@ cdef extern from "<fcntl.h>" nogil:
         off_t l_len
         int l_pid
     int F_GETLK
+    int F_OFD_SETLK
     int F_SETLK
     short F_WRLCK
     short F_UNLCK
     int fcntl(int, int, ...)
-
-cdef extern from "<unistd.h>" nogil:
-    int close(int)
 
 # Why a rank gives up; what cc_shared.why says.
 cdef enum:
@@ -56,7 +54,7 @@ def take_leave_all():
 def give_up_all(str text):
     """Have the other ranks of all communicators raise PeerAbortedError with a text. Local."""
     for each in list(mapped):
-        if (<Segment>each).file >= 0:
+        if (<Segment>each).own.file >= 0:
             each.give_up(text)
 
 
@@ -70,36 +68,44 @@ cdef class Segment:
     """Memory that the ranks of one host share; `collectives.process.segment` makes it.
 
     Each rank holds a lock on the byte of the file with its number. The kernel lets go of it when
-    the process ends, in whatever way and in whichever namespace: so others see who is there.
+    the process ends, in whatever way and in whichever namespace: so others see who is there. The
+    lock belongs to an open file that nothing else uses, so that it stays if the process opens and
+    closes the file in other ways. Ranks that see each other's processes look for the process, too,
+    before they take it for dead.
     """
 
     cdef cc_segment c
     cdef object __weakref__
     cdef Py_buffer memory
     cdef readonly object ranks  # their numbers in the communicator
-    cdef int file
+    cdef cc_own_file own  # the file with the lock
     cdef list kept  # what the windows are in, by their numbers
     cdef readonly set released  # numbers of windows whose arrays are gone on this rank
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
-        self.file = -1
+        self.own.file = -1
         PyObject_GetBuffer(memory, &self.memory, PyBUF_WRITABLE)
         if <size_t>self.memory.len < cc_segment_bytes(len(ranks), nlines, lane_bytes):
             raise ValueError("the segment is too small")
+        cdef cc_rank_area *mine
         if cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes):
             raise MemoryError
         self.kept = [None]
         self.released = set()
         self.ranks = list(ranks)
-        self.c.ranks[me].pid = os.getpid()
-        self.file = file
+        mine = &self.c.ranks[me]
+        mine.pid = os.getpid()
+        mine.space = cc_process_space(&mine.began)
+        if cc_own(&self.own, file):
+            raise MemoryError
         lock.l_type = F_WRLCK
         lock.l_whence = 0
         lock.l_start = me
         lock.l_len = 1
         lock.l_pid = 0
-        if fcntl(file, F_SETLK, &lock):
+        # Kernels that know no locks of open files have those of processes.
+        if fcntl(file, F_OFD_SETLK, &lock) and fcntl(file, F_SETLK, &lock):
             raise OSError("the file of the segment cannot be locked")
         mapped.add(self)
 
@@ -109,10 +115,9 @@ cdef class Segment:
         PyBuffer_Release(&self.memory)
 
     cdef void let_go(self) noexcept:
-        if self.file >= 0:
+        if self.own.file >= 0:
             self.take_leave(FREED)
-            close(self.file)
-            self.file = -1
+        cc_disown(&self.own)
 
     cdef void take_leave(self, int how) noexcept:
         """Tell the other ranks that this one will not come back. Local."""
@@ -130,7 +135,7 @@ cdef class Segment:
     @property
     def kind(self):
         """``"memfd"`` for a file without a name, ``"file"`` for one that had a name."""
-        path = os.readlink(f"/proc/self/fd/{self.file}")
+        path = os.readlink(f"/proc/self/fd/{self.own.file}")
         return "memfd" if path.startswith("/memfd:") else "file"
 
     @property
@@ -192,10 +197,20 @@ cdef class Segment:
             return True
         lock.l_type = F_WRLCK
         lock.l_whence = 0
+        cdef const cc_rank_area *area = &self.c.ranks[number]
         lock.l_start = number
+        cdef bint unknown
+        cdef int runs
         lock.l_len = 1
         lock.l_pid = 0
-        return fcntl(self.file, F_GETLK, &lock) != 0 or lock.l_type != F_UNLCK
+        unknown = fcntl(self.own.file, F_GETLK, &lock) != 0
+        if not unknown and lock.l_type != F_UNLCK:
+            return True
+        if area.gone:
+            return unknown
+        # The program may have closed the file of either rank.
+        runs = cc_process_runs(area.pid, area.space, area.began, self.c.ranks[self.c.me].space)
+        return unknown if runs < 0 else runs
 
     def lost(self):
         """Return (rank, process, whether it left in good order) of the ranks that are gone.
@@ -211,7 +226,7 @@ cdef class Segment:
         """Return (rank, process, whether in good order) of the ranks whose processes have ended, or
         are about to; none once this rank has left. Local.
         """
-        if self.file < 0:
+        if self.own.file < 0:
             return []
         return [
             each for each in self.lost()
