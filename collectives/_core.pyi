@@ -30,6 +30,14 @@ class Reduction:
     def dtypes(self) -> list[str]: ...
 
 @final
+class Arena:
+    """The memory of an operation, as soon as a user's arrays are views of it, too."""
+
+@final
+class Lent:
+    """What an array points into that a user's function has kept."""
+
+@final
 class UserFold:
     """A fold that a user wrote, in one call."""
 

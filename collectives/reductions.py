@@ -49,8 +49,8 @@ def reduction(
         ``fn(incoming, accumulator)`` combines two one-dimensional arrays of equal length, element
         by element, and writes the result ``incoming op accumulator`` into `accumulator`. `incoming`
         has the contributions of lower ranks, and is read-only. The arrays are pieces of the
-        callers' arrays, of any length, and are valid only during the call. The operation must be
-        associative.
+        callers' arrays, of any length. The operation must be associative. Copy what you need after
+        the call: an array that is kept stays readable, but later calls change what it contains.
     commutative : bool
         Whether the operands may be exchanged. If not, only algorithms that fold in rank order are
         used, and asking for another one by name is an error.

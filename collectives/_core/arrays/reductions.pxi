@@ -2,7 +2,13 @@
 
 from zlib import crc32
 
-from numpy cimport NPY_ARRAY_WRITEABLE, PyArray_CLEARFLAGS, PyArray_SimpleNewFromData
+from numpy cimport (
+    NPY_ARRAY_OWNDATA, NPY_ARRAY_WRITEABLE, PyArray_CLEARFLAGS, PyArray_SimpleNewFromData,
+    set_array_base,
+)
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object)
 
 # Those that kernels fold, by name: what `collectives.reductions` has made.
 cdef dict built_in = {}
@@ -71,18 +77,44 @@ cdef class Reduction:
         ]
 
 
+# What an array points into that a user's function has kept.
+@cython.final
+cdef class Lent:
+    cdef tuple memory
+
+
 # A fold that a user wrote, in one call: the function, and NumPy's number of the dtype.
 @cython.final
 cdef class UserFold:
     cdef object function
     cdef int number
     cdef object error  # what the function raised
+    cdef tuple buffers  # of the call
+    cdef object segment  # or None
+
+    cdef int lend(self, segment, tuple keep) except -1:
+        """Note in what the arrays lie that the function is given."""
+        self.segment = segment
+        self.buffers = tuple([each for each in keep if each is not self])
+        return 0
 
     cdef ndarray view(self, char *data, int64_t n):
         cdef npy_intp shape = n
         return PyArray_SimpleNewFromData(1, &shape, self.number, data)
 
-    cdef int fold(self, char *dst, char *left, char *right, int64_t n) except -1:
+    cdef int secure(self, Operation *op, ndarray array) except -1:
+        """Have an array that the function has kept, or a view of it, keep its memory alive."""
+        if Py_REFCNT(array) == 1 or PyArray_CHKFLAGS(array, NPY_ARRAY_OWNDATA):
+            return 0
+        lent = Lent()
+        lent.memory = (*self.buffers, share_arena(op), *mappings(self.segment))
+        set_array_base(array, lent)
+        PyArray_CLEARFLAGS(array, NPY_ARRAY_WRITEABLE)  # later calls use the memory
+        return 0
+
+    cdef int fold(
+        self, Operation *op, char *dst, char *left, char *right, int64_t n
+    ) except -1:
         """Have the function fold `left` into a copy of `right`, and leave that in `dst`."""
         incoming = self.view(left, n)
         accumulator = self.view(dst, n)
@@ -92,15 +124,21 @@ cdef class UserFold:
         PyArray_CLEARFLAGS(incoming, NPY_ARRAY_WRITEABLE)
         if dst != right:
             memcpy(dst, right, n * PyArray_ITEMSIZE(accumulator))
-        self.function(incoming, accumulator)
+        try:
+            self.function(incoming, accumulator)
+        finally:
+            self.secure(op, incoming)
+            self.secure(op, accumulator)
         return 0
 
 
-cdef int user_fold(void *user, char *dst, char *left, char *right, int64_t n) noexcept with gil:
+cdef int user_fold(
+    Operation *op, char *dst, char *left, char *right, int64_t n
+) noexcept with gil:
     """Run a fold written in Python. Returns 0, or -1 if it raised; the object has the error."""
-    cdef UserFold fold = <UserFold>user
+    cdef UserFold fold = <UserFold>op.fold.user
     try:
-        fold.fold(dst, left, right, n)
+        fold.fold(op, dst, left, right, n)
     except BaseException as error:
         fold.error = error
         return -1

@@ -1,7 +1,6 @@
 # Results: memory of the kind of the input, made by NumPy or by the library of the input.
 
 from cpython.exc cimport PyErr_SetString
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from numpy cimport PyArray_Descr, PyArray_DESCR, PyArray_EMPTY
 
 import numpy

@@ -31,6 +31,8 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
             prescale(call)
         op = idle_operation(engine)
         configure(engine, op, call, choice)
+        if call.user != NULL:
+            (<UserFold>call.user).lend(engine.segment, keep)
         restart(engine, op, -1)
         if tape != NULL or engine.traced is not None:
             begin_call(engine, op, choice, call, start, blocking)

@@ -33,6 +33,8 @@ cdef class PlannedCall:
         if self.call.prescale != 1.0:
             self.keep = place_scaled(&self.call, self.keep)
         configure(self.engine, op, &self.call, self.choice)
+        if self.call.user != NULL:
+            (<UserFold>self.call.user).lend(self.engine.segment, self.keep)
         op.state.status = DONE
         self.op = op
         return 0

@@ -1,5 +1,41 @@
 # The memory of operations: reserved once for each size class, then recycled.
 
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+
+@cython.final
+cdef class Arena:
+    """The memory of an operation, as soon as a user's arrays are views of it, too."""
+
+    cdef char *memory
+
+    def __dealloc__(self):
+        free(self.memory)
+
+
+cdef Arena share_arena(Operation *op):
+    """Return what owns the memory of an operation from now on."""
+    cdef Memory *memory = &op.memory
+    cdef Arena arena
+    if memory.owner == NULL:
+        arena = Arena.__new__(Arena)
+        arena.memory = memory.arena
+        Py_INCREF(arena)
+        memory.owner = <void *>arena
+        memory.arena_bytes = 0
+    return <Arena>memory.owner
+
+
+cdef void free_arena(Memory *memory) noexcept:
+    if memory.owner != NULL:
+        Py_DECREF(<Arena>memory.owner)
+        memory.owner = NULL
+    else:
+        free(memory.arena)
+    memory.arena = NULL
+    memory.arena_bytes = 0
+
+
 cdef int reserve(Operation *op, Plan plan) noexcept:
     """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
     cdef const Layout *layout = &op.layout
@@ -16,9 +52,7 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
     each = (layout.work_offset + work + 63) & ~63
     wanted = each * op.window
     if wanted > memory.arena_bytes:
-        free(memory.arena)
-        memory.arena = NULL
-        memory.arena_bytes = 0
+        free_arena(memory)
         wanted = <size_t>1 << bit_length(wanted - 1)
         if posix_memalign(<void **>&memory.arena, 64, wanted):
             return -1
@@ -87,7 +121,7 @@ cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
 
 cdef void release(Operation *op) noexcept:
     """Free an operation and all its memory."""
-    free(op.memory.arena)
+    free_arena(&op.memory)
     free(op.memory.tables)
     free(op.memory.sources)
     free(op.memory.sides)

@@ -110,7 +110,8 @@ cdef struct Recording:
 # Memory for blocks and tables, kept from call to call.
 cdef struct Memory:
     char *arena
-    size_t arena_bytes
+    size_t arena_bytes  # 0 where somebody else uses it, too: the next call gets another
+    void *owner  # an Arena then, else NULL
     const char **sources  # of the step that is run
     signed char *sides
     int width  # operands for which both have room

@@ -130,9 +130,9 @@ cdef int combine_by_user(
         if k == a_pass.n - 1:
             to = a_pass.dst if a_pass.dst != NULL else a_pass.publication
         if a_pass.is_left[k]:
-            if user_fold(op.fold.user, to, other, made, n):
+            if user_fold(op, to, other, made, n):
                 return -1
-        elif user_fold(op.fold.user, to, made, other, n):
+        elif user_fold(op, to, made, other, n):
             return -1
         made = to
     if a_pass.publication != NULL and a_pass.publication != made:

@@ -58,6 +58,11 @@ def give_up_all(str text):
             each.give_up(text)
 
 
+cdef tuple mappings(segment):
+    """Return what keeps shared memory mapped, if there is any."""
+    return () if segment is None else (<Segment>segment).mappings()
+
+
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
     return cc_segment_bytes(p, nlines, lane_bytes)
@@ -232,6 +237,10 @@ cdef class Segment:
             each for each in self.lost()
             if not each[2] or self.c.ranks[<int>self.ranks.index(each[0])].gone == ENDED
         ]
+
+    cdef tuple mappings(self):
+        """Return what keeps the memory of the segment and its windows mapped."""
+        return <object>self.memory.obj, *self.kept
 
     def give_up(self, str text, error=None):
         """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""
