@@ -81,8 +81,11 @@ _name = ctypes.pythonapi.PyCapsule_GetName
 _name.restype, _name.argtypes = ctypes.c_char_p, [ctypes.py_object]
 
 
-def capsule_of(address: int, name: bytes) -> object:
-    return _new(address, name, None)
+DESTRUCTOR = ctypes.PYFUNCTYPE(None, c_void_p)
+
+
+def capsule_of(address: int, name: bytes, destructor: object = None) -> object:
+    return _new(address, name, ctypes.cast(destructor, c_void_p) if destructor else None)
 
 
 def name_of(capsule: object) -> str:

@@ -1,6 +1,7 @@
 """The DLPack consumer of the core, on tensors made by hand."""
 
 import array
+import ctypes
 import gc
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from exporters import (
     CUDA,
     CUDA_HOST,
     DELETER,
+    DESTRUCTOR,
     FLOAT,
     INT,
     IS_COPIED,
@@ -383,6 +385,34 @@ def test_no_capsule():
         with pytest.raises(errors.BufferError, match="must return a DLPack capsule"):
             _core.examine(Wrong(result))
     assert used.deleted == 1
+
+
+@pytest.mark.parametrize("case", ["name", "version", "device", "layout"])
+def test_a_capsule_whose_end_runs_python(case):
+    """The refusal comes through, and the capsule has ended once."""
+    ended = []
+
+    def end(address):
+        ended.append(len([address]))  # whatever Python does
+
+    changes = {
+        "version": {"major": 2},
+        "device": {"device_type": 2},
+        "layout": {"strides": (2,), "shape": (2,)},
+    }
+    exported = Exporter(numbers(), **changes.get(case, {}))
+    destructor = DESTRUCTOR(end)
+
+    class Short:
+        def __dlpack__(self, **options):
+            name = b"something" if case == "name" else b"dltensor_versioned"
+            address = ctypes.addressof(exported.managed()) if case != "name" else 1
+            return capsule_of(address, name, destructor)
+
+    with pytest.raises(errors.BufferError, match=r"^x( |\.__dlpack__)"):
+        _core.examine(Short(), "x", case == "layout")
+    assert ended == [1]
+    assert exported.settled()
 
 
 def test_what_an_exporter_raises():

@@ -25,7 +25,12 @@ cdef object view_of_other(object array, View *view, str name, bint writable, bin
         exported = frameworks.exported(array, name, kind.framework)
         if PyArray_Check(exported):
             return view_of(exported, view, name, writable, moves)
-        held = consumed(exported, name)
+        try:
+            held = consumed(exported, name)
+        finally:
+            # The end of a capsule may be a function of Python, which must not run while an error is
+            # set.
+            exported = None
     read(held, array, kind, view, name, writable, moves)
     return held
 
