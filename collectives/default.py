@@ -15,6 +15,7 @@ from collectives.calls.vectors import Counts
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError
 from collectives.process import abort, binding, child
+from collectives.text.words import error_text
 
 __all__ = [
     "allgather",
@@ -103,20 +104,21 @@ def _forget_world() -> None:
 child.forget(_forget_world)
 
 
-GRACE = 1.0  # seconds that operations in flight have to complete at exit
+GRACE = 1.0  # seconds that threads and operations in flight have to end at exit
 
 
 def _at_exit() -> None:
     """End with an error, and not with a hang, if the program leaves operations in flight."""
     if _core.is_forked():
         return
+    _core.end_threads(GRACE)  # daemon threads, which Python stops without waiting for them
     limit = time.monotonic() + GRACE
     left = ["?"]
     while left and time.monotonic() < limit:
         try:
             left = _core.pending()
-        except CollectivesError as error:
-            left = [str(error)]
+        except Exception as error:  # also what a user's fold raises
+            left = [str(error) if isinstance(error, CollectivesError) else error_text(error)]
             break
     _core.take_leave_all()
     if not left:

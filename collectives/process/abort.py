@@ -3,7 +3,8 @@
 If a rank ended alone, the others would wait for it. So an uncaught exception ends all ranks at
 once, after its traceback. Under ``COLLECTIVES_ABORT=0`` it only notifies the ranks of its host,
 which get a `PeerAbortedError` if they wait. An exception in a thread ends the ranks only if that
-thread has called a collective, because other ranks may then be waiting for it.
+thread has called a collective, because other ranks may then be waiting for it. A daemon thread that
+is in a collective when the program ends fails silently.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from collectives import _core
+from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
 from collectives.process import environment
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
@@ -27,6 +29,10 @@ from collectives.text.words import error_text
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
 FAREWELL = 0.5
+
+# Seconds in which the program may end after a daemon thread has failed because it ends, here or on
+# another rank.
+GRACE = 1.0
 
 _watched = False
 _before_end: list[Callable[[], None]] = []
@@ -100,6 +106,8 @@ def watch(MPI: Any) -> None:
                 _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
 
     def hook_in_threads(caught: threading.ExceptHookArgs) -> None:
+        if _ends_with_program(caught):
+            return
         try:
             earlier_in_threads(caught)
         finally:
@@ -108,6 +116,17 @@ def watch(MPI: Any) -> None:
 
     sys.excepthook = hook
     threading.excepthook = hook_in_threads
+
+
+def _ends_with_program(caught: threading.ExceptHookArgs) -> bool:
+    """Return whether a daemon thread was in a call when the program ended, which is no error."""
+    ends = CommunicatorError, PeerLostError, PeerAbortedError
+    if caught.thread is None or not caught.thread.daemon or not issubclass(caught.exc_type, ends):
+        return False
+    limit = time.monotonic() + GRACE
+    while not _core.is_ending() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return _core.is_ending()
 
 
 def interactive() -> bool:

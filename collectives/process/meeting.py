@@ -78,6 +78,7 @@ def completed(request: Any, timeout: float, look: Callable[[float], None], *buff
                 done = request.Test()
             if done:
                 return True
+            _core.guard()  # the program may have ended
             _core.advance_all()  # another rank may wait for an operation in flight before it comes
             now = time.monotonic()
             if now - looked > SLICE:

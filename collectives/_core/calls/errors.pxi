@@ -39,6 +39,8 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
     """
     cdef double deadline = engine.deadline(timeout)
     cdef Segment segment = engine.segment
+    if is_too_late():
+        return too_late()
     try:
         if segment is not None and op.shared.call != NO_CALL:
             segment.check_calls(op.shared.call, op.shared.what)

@@ -22,6 +22,8 @@ def pending(Engine engine=None):
             try:
                 request.test()
             except CollectivesError as error:
+                if (<Request>request).late:
+                    continue
                 raise type(error)(f"{error}, started at {request.where()}") from error
             if request.state() is not None:
                 lines.append(f"{request.state()}, started at {request.where()}")
@@ -78,6 +80,7 @@ cdef class Request:
     cdef Operation *op
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
+    cdef bint late  # given up as the program ends
     cdef int waiters  # threads that look at the operation without the GIL
     cdef double looked  # when test() has last looked around
     cdef object code  # that of the caller, and where it stood in it
@@ -150,6 +153,8 @@ cdef class Request:
         """End the operation if what it waits for will not come, or not in time."""
         cdef Operation *op = self.op
         error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
+        if is_too_late():
+            self.late = True
         if error is None or self.op == NULL:
             return 0
         self.waiters += 1
@@ -160,6 +165,14 @@ cdef class Request:
             # First the error: other threads that wait look for it as soon as the operation ends.
             self.error = error
             abandon(self.engine, op, self.plan, self.keep, how(error), error)
+        return 0
+
+    cdef int check_thread(self) except -1:
+        """Raise unless this thread may communicate; end the operation if it never will again."""
+        if is_too_late():
+            self.look_around(0, COMMON)
+        else:
+            check_caller()
         return 0
 
     def test(self):
@@ -177,8 +190,8 @@ cdef class Request:
         """
         cdef double moment
         cdef Operation *op = self.op
-        check_caller()
-        if op != NULL:
+        self.check_thread()
+        if op != NULL and not self.late:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()
@@ -192,7 +205,7 @@ cdef class Request:
                 elif moment - self.looked > SLICE:
                     self.looked = moment
                     self.look_around(0, deadline_of(None))
-            self.settle()
+        self.settle()
         if self.error is not None:
             raise self.error
         return self.op == NULL or self.op.state.status == DONE
@@ -227,7 +240,8 @@ cdef class Request:
         cdef int patience = 0
         cdef int looks = 0
         cdef bint drowsy
-        check_caller()
+        global inside
+        self.check_thread()
         start = now() if self.op != NULL else 0
         if self.op != NULL:
             patience = self.engine.polls(self.op)
@@ -237,9 +251,11 @@ cdef class Request:
                 looked = now()
                 drowsy = looks > 0 and self.op.plan.slots == 0
                 self.waiters += 1
+                inside += 1
                 with nogil:
                     if wait(self.op, True, patience, looked + SLICE, drowsy) == RUNNING:
                         start += stopped(looked)
+                inside -= 1
                 self.waiters -= 1
                 if self.op.state.status == RUNNING:
                     PyErr_CheckSignals()

@@ -101,9 +101,7 @@ cdef int overtake(Engine engine) except -1:
 
 cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
     """Wait for an operation, most of the time without the GIL; look around at times."""
-    cdef Status status = RUNNING
-    cdef double start = 0
-    cdef double looked
+    cdef int status = RUNNING
     cdef double began = now() if op.shared.habit >= 0 else 0
     cdef int i
     if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
@@ -114,25 +112,7 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
                 break
             cc_pause()
     if status == RUNNING:
-        start = now()
-        with nogil:
-            status = wait(op, False, engine.polls(op), start + SLICE, False)
-            if status == RUNNING:
-                start += stopped(start)
-        while status == RUNNING:
-            try:
-                PyErr_CheckSignals()
-                error = trouble(engine, op, plan, now() - start, timeout)
-            except BaseException:  # also a warning that is an error
-                abandon(engine, op, plan, keep, "was interrupted in")
-                raise
-            if error is not None:
-                abandon(engine, op, plan, keep, how(error), error)
-                raise error
-            with nogil:
-                looked = now()
-                status = wait(op, False, engine.polls(op), looked + SLICE, op.plan.slots == 0)
-                start += stopped(looked)
+        status = await_end(engine, op, plan, keep, timeout)
     if status == FAILED:
         raise failed(engine, op, plan, keep)
     if op.shared.habit >= 0 and op.shared.segment != NULL:
@@ -146,6 +126,38 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
     return 0
 
 
+cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
+    """Wait for the end without the GIL, and look around at times; return the status."""
+    global inside
+    cdef int status
+    cdef double start = now()
+    cdef double looked
+    cdef bint drowsy = False
+    inside += 1
+    try:
+        while True:
+            if not is_too_late():
+                with nogil:
+                    looked = now()
+                    status = wait(op, False, engine.polls(op), looked + SLICE, drowsy)
+                    if status == RUNNING:
+                        start += stopped(looked)
+                if status != RUNNING:
+                    return status
+            drowsy = op.plan.slots == 0
+            try:
+                PyErr_CheckSignals()
+                error = trouble(engine, op, plan, now() - start, timeout)
+            except BaseException:  # also a warning that is an error
+                abandon(engine, op, plan, keep, "was interrupted in")
+                raise
+            if error is not None:
+                abandon(engine, op, plan, keep, how(error), error)
+                raise error
+    finally:
+        inside -= 1
+
+
 cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
     """Give an operation up: nobody may touch its memory again, as MPI still might."""
     with nogil:
@@ -155,7 +167,8 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         unlock_in_flight()
     lost.append((keep, engine.segment))
     engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
-    if engine.segment is not None:
+    # At the end of the program, the others hear that this rank has left in good order.
+    if engine.segment is not None and not is_too_late():
         why = f"it {how} {title_of(op, plan)}"
         if isinstance(error, PeerLostError):
             why = str(error)

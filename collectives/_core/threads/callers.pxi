@@ -21,6 +21,11 @@ cdef unsigned long main_thread = 0
 cdef str world_place = ""  # which rank of how many this process is, or was before the fork
 cdef int child_status = 0
 
+# The end of the program, which threads that nobody waits for may not live to see.
+cdef bint ending = False
+cdef unsigned long last_thread = 0  # the one that ends the program, and may communicate until then
+cdef int inside = 0  # threads that wait in a call without the GIL; counted with the GIL held
+
 
 cdef inline int check_caller() except -1:
     """Raise unless this thread of this process may communicate.
@@ -46,6 +51,8 @@ def guard():
             "another: let mpi4py ask for the thread level 'multiple', which is its default "
             "(mpi4py.rc.thread_level, MPI4PY_RC_THREAD_LEVEL)"
         )
+    if is_too_late():
+        raise too_late()
     if in_flight_owner == pthread_self():
         raise CommunicatorError(
             "this thread is inside a collective already; a user's fold cannot call the library"
@@ -69,6 +76,37 @@ cdef int note_threads(object MPI) except -1:
     if Py_AtExit(leave_child):
         raise ImportError("Python has no room for another exit function (Py_AtExit)")
     return 0
+
+
+cdef inline bint is_too_late() noexcept:
+    """Say whether the program ends, and this thread is not the one that ends it."""
+    return ending and pthread_self() != last_thread
+
+
+cdef object too_late():
+    return CommunicatorError(
+        "the program ends, and only its main thread may still communicate; let that one join the "
+        "thread"
+    )
+
+
+def end_threads(double seconds):
+    """Have the calls of all other threads raise CommunicatorError; wait until they have, but not
+    for longer than so many seconds.
+    Local.
+    """
+    global ending, guarded, last_thread
+    cdef double limit = now() + seconds
+    last_thread = pthread_self()
+    ending = guarded = True
+    while inside and now() < limit:
+        with nogil:
+            nanosleep(&NAP_TIME, NULL)
+
+
+def is_ending():
+    """Say whether the program ends, so that other threads may not communicate any more. Local."""
+    return bool(ending)
 
 
 def fork_noticed():

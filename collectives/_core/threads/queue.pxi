@@ -83,6 +83,8 @@ cdef int queue_up(Queue *queue, unsigned long me) except -1:
             with nogil:
                 status = PyThread_acquire_lock_timed(place.turn, NAP, 1)
             if status == PY_LOCK_ACQUIRED:
+                if guarded:
+                    guard()
                 return 0
             PyErr_CheckSignals()
     except BaseException:

@@ -1,0 +1,104 @@
+"""Daemon threads that are in a call when their program ends."""
+
+import pytest
+from programs import program
+
+pytestmark = pytest.mark.each_mpi
+
+BEGIN = """
+import os, threading, time, numpy as np, collectives as cc
+comm, other = cc.world(), cc.world().dup()
+inside = threading.Event()
+def note(text):
+    # What a thread prints at the end of Python may be lost.
+    os.write(1, f"rank {comm.rank}: {text}\\n".encode())
+def work():
+    inside.set()
+    try:
+        while True:
+            CALL
+    except cc.CollectivesError as error:
+        note(f"{type(error).__name__}: {error}")
+        raise
+threading.Thread(target=work, daemon=True).start()
+inside.wait()
+"""
+
+ENDS = "CommunicatorError: the program ends, and only its main thread may still communicate"
+
+CALLS = {
+    "blocking": "comm.allreduce(np.ones(3))",
+    "waiting": "comm.barrier() if comm.rank else time.sleep(60)",
+    "request": "comm.iallreduce(np.ones(3)).wait()",
+    "message": "comm.recv(np.empty(3), 1 - comm.rank)",
+    "large": "comm.allreduce(np.ones(500_000), algorithm='ring')",
+}
+
+
+@pytest.mark.parametrize("shm", ["auto", "0"])
+@pytest.mark.parametrize("call", list(CALLS))
+def test_the_program_ends_quietly(call, shm):
+    text = (
+        BEGIN.replace("CALL", CALLS[call]) + "other.barrier()\ntime.sleep(0.3)\nother.barrier()\n"
+    )
+    result = program(text, env={"COLLECTIVES_SHM": shm, "COLLECTIVES_TIMEOUT": "600"})
+    assert (result.status, result.err) == (0, ""), result
+    if call in ("waiting", "message"):  # others may be between two calls
+        assert ENDS in result.out
+
+
+def test_who_asks_again_and_again():
+    """A thread that looks whether a request is complete."""
+    text = """
+    request = comm.irecv(np.empty(3), 1 - comm.rank)
+            while not request.test():
+                time.sleep(0.001)
+    """
+    result = program(
+        BEGIN.replace("CALL", text.strip()) + "other.barrier()\ntime.sleep(0.3)\nother.barrier()\n",
+        env={"COLLECTIVES_TIMEOUT": "600"},
+    )
+    assert (result.status, result.err) == (0, ""), result
+    assert ENDS in result.out
+
+
+def test_who_waits_for_its_turn():
+    """Threads that queue for a communicator."""
+    text = (
+        BEGIN.replace("CALL", "comm.recv(np.empty(3), 1 - comm.rank)")
+        + """
+waiting = cc.world().dup()
+for _ in range(3):
+    threading.Thread(target=waiting.allreduce, args=(np.ones(3),), daemon=True).start() if (
+        comm.rank == 0) else None
+other.barrier()
+time.sleep(0.3)
+other.barrier()
+"""
+    )
+    result = program(text, env={"COLLECTIVES_TIMEOUT": "600"})
+    assert (result.status, result.err) == (0, ""), result
+
+
+def test_other_errors_of_daemon_threads_end_the_job():
+    text = BEGIN.replace("CALL", "comm.barrier(); comm.allreduce(np.ones(3), algorithm='none')")
+    result = program(text + "time.sleep(60)\n", env={"COLLECTIVES_TIMEOUT": "600"}, deadline=40)
+    assert result.status not in (0, 124), result
+    assert "ends the job because of an uncaught exception" in result.err
+
+
+def test_a_fold_that_failed_in_a_request_nobody_waits_for():
+    """The job ends with its error."""
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        def fold(incoming, accumulator):
+            raise ValueError("bad \\udc80 name")
+        request = comm.iallreduce(np.ones(3), op=cc.reduction(fold), algorithm="all_to_all")
+        """,
+        env={"COLLECTIVES_TIMEOUT": "600"},
+        deadline=40,
+    )
+    assert result.status not in (0, 124), result
+    assert "exits with operations in flight: ValueError: bad" in result.err
