@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from collectives.arrays import frameworks
 from collectives.errors import BufferError, UnsupportedTypeError
+from collectives.text.words import plain
 
 __all__ = ["DTYPES", "as_array", "contiguous", "dtype_name", "unsupported"]
 
@@ -40,7 +41,7 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
     Raises
     ------
     BufferError
-        If it is not a buffer, or is read-only and would be written.
+        If it is not a buffer, was released, or is read-only and would be written.
     """
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
@@ -56,6 +57,10 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
             f"{name} is a {type(value).__name__}, which has no buffer"
             + (f"; {remedy}" if remedy else "")
         ) from None
+    except Exception as error:  # it was released or closed, or cannot be shared
+        raise BufferError(
+            f"{name} is a {type(value).__name__} whose memory cannot be used: {plain(error)}"
+        ) from error
     if writable and view.readonly:
         raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
     try:

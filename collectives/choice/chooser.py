@@ -69,6 +69,7 @@ class Chooser:
         self.measured: Section | None = None
         self.parameters: Parameters | None = None
         self.settled: dict[Class, Decision] = {}
+        select.measured()  # read it while files can be opened, and not in the middle of a program
 
     def weakly(self) -> Callable[..., _core.Choice]:
         """Return `choose` with a weak reference to this object, for the engine to keep. Local."""

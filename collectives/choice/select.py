@@ -32,7 +32,7 @@ from collectives.algorithms.registry import Algorithm, get, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
 from collectives.choice.model import SEGMENT, Parameters
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans.schedule import compile
 from collectives.text.words import count, size_text, time_text
 
@@ -128,12 +128,21 @@ class Decision:
 
 @cache
 def measured() -> Profile:
-    """Return the table that comes with the library. Local."""
+    """Return the table that comes with the library. Local.
+
+    Raises
+    ------
+    CommunicatorError
+        If it cannot be read: no more files can be opened, for instance.
+    """
     from collectives.choice.profile import parse  # not needed before the first decision
 
     path = os.path.join(os.path.dirname(__file__), "measured.json")
-    with open(path, encoding="utf-8") as file:
-        return parse(file.read())
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse(file.read())
+    except OSError as error:
+        raise CommunicatorError(f"the table of measurements cannot be read: {error}") from error
 
 
 def decide(

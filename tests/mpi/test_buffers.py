@@ -1,6 +1,7 @@
 """What may be passed as x and as out, and what is refused."""
 
 import array
+import mmap
 import re
 
 import numpy as np
@@ -121,6 +122,38 @@ def test_outputs(world, kind):
     out = OUTPUTS[kind]()
     assert comm.allreduce(mine(comm), out) is out
     np.testing.assert_array_equal(np.asarray(out).reshape(5), total(comm))
+
+
+def released():
+    view = memoryview(bytearray(40))
+    view.release()
+    return view
+
+
+def closed():
+    memory = mmap.mmap(-1, 40)
+    memory.close()
+    return memory
+
+
+@pytest.mark.parametrize("make", [released, closed])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, gone: comm.allreduce(gone),
+        lambda comm, gone: comm.broadcast(gone, root=0),
+        lambda comm, gone: comm.allreduce(np.ones(40, np.uint8), gone),
+        lambda comm, gone: comm.iallgather(gone),
+        lambda comm, gone: comm.allgatherv(gone, counts=[40] * comm.size),
+        lambda comm, gone: comm.plan("allreduce", gone),
+        lambda comm, gone: comm.allreduce_many([gone]),
+        lambda comm, gone: comm.isend(gone, 0),
+        lambda comm, gone: comm.irecv(gone, 0),
+    ],
+)
+def test_memory_that_is_gone(plain, make, call):
+    with pytest.raises(errors.BufferError, match=r"is an? (memoryview|mmap) whose memory cannot"):
+        call(plain.comm, make())
 
 
 def test_in_place_through_another_object(world):

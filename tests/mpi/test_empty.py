@@ -27,7 +27,9 @@ def memory(comm):
 
 
 def test_shapes_and_dtypes(comm):
-    for shape, dims in ((3, (3,)), ((2, 3), (2, 3)), ((), ()), (0, (0,)), ((4, 0), (4, 0))):
+    three = np.int64(3)
+    shapes = [(3, (3,)), (three, (3,)), ((2, three), (2, 3)), ([2, 3], (2, 3))]
+    for shape, dims in (*shapes, ((), ()), (0, (0,)), ((4, 0), (4, 0))):
         for dtype in (np.float64, "float32", np.int8, np.complex128):
             x = comm.empty(shape, dtype)
             assert x.shape == dims

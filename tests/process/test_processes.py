@@ -247,6 +247,36 @@ def test_the_pure_part_needs_no_mpi():
     assert result.status == 0, result
 
 
+@pytest.mark.parametrize("shm", ["auto", "0"])
+def test_no_more_files_can_be_opened(shm):
+    """What calls need is open, or has been read. (MPI opens files with the first messages.)"""
+    result = program(
+        """
+        import os, resource, numpy as np, collectives as cc
+        from mpi4py import MPI
+        comm = cc.world()
+        for n in (3, 100_000):
+            MPI.COMM_WORLD.Allreduce(np.ones(n), np.empty(n))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        try:
+            while True:
+                os.open("/dev/null", os.O_RDONLY)
+        except OSError:
+            pass
+        for n in (3, 100_000):
+            assert (comm.allreduce(np.ones(n)) == 2).all()
+            assert comm.broadcast(np.ones(n), root=1).sum() == n
+            assert (comm.iallreduce(np.ones(n)).wait() == 2).all()
+        assert comm.allgather_object({"rank": comm.rank})[1] == {"rank": 1}
+        assert comm.plan("reduce", np.ones(3))() is None or comm.rank == 0
+        print("done", flush=True)
+        """,
+        env={"COLLECTIVES_SHM": shm},
+    )
+    assert (result.status, result.err) == (0, ""), result
+    assert result.out.count("done") == 2
+
+
 def test_spawned_children_do_not_disturb():
     """A child process of a rank, which knows of MPI only by the environment."""
     result = program(
