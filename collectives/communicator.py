@@ -299,11 +299,6 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls, Making
                     mpi.Free()
             self._mpi = self._control = None
 
-    def _alive(self) -> Any:
-        if self._engine.broken is not None:
-            raise CommunicatorError(self._engine.broken)
-        return self._mpi
-
     # -- what ran ----------------------------------------------------------------------------
 
     def timeline(self, path: str | os.PathLike[str]) -> Timeline:

@@ -16,6 +16,7 @@ from collectives.errors import ArgumentError, CommunicatorError, UnsupportedType
 from collectives.process import binding, segment
 from collectives.process.announcement import announced
 from collectives.process.meeting import Meeting
+from collectives.text.words import error_text, plain, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -115,7 +116,7 @@ class MakingCalls:
                     f"the communicator is broken: rank {self.rank} failed in {call}"
                 )
                 if self._segment is not None:
-                    self._segment.give_up(f"it failed in {call}: {type(error).__name__}", error)
+                    self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
                 raise
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
@@ -184,13 +185,13 @@ def _checked_color(color: int | None, key: int) -> tuple[int, int]:
     try:
         number = NO_COLOR if color is None else index(color)
     except TypeError:
-        raise ArgumentError(f"color is {color!r}, and must be an integer or None") from None
+        raise ArgumentError(f"color is {shown(color)}, and must be an integer or None") from None
     if color is not None and not 0 <= number <= LARGEST:
         raise ArgumentError(f"color is {number}, and must be in 0..{LARGEST}, or None")
     try:
         place = index(key)
     except TypeError:
-        raise ArgumentError(f"key is {key!r}, and must be an integer") from None
+        raise ArgumentError(f"key is {shown(key)}, and must be an integer") from None
     if not -LARGEST - 1 <= place <= LARGEST:
         raise ArgumentError(f"key is {place}, and must be in {-LARGEST - 1}..{LARGEST}")
     return number, place
@@ -202,21 +203,23 @@ def _bytes_of(shape: Any, dtype: Any) -> int:
         dims = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
     except TypeError:
         raise ArgumentError(
-            f"shape is {shape!r}, and must be an integer or a tuple of integers"
+            f"shape is {shown(shape)}, and must be an integer or a tuple of integers"
         ) from None
     if min(dims, default=0) < 0:
-        raise ArgumentError(f"shape is {shape!r}, and must have no negative dimension")
+        raise ArgumentError(f"shape is {shown(shape)}, and must have no negative dimension")
     try:
         kind = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"dtype is {dtype!r}, and must be a NumPy dtype: {error}") from None
+        raise ArgumentError(
+            f"dtype is {shown(dtype)}, and must be a NumPy dtype: {plain(error)}"
+        ) from None
     if kind.hasobject:
         raise UnsupportedTypeError(f"dtype is {kind}, and shared memory cannot hold Python objects")
     nbytes: int = prod(dims) * kind.itemsize
     if nbytes > ADDRESSES:
         raise ArgumentError(
-            f"shape is {shape!r}: the array would have {nbytes} bytes, and a process can address "
-            f"{ADDRESSES}"
+            f"shape is {shown(shape)}: the array would have {nbytes} bytes, and a process can "
+            f"address {ADDRESSES}"
         )
     return nbytes
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from collectives._core import Engine
 from collectives.errors import MismatchError
-from collectives.text.words import ranks
+from collectives.text.words import error_text, ranks
 
 __all__ = ["announced"]
 
@@ -51,7 +51,7 @@ def announced(
         numbers = check()
     except Exception as error:
         refusal = error
-        text = f"{making}(): {type(error).__name__}: {error}"
+        text = f"{making}(): {error_text(error)}"
     record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
     mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
     everybody = np.empty((engine.size, RECORD), np.uint8)
