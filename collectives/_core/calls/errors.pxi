@@ -105,8 +105,26 @@ cdef str situation(Operation *op, Segment segment):
     return text
 
 
+cdef bint hold_still() noexcept:
+    """Keep other threads from moving operations on; say whether to let go of the lock."""
+    if forked or in_flight_owner == pthread_self():
+        return False
+    with nogil:
+        lock_in_flight()
+    return True
+
+
 cdef str waiting(Operation *op, Segment segment):
     """Say what an operation waits for: the round, and whom."""
+    cdef bint held = hold_still()
+    try:
+        return round_and_ranks(op, segment)
+    finally:
+        if held:
+            unlock_in_flight()
+
+
+cdef str round_and_ranks(Operation *op, Segment segment):
     cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
@@ -132,17 +150,22 @@ cdef str waiting(Operation *op, Segment segment):
 
 cdef set waited_for(Operation *op, Segment segment):
     """Return the ranks that an operation waits for."""
+    cdef bint held = hold_still()
     cdef int k
     ranks = set()
-    if op.state.live == 0 and op.shared.lent:
-        ranks.update(behind(segment, op.shared.page + op.layout.segments))
-    for k in range(op.slots.in_use if op.state.pending else 0):
-        if transport.is_pending(op.slots.requests, k):
-            ranks.add(message_of(op, k).peer)
-    for k in range(op.window):
-        if op.state.cursors[k].segment >= 0:
-            for some in missing(op, &op.state.cursors[k], segment):
-                ranks.update(some)
+    try:
+        if op.state.live == 0 and op.shared.lent:
+            ranks.update(behind(segment, op.shared.page + op.layout.segments))
+        for k in range(op.slots.in_use if op.state.pending else 0):
+            if transport.is_pending(op.slots.requests, k):
+                ranks.add(message_of(op, k).peer)
+        for k in range(op.window):
+            if op.state.cursors[k].segment >= 0:
+                for some in missing(op, &op.state.cursors[k], segment):
+                    ranks.update(some)
+    finally:
+        if held:
+            unlock_in_flight()
     return ranks
 
 

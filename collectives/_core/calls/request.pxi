@@ -280,9 +280,12 @@ cdef class Request:
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""
-        if self.op == NULL or self.op.state.status != RUNNING:
+        cdef Operation *op = self.op
+        if op == NULL or op.state.status != RUNNING:
             return None
-        return f"{title(self.plan)}: {waiting(self.op, self.engine.segment)}"
+        text = f"{title(self.plan)}: {waiting(op, self.engine.segment)}"
+        # Another thread may have completed it meanwhile.
+        return text if self.op == op and op.state.status == RUNNING else None
 
     def __repr__(self):
         return f"<Request of {self.state() or title(self.plan) + ': complete'}>"

@@ -180,6 +180,9 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
 
 cdef object failed(Engine engine, Operation *op, Plan plan, keep):
     """Give up an operation that failed; return its exception."""
+    with nogil:  # another thread may still be writing down why it failed
+        lock_in_flight()
+        unlock_in_flight()
     error = failure_of(engine, op, plan)
     abandon(engine, op, plan, keep, "failed in", error)
     return error
