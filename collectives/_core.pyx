@@ -48,6 +48,7 @@ include "_core/executor/messages.pxi"
 include "_core/executor/steps.pxi"
 include "_core/executor/advance.pxi"
 include "_core/executor/waiting.pxi"
+include "_core/threads/progress.pxi"
 include "_core/executor/memory.pxi"
 
 # Arrays of NumPy and of other libraries, and what folds them.

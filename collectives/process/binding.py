@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import BindingError
-from collectives.process import abort, child
+from collectives.process import abort, child, progress
 
 __all__ = ["family", "load"]
 
@@ -28,12 +28,14 @@ def load() -> Any:
 
     Raises
     ------
+    ArgumentError
+        If ``COLLECTIVES_PROGRESS`` has an invalid value.
     BindingError
         If there is no MPI library, it is finalised, it lacks a function, or the launcher belongs to
         another MPI. The text says what to do.
     CommunicatorError
         If this is a forked child process, or a thread that may not call MPI at the thread level
-        that MPI was initialised with.
+        that MPI was initialised with, or if that level is too low for ``COLLECTIVES_PROGRESS``.
     """
     _core.guard()
     try:
@@ -56,6 +58,7 @@ def load() -> Any:
         raise BindingError(str(error)) from None
     child.watch()
     abort.watch(MPI)
+    progress.watch(MPI)
     return MPI
 
 

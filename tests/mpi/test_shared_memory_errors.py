@@ -253,6 +253,7 @@ def test_no_room_for_a_segment(world, environ, monkeypatch):
         ("COLLECTIVES_SHM_LIMIT", "-1"),
         ("COLLECTIVES_SHM_STORES", "fast"),
         ("COLLECTIVES_STALL_WARNING", "soon"),
+        ("COLLECTIVES_PROGRESS", "yes"),
     ],
 )
 def test_what_is_wrong_in_the_environment(world, environ, name, value):

@@ -36,6 +36,7 @@ cdef int make_room() except -1:
     Lets go of those that have ended, when there are twice as many as after the last look.
     """
     global sweep_at
+    start_progress()
     if len(live) < sweep_at:
         return 0
     for request in list(live):
@@ -71,7 +72,8 @@ cdef class Request:
     """An operation that was started, and holds its arrays until it is complete.
 
     The nonblocking forms return it (`Communicator.iallreduce` and the others). Messages move only
-    inside calls of the library, of `test` and `wait` among them.
+    inside calls of the library, of `test` and `wait` among them; with
+    ``COLLECTIVES_PROGRESS=thread``, a thread moves them on at all times.
     """
 
     cdef Engine engine

@@ -99,13 +99,26 @@ cdef void nudge(const Operation *op) noexcept nogil:
         unlock_in_flight()
 
 
-cdef void advance_in_flight() noexcept nogil:
-    """Advance every operation in the list; the caller holds the lock."""
+cdef bint advance_in_flight() noexcept nogil:
+    """Advance every operation in the list; say whether one has moved. The caller holds the lock."""
     cdef Operation *op = in_flight
+    cdef bint moved = False
     while op != NULL:
         if op.state.status == RUNNING:
             advance(op)
+            moved |= op.state.moved
         op = op.next
+    return moved
+
+
+cdef bint is_in_flight() noexcept nogil:
+    """Say whether an operation in the list is not complete; the caller holds the lock."""
+    cdef const Operation *op = in_flight
+    while op != NULL:
+        if op.state.status == RUNNING:
+            return True
+        op = op.next
+    return False
 
 
 cdef void enlist(Operation *op) noexcept nogil:
@@ -117,6 +130,8 @@ cdef void enlist(Operation *op) noexcept nogil:
     advance(op)
     op.next = in_flight
     in_flight = op
+    if op.state.status == RUNNING:
+        wake_progress()
     unlock_in_flight()
 
 

@@ -14,17 +14,20 @@ cdef extern from "<pthread.h>" nogil:
 
 cdef pthread_mutex_t in_flight_lock
 cdef unsigned long in_flight_owner = 0  # the thread that has it
+cdef unsigned long visits = 0  # how often callers came for it; they count before they have it
 pthread_mutex_init(&in_flight_lock, NULL)
 
 
 cdef inline void lock_in_flight() noexcept nogil:
-    global in_flight_owner
+    global in_flight_owner, visits
+    visits += 1
     pthread_mutex_lock(&in_flight_lock)
     in_flight_owner = pthread_self()
 
 
 cdef inline bint try_lock_in_flight() noexcept nogil:
-    global in_flight_owner
+    global in_flight_owner, visits
+    visits += 1
     if pthread_mutex_trylock(&in_flight_lock):
         return False
     in_flight_owner = pthread_self()

@@ -1,0 +1,60 @@
+"""The thread that moves operations on while the program is elsewhere: asked for, and ended in time.
+
+The thread is the core's, which starts it with the first nonblocking operation. It calls MPI at any
+time, so MPI must accept calls of several threads at once, and the thread has to end before MPI is
+finalised.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from collectives import _core
+from collectives.errors import ArgumentError, CommunicatorError
+from collectives.process import abort
+
+__all__ = ["watch"]
+
+_watched = False
+
+
+def watch(MPI: Any) -> None:
+    """Have a thread move operations on, if ``COLLECTIVES_PROGRESS`` asks for it. Local.
+
+    Parameters
+    ----------
+    MPI : module
+        ``mpi4py.MPI``, initialised.
+
+    Raises
+    ------
+    ArgumentError
+        If the variable has an invalid value.
+    CommunicatorError
+        If MPI does not accept calls of several threads at once.
+    """
+    global _watched
+    wish = os.environ.get("COLLECTIVES_PROGRESS", "")
+    if wish not in ("", "0", "thread"):
+        raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
+    if _watched or wish != "thread":
+        return
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_MULTIPLE:
+        names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled"}
+        raise CommunicatorError(
+            f"COLLECTIVES_PROGRESS is 'thread', and MPI was initialised with the thread level "
+            f"{names.get(level, 'serialized')!r}: the thread would call MPI while the program "
+            f"does. Let mpi4py ask for 'multiple', which is its default (mpi4py.rc.thread_level, "
+            f"MPI4PY_RC_THREAD_LEVEL), or unset COLLECTIVES_PROGRESS"
+        )
+    _watched = True
+    abort.before_end(_core.stop_progress)
+    # The program may finalise MPI itself; MPI deletes the attributes of COMM_SELF first.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_stop), True)
+    _core.want_progress()
+
+
+def _stop(comm: Any, keyval: int, value: Any) -> None:
+    _core.stop_progress()
