@@ -102,7 +102,23 @@ cdef str situation(Operation *op, Segment segment):
     text = waiting(op, segment)
     if segment is not None and op.shared.call != NO_CALL:
         text = f"{text} (call {op.shared.call + 1}; {'; '.join(segment.doing())})"
-    return text
+    return text + elsewhere(op, segment)
+
+
+cdef str elsewhere(Operation *op, Segment segment):
+    """Say what helps if the ranks that are waited for have started this, and are elsewhere."""
+    if progress.wanted:
+        return ""
+    awaited = waited_for(op, segment)
+    if segment is not None and op.shared.call != NO_CALL:
+        awaited -= segment.yet_to_begin(op.shared.call)
+    if not awaited:
+        return ""
+    them = rank_names(sum([1 << rank for rank in awaited]))
+    return (
+        f". If {them} started this with a nonblocking call, it moves on only inside the library: "
+        f"call wait() before MPI's own calls, or set COLLECTIVES_PROGRESS=thread"
+    )
 
 
 cdef bint hold_still() noexcept:

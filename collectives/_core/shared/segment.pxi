@@ -341,6 +341,14 @@ cdef class Segment:
             said.append(f"{rank_names(sum(1 << rank for rank in members))} {text}")
         return f"the ranks do not agree on call {call + 1} of the communicator: {'; '.join(said)}"
 
+    cdef set yet_to_begin(self, int64_t call):
+        """Return the ranks of the host that have not begun their call of this number."""
+        cdef int i
+        return {
+            self.ranks[i] for i in range(self.c.p)
+            if cc_read(&self.c.ranks[i].started) <= <uint64_t>call
+        }
+
     def doing(self):
         """Return what each rank of the host is doing, a line for each. Local."""
         cdef uint64_t what[3]
