@@ -7,21 +7,24 @@ used raises an error with its name.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collectives.arrays import frameworks
-from collectives.errors import BufferError, UnsupportedTypeError
+from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.text.words import plain
 
-__all__ = ["DTYPES", "as_array", "contiguous", "dtype_name", "unsupported"]
+__all__ = ["DTYPES", "Place", "as_array", "contiguous", "copy_all", "dtype_name", "unsupported"]
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
 NUMPY = (np.ndarray, np.generic)
+NUMBERS = (bool, int, float, complex)
 MOVED_BYTES = (1, 2, 4, 8, 16)  # sizes of elements that may be moved without a kernel
 
 
@@ -30,9 +33,9 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
 
     Parameters
     ----------
-    value : buffer
-        A NumPy array, NumPy scalar, memoryview, bytearray, `array.array`, or anything else with
-        the buffer protocol.
+    value : buffer or number
+        A NumPy array, NumPy scalar, memoryview, bytearray, `array.array`, anything else with the
+        buffer protocol, or a number of Python.
     name : str
         The argument's name, for the error.
     writable : bool
@@ -49,6 +52,8 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
         return value.view(np.ndarray)
     if isinstance(value, np.generic) and not writable:
         return np.asarray(value)
+    if isinstance(value, NUMBERS) and not writable:
+        return _scalar(value, name)
     try:
         view = memoryview(value)
     except TypeError:
@@ -67,6 +72,57 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
         return np.asarray(view)
     except (TypeError, ValueError) as error:
         raise UnsupportedTypeError(f"{name} has the format {view.format!r}: {error}") from None
+
+
+def _scalar(value: complex, name: str) -> NDArray[Any]:
+    """Return a number of Python as an array. Its dtype depends on its type only, not on its value:
+    it has to be the same on all ranks.
+    """
+    if type(value) is int:
+        try:
+            return np.array(value, np.int64)
+        except OverflowError:
+            raise ArgumentError(
+                f"{name} is {value}, which is no int64; pass an array of another dtype"
+            ) from None
+    return np.asarray(value)
+
+
+class Place:
+    """Where a result goes when it is complete. It is written once, though several threads may ask.
+
+    Parameters
+    ----------
+    out : buffer
+        What the caller gets.
+    write : callable
+        What writes the result there.
+    kept : object, optional
+        What keeps the memory of `out` alive.
+    """
+
+    def __init__(self, out: Any, write: Callable[[], object], kept: object = None) -> None:
+        self.out, self.write, self.kept = out, write, kept
+        self.lock = threading.Lock()
+        self.written = False
+
+    def __call__(self, result: object) -> Any:
+        with self.lock:
+            if not self.written:
+                self.write()
+                self.written = True
+        return self.out
+
+
+def copy_all(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
+    """Copy the second of each pair of arrays into the first. Local.
+
+    Parameters
+    ----------
+    pairs : iterable of (ndarray, ndarray)
+    """
+    for target, source in pairs:
+        target[...] = source
 
 
 def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:

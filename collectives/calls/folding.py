@@ -35,12 +35,13 @@ class FoldingCalls:
         Parameters
         ----------
         x : array
-            This rank's contribution, in host memory. The number of elements and the dtype are the
-            same on all ranks. If the array is not contiguous, a packed copy is sent.
+            This rank's contribution, in host memory, or a number of Python: an array without
+            dimensions, of int64, float64, complex128 or bool. The number of elements and the dtype
+            are the same on all ranks. If the array is not contiguous, a packed copy is sent.
         out : array, optional
             Where the result goes: a contiguous, writable array with the number of elements and the
-            dtype of `x`. It is `x` itself (in place), or shares no memory with it. A new array by
-            default.
+            dtype of `x`. It is `x` itself (in place), or shares no memory with it. To a NumPy array
+            in Fortran's order the result is copied, by index. A new array by default.
         op : Reduction
             ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
             ``BOR``, ``BXOR``, or one made by `reduction`.
@@ -185,7 +186,8 @@ class FoldingCalls:
             the first ``x.size // size``.
         out : array, optional
             Where this rank's part goes: ``x.size // size`` elements. In place, `out` is that part
-            of `x`, and the other parts of `x` are not changed. A new array by default.
+            of `x`, or as in MPI the first part, and the other parts of `x` are not changed. The
+            first part costs a copy of `x` on all ranks but the first. A new array by default.
 
         Returns
         -------

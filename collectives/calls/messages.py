@@ -9,9 +9,10 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
+from collectives.process import binding
 from collectives.text.words import shown
 
 __all__ = ["OBJECTS", "TAGS", "Messages"]
@@ -30,7 +31,7 @@ class Messages:
     _engine: _core.Engine
     _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
-    def send(self, x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
+    def send(self, x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
         """Send an array to one rank, which calls `recv`.
         Local. The call waits until `x` may be changed; that may take until the message is received.
 
@@ -38,8 +39,9 @@ class Messages:
         ----------
         x : array
             The data, as for `allreduce`.
-        dest : int
-            The rank that receives it.
+        dest : int or None
+            The rank that receives it. None or ``MPI.PROC_NULL`` is no rank: nothing is sent, and
+            `x` is ignored. A program needs no ``if`` for the ends of a row of ranks then.
         tag : int
             0 to 16382. A message is received only by a `recv` with the same tag.
         timeout : float, optional
@@ -52,7 +54,7 @@ class Messages:
         """
         self._exchange(x, self._peer("dest", dest), None, None, tag, timeout)
 
-    def isend(self, x: Any, dest: int, *, tag: int = 0) -> _core.Request:
+    def isend(self, x: Any, dest: int | None, *, tag: int = 0) -> _core.Request:
         """Start a `send` and return at once; see `iallreduce`.
         Local.
         """
@@ -61,7 +63,9 @@ class Messages:
         )
         return request
 
-    def recv(self, out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
+    def recv(
+        self, out: Any, source: int | None, *, tag: int = 0, timeout: float | None = None
+    ) -> Any:
         """Receive an array from one rank, which calls `send`.
         Local. The call waits for the message.
 
@@ -69,8 +73,9 @@ class Messages:
         ----------
         out : array
             Where the data goes: a contiguous, writable array of the size of the message.
-        source : int
-            The rank that sends it.
+        source : int or None
+            The rank that sends it. None or ``MPI.PROC_NULL`` is no rank: nothing is received, and
+            `out` is returned as it is.
         tag : int
             The tag of the `send`.
         timeout : float, optional
@@ -90,7 +95,7 @@ class Messages:
         """
         return self._exchange(None, None, out, self._peer("source", source), tag, timeout)
 
-    def irecv(self, out: Any, source: int, *, tag: int = 0) -> _core.Request:
+    def irecv(self, out: Any, source: int | None, *, tag: int = 0) -> _core.Request:
         """Start a `recv` and return at once; see `iallreduce`.
         Local.
         """
@@ -102,9 +107,9 @@ class Messages:
     def sendrecv(
         self,
         x: Any,
-        dest: int,
+        dest: int | None,
         out: Any,
-        source: int,
+        source: int | None,
         *,
         tag: int = 0,
         timeout: float | None = None,
@@ -137,7 +142,9 @@ class Messages:
             x, self._peer("dest", dest), out, self._peer("source", source), tag, timeout
         )
 
-    def isendrecv(self, x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> _core.Request:
+    def isendrecv(
+        self, x: Any, dest: int | None, out: Any, source: int | None, *, tag: int = 0
+    ) -> _core.Request:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """
@@ -146,8 +153,15 @@ class Messages:
         )
         return request
 
-    def _peer(self, name: str, value: Any) -> int:
-        return _number(name, value, self.size)
+    def _peer(self, name: str, value: Any) -> int | None:
+        if value is None:
+            return None
+        try:
+            return _number(name, value, self.size)
+        except ArgumentError as error:
+            if isinstance(value, int) and value == binding.load().PROC_NULL:
+                return None
+            raise ArgumentError(f"{error}, or None") from None
 
     def _exchange(
         self,
@@ -164,7 +178,20 @@ class Messages:
             raise ArgumentError("x is None, and must be the array to send")
         if source is not None and out is None:
             raise ArgumentError("out is None, and must be the array that is received into")
+        if dest is None and source is None:
+            return self._skip(out, timeout, blocking)
+        x = None if dest is None else x
         return self._post(x, dest, out, source, tag, timeout, blocking)
+
+    def _skip(self, out: Any, timeout: float | None, blocking: bool) -> Any:
+        """Return what a call without any message returns."""
+        if self._engine.broken is not None:
+            raise CommunicatorError(self._engine.broken)
+        if timeout is not None:
+            _core.seconds(timeout)
+        if blocking:
+            return out
+        return _core.Request(self._engine, self._cut(None, None, 0, 0), (out,))
 
     def _post(
         self,
@@ -181,7 +208,8 @@ class Messages:
             plan = self._cut(dest, source, dest is not None, source is not None)
             self._exchange_plans[dest, source] = plan
         cut = partial(self._cut, dest, source)
-        return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut)
+        into = None if source is None else out
+        return self._engine.exchange(plan, x, into, tag, timeout, blocking, cut, out)
 
     def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
         """Return the plan of `sends` messages to `dest` and `receives` from `source`, if any."""

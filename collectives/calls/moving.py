@@ -36,9 +36,9 @@ class MovingCalls:
 
         Parameters
         ----------
-        x : array
+        x : array or None
             The data on the root. On other ranks, an array with the root's number of elements and
-            dtype, whose contents are not read.
+            dtype, whose contents are not read, or None if `out` is given.
         out : array, optional
             Where the data goes, as for `allreduce`; ``out=x`` broadcasts in place. A new array by
             default.

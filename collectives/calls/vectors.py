@@ -1,32 +1,43 @@
 """The vector forms: collectives in which the ranks may have different numbers of elements.
 
-The counts have an item for each rank. A caller who knows them passes them on every rank; otherwise
-the ranks first exchange them, by a small ordinary collective.
+The counts have an item for each rank. Where every rank gets or gives parts of all, a caller who
+knows them passes them on every rank; otherwise the ranks first exchange them, by a small ordinary
+collective. A root may be the only one that knows them, so it broadcasts them first, or that it has
+none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from functools import partial
 from math import prod
-from operator import index
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.calls.kinds import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCATTER
+from collectives.calls.counts import (
+    Counts,
+    Integers,
+    checked,
+    compare,
+    equal_parts,
+    joined,
+    places,
+    wanted,
+)
+from collectives.calls.kinds import (
+    ALLGATHER,
+    ALLTOALL,
+    GATHER,
+    REDUCE_SCATTER,
+    SCATTER,
+)
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
-from collectives.text.words import shown
 
-__all__ = ["Counts", "VectorCalls"]
-
-Counts = Sequence[int] | NDArray[np.integer[Any]]
-
-MOST = 2**63 - 1  # elements, of all ranks together
+__all__ = ["VectorCalls"]
 
 
 class VectorCalls:
@@ -34,6 +45,7 @@ class VectorCalls:
 
     rank: int
     size: int
+    nodes: int
     _call: Any
     _engine: _core.Engine
 
@@ -43,6 +55,7 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
@@ -59,6 +72,10 @@ class VectorCalls:
         counts : sequence of int, optional
             The number of elements of each rank, the same on all ranks. If no rank passes them, the
             ranks exchange them first.
+        displs : sequence of int, optional
+            Where the part of each rank begins in `out`, in elements; parts do not overlap, and what
+            lies between them is not changed. This is local: ranks may have different ones, or none.
+            The result is copied there. One part after the other by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allgather")``.
         timeout : float, optional
@@ -74,7 +91,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._allgatherv(x, out, counts, algorithm, timeout, True)
+        return self._allgatherv(x, out, counts, displs, algorithm, timeout, True)
 
     def iallgatherv(
         self,
@@ -82,12 +99,13 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         algorithm: str | None = None,
     ) -> _core.Request:
         """Start an `allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._allgatherv(x, out, counts, algorithm, None, False)
+        request: _core.Request = self._allgatherv(x, out, counts, displs, algorithm, None, False)
         return request
 
     def gatherv(
@@ -96,6 +114,7 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
@@ -105,10 +124,15 @@ class VectorCalls:
 
         Parameters
         ----------
-        x, counts
+        x : array
             As for `allgatherv`.
         out : array, optional
             Where the arrays go on the root, as for `allgatherv`; ignored on other ranks.
+        counts : sequence of int, optional
+            The number of elements of each rank. Only the root has to know them; it tells the other
+            ranks. If the root passes none, the ranks exchange them.
+        displs : sequence of int, optional
+            On the root, as for `allgatherv`; ignored on other ranks.
         root : int
             The rank that gets the arrays.
         algorithm : str, optional
@@ -127,7 +151,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._gatherv(x, out, counts, root, algorithm, timeout, True)
+        return self._gatherv(x, out, counts, displs, root, algorithm, timeout, True)
 
     def igatherv(
         self,
@@ -135,13 +159,15 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
     ) -> _core.Request:
-        """Start a `gatherv` and return at once, or after the exchange of the counts.
+        """Start a `gatherv` and return at once. A rank that passes no counts waits first until the
+        root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        request: _core.Request = self._gatherv(x, out, counts, root, algorithm, None, False)
+        request: _core.Request = self._gatherv(x, out, counts, displs, root, algorithm, None, False)
         return request
 
     def scatterv(
@@ -150,6 +176,7 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
@@ -160,15 +187,20 @@ class VectorCalls:
         Parameters
         ----------
         x : array or None
-            On the root, the data: ``sum(counts)`` elements, those for rank 0 first. On other ranks,
-            an array with the root's dtype and the root's axes after the first, whose contents are
-            not read, or None if `out` is given.
+            On the root, the data: ``sum(counts)`` elements, those for rank 0 first, unless `displs`
+            says where they are. On other ranks, an array with the root's dtype and the root's axes
+            after the first, whose contents are not read, or None if `out` is given.
         out : array, optional
             Where this rank's part goes: ``counts[rank]`` elements. A new array by default.
         counts : sequence of int, optional
-            The number of elements of each rank, the same on all ranks. If no rank passes them, the
-            counts are the sizes of the arrays `out`, if all ranks have one. Otherwise they are
-            nearly equal: of n elements, the part of rank ``r`` begins at ``n * r // size``.
+            The number of elements of each rank. Only the root has to know them; it tells the other
+            ranks. If the root passes none, the counts are the sizes of the arrays `out`, if all
+            ranks have one. Otherwise they are nearly equal: of n elements, the part of rank ``r``
+            begins at ``n * r // size``.
+        displs : sequence of int, optional
+            On the root, where the part of each rank begins in `x`, in elements; parts may overlap.
+            They are copied before they are sent. Ignored on other ranks. One part after the other
+            by default.
         root : int
             The rank that has the data.
         algorithm : str, optional
@@ -186,7 +218,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._scatterv(x, out, counts, root, algorithm, timeout, True)
+        return self._scatterv(x, out, counts, displs, root, algorithm, timeout, True)
 
     def iscatterv(
         self,
@@ -194,13 +226,17 @@ class VectorCalls:
         out: Any = None,
         *,
         counts: Counts | None = None,
+        displs: Counts | None = None,
         root: int = 0,
         algorithm: str | None = None,
     ) -> _core.Request:
-        """Start a `scatterv` and return at once, or after the exchange of the counts.
+        """Start a `scatterv` and return at once. A rank that passes no counts waits first until the
+        root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        request: _core.Request = self._scatterv(x, out, counts, root, algorithm, None, False)
+        request: _core.Request = self._scatterv(
+            x, out, counts, displs, root, algorithm, None, False
+        )
         return request
 
     def reduce_scatterv(
@@ -268,6 +304,8 @@ class VectorCalls:
         out: Any = None,
         *,
         receive_counts: Counts | None = None,
+        displs: Counts | None = None,
+        receive_displs: Counts | None = None,
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
@@ -287,6 +325,10 @@ class VectorCalls:
             How many elements come from each rank. All ranks pass them, or none; if none does, the
             ranks exchange them first. Under ``COLLECTIVES_VALIDATE=1`` they are always exchanged,
             and compared.
+        displs, receive_displs : sequence of int, optional
+            Where the part for each rank begins in `x`, and the one from each rank in `out`, in
+            elements. The parts in `out` do not overlap. They are local, and cost copies. One part
+            after the other by default.
         algorithm : str, optional
             One of ``collectives.algorithms.names("alltoall")`` in which no block passes through a
             third rank: ``"direct"`` or ``"pairwise"``.
@@ -303,7 +345,10 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._alltoallv(x, counts, out, receive_counts, algorithm, timeout, True)
+        displacements = displs, receive_displs
+        return self._alltoallv(
+            x, counts, out, receive_counts, displacements, algorithm, timeout, True
+        )
 
     def ialltoallv(
         self,
@@ -312,13 +357,16 @@ class VectorCalls:
         out: Any = None,
         *,
         receive_counts: Counts | None = None,
+        displs: Counts | None = None,
+        receive_displs: Counts | None = None,
         algorithm: str | None = None,
     ) -> _core.Request:
         """Start an `alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
+        displacements = displs, receive_displs
         request: _core.Request = self._alltoallv(
-            x, counts, out, receive_counts, algorithm, None, False
+            x, counts, out, receive_counts, displacements, algorithm, None, False
         )
         return request
 
@@ -327,18 +375,22 @@ class VectorCalls:
         x: Any,
         out: Any,
         counts: Counts | None,
+        displs: Counts | None,
         algorithm: str | None,
         timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "allgatherv"):
             shape = _core.shape(x)
-            every = None if counts is None else self._given(counts)
+            every = None if counts is None else checked(counts, self.size)
         if every is None:
             every = self._exchanged(prod(shape), timeout)
-        joined = _joined(shape, int(every.sum()))
+        with refusing(self._engine, "allgatherv"):
+            starts = places(displs, every, out, ("displs", "out"), True)
+        options = algorithm, timeout, 1.0, 1.0, blocking
+        whole = joined(shape, int(every.sum()))
         return self._engine.call_vector(
-            ALLGATHER, x, out, None, 0, algorithm, timeout, 1.0, 1.0, blocking, every, every, joined
+            ALLGATHER, x, out, None, 0, *options, every, every, whole, None, starts
         )
 
     def _gatherv(
@@ -346,19 +398,27 @@ class VectorCalls:
         x: Any,
         out: Any,
         counts: Counts | None,
+        displs: Counts | None,
         root: int,
         algorithm: str | None,
         timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "gatherv"):
+            root = self._engine.check_root(root)
             shape = _core.shape(x)
-            every = None if counts is None else self._given(counts)
+            given = None if counts is None else checked(counts, self.size)
+        every, before = self._told(GATHER, given, root, timeout, blocking)
         if every is None:
             every = self._exchanged(prod(shape), timeout)
-        joined = _joined(shape, int(every.sum()))
+        starts = None
+        if self.rank == root:
+            with refusing(self._engine, "gatherv"):
+                starts = places(displs, every, out, ("displs", "out"), True)
+        options = algorithm, timeout, 1.0, 1.0, blocking
+        whole = joined(shape, int(every.sum()))
         return self._engine.call_vector(
-            GATHER, x, out, None, root, algorithm, timeout, 1.0, 1.0, blocking, every, every, joined
+            GATHER, x, out, None, root, *options, every, every, whole, None, starts, before
         )
 
     def _scatterv(
@@ -366,6 +426,7 @@ class VectorCalls:
         x: Any,
         out: Any,
         counts: Counts | None,
+        displs: Counts | None,
         root: int,
         algorithm: str | None,
         timeout: float | None,
@@ -379,15 +440,21 @@ class VectorCalls:
                 )
             shape = () if x is None else _core.shape(x)
             mine = -1 if out is None else prod(_core.shape(out, "out"))
-            every = None if counts is None else self._given(counts)
+            given = None if counts is None else checked(counts, self.size)
+        every, before = self._told(SCATTER, given, root, timeout, blocking)
         if every is None:
             told = np.array([mine, prod(shape)], np.int64)
             said = self._call(ALLGATHER, told, None, None, 0, None, timeout)
             with refusing(self._engine, "scatterv"):
-                every = _wanted(said[:, 0], int(said[root, 1]))
-        part = _joined(shape, int(every[self.rank]))
+                every = wanted(said[:, 0], int(said[root, 1]))
+        starts = None
+        if self.rank == root:
+            with refusing(self._engine, "scatterv"):
+                starts = places(displs, every, x, ("displs", "x"), False)
+        options = algorithm, timeout, 1.0, 1.0, blocking
+        part = joined(shape, int(every[self.rank]))
         return self._engine.call_vector(
-            SCATTER, x, out, None, root, algorithm, timeout, 1.0, 1.0, blocking, every, every, part
+            SCATTER, x, out, None, root, *options, every, every, part, starts, None, before
         )
 
     def _reduce_scatterv(
@@ -404,23 +471,14 @@ class VectorCalls:
     ) -> Any:
         with refusing(self._engine, "reduce_scatterv"):
             shape = _core.shape(x)
-            every = _equal_parts(prod(shape), self.size) if counts is None else self._given(counts)
-        part = _joined(shape, int(every[self.rank]))
-        return self._engine.call_vector(
-            REDUCE_SCATTER,
-            x,
-            out,
-            op,
-            0,
-            algorithm,
-            timeout,
-            prescale,
-            postscale,
-            blocking,
-            every,
-            every,
-            part,
-        )
+            every = (
+                equal_parts(prod(shape), self.size)
+                if counts is None
+                else checked(counts, self.size)
+            )
+        options = algorithm, timeout, prescale, postscale, blocking
+        part = joined(shape, int(every[self.rank]))
+        return self._engine.call_vector(REDUCE_SCATTER, x, out, op, 0, *options, every, every, part)
 
     def _alltoallv(
         self,
@@ -428,99 +486,78 @@ class VectorCalls:
         counts: Counts,
         out: Any,
         receive_counts: Counts | None,
+        displacements: tuple[Counts | None, Counts | None],
         algorithm: str | None,
         timeout: float | None,
         blocking: bool,
     ) -> Any:
         with refusing(self._engine, "alltoallv"):
             shape = _core.shape(x)
-            sent = self._given(counts)
+            sent = checked(counts, self.size)
+            starts = places(displacements[0], sent, x, ("displs", "x"), False)
             given = None
             if receive_counts is not None:
-                given = self._given(receive_counts, "receive_counts")
+                given = checked(receive_counts, self.size, "receive_counts")
         if given is None or self._engine.agree is not None:
             received = self._call(ALLTOALL, sent, None, None, 0, None, timeout)
             if given is not None:
                 with refusing(self._engine, "alltoallv"):
-                    _compare(given, received)
+                    compare(given, received)
         else:
             received = given
-        joined = _joined(shape, int(received.sum()))
+        with refusing(self._engine, "alltoallv"):
+            ends = places(displacements[1], received, out, ("receive_displs", "out"), True)
+        options = algorithm, timeout, 1.0, 1.0, blocking
+        whole = joined(shape, int(received.sum()))
         return self._engine.call_vector(
-            ALLTOALL,
-            x,
-            out,
-            None,
-            0,
-            algorithm,
-            timeout,
-            1.0,
-            1.0,
-            blocking,
-            sent,
-            received,
-            joined,
+            ALLTOALL, x, out, None, 0, *options, sent, received, whole, starts, ends
         )
 
-    def _exchanged(self, mine: int, timeout: float | None) -> NDArray[np.int64]:
+    def _exchanged(self, mine: int, timeout: float | None) -> Integers:
         """Return the counts of all ranks; `mine` is that of this rank. Collective."""
         said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None, timeout)
-        every: NDArray[np.int64] = said.reshape(-1)
+        every: Integers = said.reshape(-1)
         return every
 
-    def _given(self, counts: Counts, name: str = "counts") -> NDArray[np.int64]:
-        """Check the counts that a caller gave."""
-        try:
-            listed = [index(each) for each in counts]
-        except TypeError:
+    def _told(
+        self, kind: int, given: Integers | None, root: int, timeout: float | None, blocking: bool
+    ) -> tuple[Integers | None, tuple[_core.Request, Callable[[Any], Any]] | None]:
+        """Return the counts, or None if the root has none; and for a call that need not wait for
+        the root, the request that has to be complete, too, and what returns the result. Collective.
+        """
+        if self.size == 1:
+            return given, None
+        told = np.full(self.size, -1, np.int64) if given is None else given.copy()
+        request = self._engine.tell_counts(kind, told, root)
+        # In shared memory the others notice other counts, if this rank goes on.
+        shares = self._engine.segment is not None and self.nodes == 1
+        if given is not None and (shares or not blocking):
+            return given, (request, partial(self._after, request, given, told, root, timeout))
+        request.wait(timeout)
+        if given is not None:
+            self._compare(given, told, root)
+            return given, None
+        return (None if told[0] < 0 else told), None
+
+    def _after(
+        self,
+        request: _core.Request,
+        given: Integers,
+        told: Integers,
+        root: int,
+        timeout: float | None,
+        result: Any,
+    ) -> Any:
+        """Return a result when the root has told its counts."""
+        request.wait(timeout)
+        self._compare(given, told, root)
+        return result
+
+    def _compare(self, given: Integers, told: Integers, root: int) -> None:
+        """Raise an error if this rank was given other counts than the root."""
+        if (given != told).any():
+            theirs = "none" if told[0] < 0 else told.tolist()
             raise ArgumentError(
-                f"{name} is {shown(counts)}, and must be a sequence of {self.size} integers"
-            ) from None
-        if len(listed) != self.size or min(listed) < 0:
-            raise ArgumentError(
-                f"{name} is {shown(counts)}, and must be {self.size} numbers of elements, one for "
-                f"each rank, none of them negative"
+                f"counts is {given.tolist()} on rank {self.rank}, and {theirs} on rank {root}, the "
+                f"root; pass the same on all ranks, or pass them on the root only, or on no rank"
             )
-        if sum(listed) > MOST:
-            raise ArgumentError(
-                f"{name} is {shown(counts)}, and must be {self.size} numbers of elements, no more "
-                f"than {MOST} in all"
-            )
-        return np.array(listed, np.int64)
-
-
-def _equal_parts(n: int, p: int) -> NDArray[np.int64]:
-    """Return the sizes of `p` nearly equal parts of `n` elements."""
-    edges = [n * r // p for r in range(p + 1)]
-    sizes = [after - before for before, after in pairwise(edges)]
-    return np.array(sizes, np.int64)
-
-
-def _wanted(sizes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return the counts of a scatterv from what all ranks sent, the same on all ranks."""
-    if (sizes < 0).all():
-        return _equal_parts(n, len(sizes))
-    if (sizes < 0).any():
-        absent = ", ".join(str(r) for r in np.flatnonzero(sizes < 0))
-        raise ArgumentError(
-            f"out is given on some ranks and not on others ({absent}); give it on all, or counts"
-        )
-    return np.ascontiguousarray(sizes)
-
-
-def _compare(given: NDArray[np.int64], sent: NDArray[np.int64]) -> None:
-    """Raise an error unless the receive counts are equal to what the ranks send."""
-    wrong = np.flatnonzero(given != sent)
-    if len(wrong):
-        r = wrong[0]
-        raise ArgumentError(
-            f"receive_counts is {given.tolist()}, and rank {r} sends {sent[r]} elements here, not "
-            f"{given[r]}"
-        )
-
-
-def _joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the shape of `count` elements that have the axes of `shape` after the first."""
-    rest = shape[1:]
-    row = prod(rest)
-    return (count // row, *rest) if row and count % row == 0 else (count,)

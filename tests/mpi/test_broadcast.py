@@ -5,6 +5,7 @@ import pytest
 from cases import DTYPES, LARGE, contribution, digest, longer, names, sizes
 
 import collectives as cc
+from collectives.errors import BufferError, MismatchError
 
 ALGORITHMS = names("broadcast")
 
@@ -76,6 +77,26 @@ def test_nan_payloads_survive(world, algorithm):
     x = bits.view(np.float32) if comm.rank == 0 else np.zeros(100, np.float32)
     y = comm.broadcast(x, algorithm=algorithm)
     np.testing.assert_array_equal(y.view(np.uint32), bits)
+
+
+def test_no_x(world):
+    """Without an array there is nothing that says what comes."""
+    comm = world.comm
+    text = "x is None on rank 0, which is the root, and must be the array to send"
+    with pytest.raises(BufferError if comm.rank == 0 else MismatchError, match=text):
+        comm.broadcast(None, np.empty(3))
+    if comm.size == 1:
+        return
+    text = "x and out are None on rank 1, which has to know what rank 0, the root, sends; pass out"
+    error = BufferError if comm.rank == 1 else MismatchError
+    with pytest.raises(error, match=text) as caught:
+        comm.broadcast(None if comm.rank == 1 else np.empty(3))
+    if comm.rank == 1:
+        assert "or as x an array with the shape and dtype of the root's" in str(caught.value)
+        assert "broadcast_object needs neither" in str(caught.value)
+    x = np.arange(3.0)
+    got = comm.broadcast(x if comm.rank == 0 else None, np.empty(3))
+    np.testing.assert_array_equal(got, x)
 
 
 def test_text_travels_as_bytes(world):

@@ -3,6 +3,7 @@
 import array
 import mmap
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -90,6 +91,78 @@ def test_fortran_order(world):
     mixed = x if comm.rank % 2 else np.asfortranarray(x)
     np.testing.assert_array_equal(comm.allreduce(mixed), want)
     np.testing.assert_array_equal(comm.allreduce(x.T), want.T)
+
+
+def test_results_in_fortran_order(world):
+    """They are where their index says, whichever way the call ends."""
+    comm = world.comm
+    x = np.arange(12.0).reshape(3, 4) + comm.rank
+    want = comm.allreduce(x)
+    for source in (x, np.asfortranarray(x)):
+        out = np.zeros((3, 4), order="F")
+        assert comm.allreduce(source, out) is out
+        np.testing.assert_array_equal(out, want)
+        out[:] = 0
+        request = comm.iallreduce(source, out, prescale=0.5)
+        assert request.wait() is out
+        np.testing.assert_array_equal(out, want / 2)
+        out[:] = 0
+        assert request.wait() is out  # is written once
+        assert (out == 0).all()
+    turned = np.zeros((4, 3), order="F")
+    comm.allreduce(x, turned)
+    np.testing.assert_array_equal(turned, want.reshape(4, 3))
+
+
+def test_in_place_in_fortran_order(world):
+    comm = world.comm
+    x = np.asfortranarray(np.arange(12.0).reshape(3, 4) + comm.rank)
+    want = comm.allreduce(x)
+    assert comm.allreduce(x, x) is x
+    np.testing.assert_array_equal(x, want)
+    memory = np.arange(9.0).reshape(3, 3) + comm.rank
+    want = comm.allreduce(memory)
+    comm.allreduce(memory, memory.T)  # reads all of it before it writes
+    np.testing.assert_array_equal(memory.T, want)
+
+
+def test_other_calls_with_results_in_fortran_order(world):
+    comm, p = world.comm, world.comm.size
+    out = np.zeros((p, 2, 3), order="F")
+    x = np.arange(6).reshape(2, 3) + 10.0 * comm.rank
+    rows = comm.allgather(x)
+    np.testing.assert_array_equal(comm.allgather(x, out), rows)
+    got = comm.gather(x, np.zeros((p, 2, 3), order="F"), root=p - 1)
+    np.testing.assert_array_equal(got, rows if comm.rank == p - 1 else None)
+    got = comm.scatter(rows if comm.rank == 0 else None, np.zeros((2, 3), order="F"))
+    np.testing.assert_array_equal(got, x)
+    got = comm.broadcast(x if comm.rank == 0 else None, np.zeros((2, 3), order="F"))
+    np.testing.assert_array_equal(got, rows[0])
+    got = comm.allgatherv(x, np.zeros((2 * p, 3), order="F"))
+    np.testing.assert_array_equal(got, rows.reshape(-1, 3))
+    got = comm.sendrecv(x, comm.rank, np.zeros((2, 3), order="F"), comm.rank)
+    np.testing.assert_array_equal(got, x)
+    got = comm.isendrecv(x, comm.rank, np.zeros((2, 3), order="F"), comm.rank).wait()
+    np.testing.assert_array_equal(got, x)
+
+
+def test_numbers_of_python(world):
+    comm = world.comm
+    for x, dtype in ((3, np.int64), (2.5, np.float64), (1 + 2j, np.complex128)):
+        y = comm.allreduce(x)
+        assert (y.shape, y.dtype) == ((), dtype)
+        assert y == comm.size * x
+    assert comm.allreduce(-(2**63), op=cc.MIN) == -(2**63)
+    assert comm.allreduce(comm.rank == 0, op=cc.LOR).dtype == bool
+    assert comm.allgather(comm.rank).tolist() == list(range(comm.size))
+    assert comm.broadcast(comm.rank + 0.5) == 0.5
+    out = np.empty((), np.int64)
+    assert comm.scan(1, out) is out
+    assert out == comm.rank + 1
+    assert comm.iallreduce(1).wait() == comm.size
+    if comm.rank == 0:
+        comm.isend(7, 0)
+        assert comm.recv(out, 0) == 7
 
 
 @pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
@@ -188,7 +261,11 @@ def read_only():
 
 REFUSED_OUTPUTS = {
     "strided": (strided, r"out is not C-contiguous \(shape \(5,\), strides \(16,\) bytes\)"),
-    "fortran": (lambda: np.empty((5, 2), order="F")[:, :], "out is not C-contiguous"),
+    "fortran, too long": (
+        lambda: np.empty((5, 2), order="F"),
+        "out has 10 elements, and the result has 5",
+    ),
+    "strided fortran": (lambda: np.empty((6, 2), order="F")[:5], "out is not C-contiguous"),
     "read-only array": (read_only, "out is read-only, and would be written"),
     "bytes": (lambda: bytes(40), "out is a read-only bytes, and would be written"),
     "misaligned": (
@@ -220,7 +297,6 @@ def test_refused_in_place(world):
     for x, text in (
         (strided(), "out is not C-contiguous"),
         (read_only(), "out is read-only"),
-        (np.empty((3, 4), order="F"), "out is not C-contiguous"),
     ):
         with pytest.raises(errors.BufferError, match=text):
             world.comm.allreduce(x, x)
@@ -237,8 +313,9 @@ def test_partial_overlap_is_refused(world, shift):
 
 REFUSED_INPUTS = {
     "list": ([1.0, 2.0], errors.BufferError, "x is a list, which has no buffer; pass np.asarray"),
-    "number": (3, errors.BufferError, "x is a int, which has no buffer; pass np.asarray"),
-    "None": (None, errors.BufferError, "x is a NoneType, which has no buffer$"),
+    "None": (None, errors.BufferError, "x is None, and must be an array: every rank contributes"),
+    "large number": (2**63, errors.ArgumentError, "x is 9223372036854775808, which is no int64;"),
+    "fraction": (Fraction(1, 2), errors.BufferError, "x is a Fraction, which has no buffer"),
     "text": ("abc", errors.BufferError, "x is a str, which has no buffer$"),
     "masked": (np.ma.zeros(3), errors.BufferError, r"x is a masked array; pass x.filled\(...\)"),
     "objects": (np.array([None]), TypeError, "x has dtype object; supported are bool, int8"),

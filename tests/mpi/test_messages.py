@@ -22,6 +22,12 @@ def numbers(r, n, dtype="float32"):
     return contribution("SUM", dtype, n, r)
 
 
+@pytest.fixture(params=["world", "plain"])
+def either(request):
+    """With and without the agreement before each call."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(autouse=True)
 def works_afterwards(world):
     yield
@@ -227,7 +233,66 @@ def test_no_array_lives_elsewhere(plain):
     assert len(junk) == 40
 
 
-@pytest.mark.parametrize("peer", [-1, 10**6, 2**70, None, "0", 0.0, 1.0, [0], np.float64(0)])
+@pytest.mark.parametrize("nobody", [None, MPI.PROC_NULL])
+def test_no_rank(either, nobody):
+    """The end of a row of ranks: nothing is sent there, and nothing comes."""
+    comm = either.comm
+    left = comm.rank - 1 if comm.rank else nobody
+    right = comm.rank + 1 if comm.rank < comm.size - 1 else nobody
+    for start in (False, True):
+        out = np.full(3, -1)
+        x = np.full(3, comm.rank)
+        if start:
+            request = comm.isendrecv(x, right, out, left)
+            assert request.wait() is out
+            assert request.test()
+        else:
+            assert comm.sendrecv(x, right, out, left) is out
+        assert (out == comm.rank - 1).all()
+    out[:] = -1
+    received = comm.irecv(out, left, tag=3)
+    sent = comm.isend(x, right, tag=3)
+    assert sent.wait() is None
+    assert received.wait() is out
+    assert (out == comm.rank - 1).all()
+
+
+@pytest.mark.parametrize("nobody", [None, MPI.PROC_NULL])
+def test_no_rank_at_either_end(either, nobody):
+    comm = either.comm
+    out = np.full(3, 7)
+    assert comm.send(np.ones(3), nobody) is None
+    assert comm.send(None, nobody) is None
+    assert comm.recv(out, nobody) is out
+    assert comm.recv(None, nobody, timeout=1) is None
+    assert comm.sendrecv(np.ones(3), nobody, out, nobody) is out
+    for request, want in (
+        (comm.isend(np.ones(3), nobody), None),
+        (comm.irecv(out, nobody), out),
+        (comm.isendrecv(np.ones(3), nobody, out, nobody), out),
+    ):
+        assert request.test()
+        assert request.wait(timeout=1) is want
+        assert request.wait() is want
+        assert "complete" in repr(request)
+    assert (out == 7).all()
+
+
+def test_no_rank_and_wrong_arguments(world):
+    comm = world.comm
+    with pytest.raises(ArgumentError, match="tag is -1"):
+        comm.send(np.ones(3), None, tag=-1)
+    with pytest.raises(ArgumentError, match="timeout is 0"):
+        comm.recv(np.ones(3), None, timeout=0)
+    with pytest.raises(ArgumentError, match="x is None, and must be the array to send"):
+        comm.sendrecv(None, 0, np.ones(3), None)
+    other = comm.dup()
+    other.free()
+    with pytest.raises(errors.CommunicatorError, match="the communicator was freed"):
+        other.send(np.ones(3), None)
+
+
+@pytest.mark.parametrize("peer", [-99, 10**6, 2**70, "0", 0.0, 1.0, [0], np.float64(0)])
 def test_wrong_peers(world, peer):
     comm = world.comm
     x, out = np.ones(3), np.zeros(3)
@@ -236,7 +301,7 @@ def test_wrong_peers(world, peer):
         "source": lambda: comm.recv(out, peer),
     }.items():
         for _ in range(2):
-            text = rf"^{name} is .*, and must be an integer in 0\.\.{comm.size - 1}$"
+            text = rf"^{name} is .*, and must be an integer in 0\.\.{comm.size - 1}, or None$"
             with pytest.raises(ArgumentError, match=text):
                 call()
     for dest, source in ((peer, 0), (0, peer)):

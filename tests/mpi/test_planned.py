@@ -189,7 +189,7 @@ def test_arguments_are_checked_at_once(world):
     comm = world.comm
     for text, arguments in {
         "x is a list": {"x": [1.0]},
-        "x is a NoneType": {},
+        "x is None, and must be an array": {},
         "out has 4 elements": {"x": np.ones(3), "out": np.ones(4)},
         "op is 'sum'": {"x": np.ones(3), "op": "sum"},
         "has no algorithm 'x'": {"x": np.ones(3), "algorithm": "x"},

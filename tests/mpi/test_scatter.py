@@ -37,9 +37,15 @@ def test_contents_are_read_on_the_root_only(world):
 def test_no_x(world):
     """Without an array there is nothing that says what comes."""
     comm = world.comm
-    with pytest.raises(errors.BufferError, match="x is a NoneType, which has no buffer"):
-        comm.scatter(None)
-    text = "x is a NoneType, which has no buffer"
+    if comm.size > 1:
+        text = "x and out are None on rank 1, which has to know what rank 0, the root, sends"
+        error = errors.BufferError if comm.rank == 1 else errors.MismatchError
+        with pytest.raises(error, match=text) as caught:
+            comm.scatter(None if comm.rank == 1 else np.zeros(comm.size))
+        if comm.rank == 1:
+            assert "; pass out, an array for this rank's part, or as x an" in str(caught.value)
+            assert "scatter_object needs neither" in str(caught.value)
+    text = "x is None on rank 0, which is the root, and must be the array to send"
     with pytest.raises(errors.BufferError if comm.rank == 0 else errors.MismatchError, match=text):
         comm.scatter(None, np.zeros(2))
     comm.barrier()

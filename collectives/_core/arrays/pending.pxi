@@ -1,4 +1,4 @@
-# Results of immutable kinds: memory that becomes an array when the operation is complete.
+# Results that are not what the caller gets before the operation is complete.
 
 from cpython.pycapsule cimport PyCapsule_New
 
@@ -28,11 +28,15 @@ cdef object making = threading.RLock()
 
 @cython.final
 cdef class Pending:
-    """A result that becomes an array of an immutable kind when it is complete."""
+    """A result that is not yet what the caller gets when it is complete: memory that becomes an
+    array of an immutable kind, or what is copied to its place.
+    """
 
     cdef Block *block  # given away with the first capsule
     cdef object x, array, made
     cdef str framework
+    cdef object place  # what returns the caller's result, or None for an immutable array
+    cdef object before  # None, or a request that has to be complete, too
 
     def __dealloc__(self):
         free(self.block)
@@ -49,7 +53,19 @@ cdef class Pending:
     def __dlpack_device__(self):
         return DL_CPU, 0
 
+    cdef bint arrived(self) except -1:
+        """Say whether the caller has the result, once the operation is complete."""
+        if self.before is not None and not self.before.test():
+            return False
+        if type(self.array) is Pending and not (<Pending>self.array).arrived():
+            return False
+        if self.place is not None:
+            self.finish()
+        return True
+
     cdef object finish(self):
+        if self.place is not None:
+            return self.place(finished(self.array))
         if self.made is None:
             with making:
                 if self.made is None:
@@ -91,6 +107,17 @@ cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *
     return result
 
 
+cdef Pending pending_place(object array, object place, object before=None):
+    """Return a result that `place` turns into the caller's when it is complete, and the request
+    `before`, too.
+    """
+    cdef Pending result = Pending.__new__(Pending)
+    result.array = array
+    result.place = place
+    result.before = before
+    return result
+
+
 cdef inline object finished(object result):
-    """Return what the caller gets: the result, or the immutable array that it becomes now."""
+    """Return what the caller gets: the result, or what it becomes now that it is complete."""
     return (<Pending>result).finish() if type(result) is Pending else result

@@ -22,7 +22,7 @@ cdef enum:
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
 # What ranks make together beside calling collectives. They announce it by an allgather of records.
-MAKINGS = "", "dup", "split", "empty", "timeline"
+MAKINGS = "dup", "split", "empty", "timeline"
 
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 
@@ -52,15 +52,22 @@ cdef struct Call:
     double factor  # of the result: postscale, and the mean's division
     int operation  # a number of the reduction, for the ranks to compare
     uint64_t checksum  # of the counts of a vector form
-    int making  # what an allgather announces: a number of MAKINGS
+    int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
     double timeout  # seconds, or COMMON
 
 
+cdef str announcement(int announced):
+    """Return the name of what is announced."""
+    if announced > KINDS:
+        return MAKINGS[announced - KINDS - 1]
+    return COLLECTIVES[announced - 1] + "v"
+
+
 cdef str name_of(const Call *call):
-    if call.making:
-        return MAKINGS[call.making]
+    if call.announced:
+        return announcement(call.announced)
     return COLLECTIVES[call.kind] + ("v" if call.counts != NULL else "")
 
 

@@ -1,6 +1,9 @@
 # Checking: the arguments of a call are held against each other before anything is sent.
 
 from cpython.number cimport PyNumber_Index
+from numpy cimport NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_FARRAY
+
+from functools import partial
 
 
 cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscale):
@@ -12,9 +15,11 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     if kind == BARRIER:
         set_barrier(engine, call)
         return None, None
-    if x is None and call.role.inputs == 0 and out is not None:
+    if x is None:
+        if call.role.inputs or out is None:
+            raise nothing_given(engine, call)
         kept_x = None
-        kept_out = view_of(out, &call.out, "out", True, moves)
+        kept_out = view_of_out(call, out, moves)
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
         call.part = call.out.count
     else:
@@ -30,30 +35,33 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     if call.role.outputs == 0:
         call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
         return None, kept_x, keep
-    if kept_x is None:
-        result = out
-    elif out is None:
-        shape = None if engine.keeps_shape[kind] else new_shape(engine, call, kept_x)
-        result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
-        return result, kept_x, kept_out, keep
-    else:
-        result = out
-        kept_out = view_of(out, &call.out, "out", True, moves)
-        if out is x and engine.array_parts[kind] == 1:
+    if kept_x is not None:
+        if out is None:
+            shape = None if engine.keeps_shape[kind] else new_shape(engine, call, kept_x)
+            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
             return result, kept_x, kept_out, keep
-    kept_x = check_output(engine, call, kept_x, call.part * call.role.outputs)
+        kept_out = view_of_out(call, out, moves)
+    result = kept_out if type(kept_out) is Pending else out
+    if out is not x or engine.array_parts[kind] != 1:
+        kept_x = check_output(engine, call, kept_x, call.part * call.role.outputs)
     return result, kept_x, kept_out, keep
 
 
 cdef tuple check_vector(
     Engine engine, Call *call, x, out, op, root, timeout, prescale, postscale, shape,
+    const int64_t[::1] displs, const int64_t[::1] receive_displs,
 ):
-    """Check the arguments of a vector form, as `check` does; the counts are in the call."""
+    """Check the arguments of a vector form, as `check` does; the counts are in the call.
+
+    `displs` and `receive_displs` say where the parts of `x` and of `out` begin, unless they are
+    None; that no part ends outside of its array is known.
+    """
     cdef int kind = call.kind
     cdef bint moves = not engine.reduces[kind]
     cdef int64_t total = 0
     cdef int64_t wanted
     cdef int r
+    cdef object packed = None
     call.timeout = deadline_of(timeout)
     take_options(engine, call, root, prescale, postscale)
     call.part = 0
@@ -61,14 +69,18 @@ cdef tuple check_vector(
         total += call.counts[r]
         if kind != ALLTOALL:
             call.checksum = cc_mixed(call.checksum, call.counts[r])
-    if x is None and call.role.inputs == 0 and out is not None:
+    if x is None:
+        if call.role.inputs or out is None:
+            raise nothing_given(engine, call)
         kept_x = None
-        kept_out = view_of(out, &call.out, "out", True, moves)
+        kept_out = view_of_out(call, out, moves)
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     else:
         kept_x = view_of(x, &call.x, "x", False, moves)
         wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
-        if call.role.inputs and call.x.count != wanted:
+        if call.role.inputs and displs is not None:
+            packed = pack_parts(call, displs, wanted)
+        elif call.role.inputs and call.x.count != wanted:
             raise ArgumentError(
                 f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
             )
@@ -82,22 +94,22 @@ cdef tuple check_vector(
         call.receive_counts if kind == ALLTOALL else call.counts, call.role.outputs,
         call.role.first_output,
     )
-    if kept_x is None:
-        result = out
-    elif out is None:
-        result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
-        return result, kept_x, kept_out, keep
-    else:
-        result = out
-        kept_out = view_of(out, &call.out, "out", True, moves)
+    if kept_x is not None:
+        if out is None:
+            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
+            return result, kept_x, kept_out, keep, packed
+        kept_out = view_of_out(call, out, moves)
+    if receive_displs is not None:
+        kept_out = scattered_result(call, out, kept_out, receive_displs, wanted)
+    result = kept_out if type(kept_out) is Pending else out
     kept_x = check_output(engine, call, kept_x, wanted)
-    return result, kept_x, kept_out, keep
+    return result, kept_x, kept_out, keep, packed
 
 
 cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
     """Check what is asked of a call beside its arrays, and find the role of this rank."""
     call.checksum = 0
-    call.making = 0
+    call.announced = 0
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0
@@ -128,6 +140,81 @@ cdef void set_barrier(Engine engine, Call *call) noexcept:
     call.scale = NULL
     call.ordered = False
     call.operation = NO_OPERATION
+
+
+cdef object nothing_given(Engine engine, const Call *call):
+    """Return the error of a call that was given None as `x`, and needs an array."""
+    if not engine.rooted[call.kind] or engine.roles[call.kind][0].inputs:
+        return BufferError("x is None, and must be an array: every rank contributes one")
+    if call.role.inputs:
+        return BufferError(
+            f"x is None on rank {engine.rank}, which is the root, and must be the array to send"
+        )
+    name = COLLECTIVES[call.kind]
+    result = "this rank's part" if call.kind == SCATTER else "the result"
+    return BufferError(
+        f"x and out are None on rank {engine.rank}, which has to know what rank {call.root}, the "
+        f"root, sends; pass out, an array for {result}, or as x an array with the shape "
+        f"and dtype of the root's, whose contents are not read. {name}_object needs neither"
+    )
+
+
+cdef object view_of_out(Call *call, out, bint moves):
+    """Fill the view of the output; return what keeps it alive.
+
+    That is a Pending for an array in Fortran's order: elements correspond by index, so the result
+    is written in C's order, and copied when it is complete.
+    """
+    cdef ndarray scratch
+    if (
+        not PyArray_CheckExact(out) or PyArray_CHKFLAGS(out, NPY_ARRAY_C_CONTIGUOUS)
+        or not PyArray_CHKFLAGS(out, NPY_ARRAY_FARRAY) or call.planned
+    ):
+        return view_of(out, &call.out, "out", True, moves)
+    scratch = PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0)
+    view_of(scratch, &call.out, "out", True, moves)
+    return pending_place(scratch, buffers.Place(out, partial(numpy.copyto, out, scratch)))
+
+
+cdef ndarray pack_parts(Call *call, const int64_t[::1] displs, int64_t total):
+    """Copy the parts of `x`, which begin at `displs`, into one array, and make that the input."""
+    cdef const char *data = call.x.data
+    cdef char *place
+    cdef int64_t nbytes
+    cdef int i
+    call.x.count = total
+    scratch = scratch_like(&call.x)
+    place = call.x.data
+    for i in range(call.role.first_input, call.role.first_input + call.role.inputs):
+        nbytes = call.counts[i] * call.x.itemsize
+        memcpy(place, data + displs[i] * call.x.itemsize, nbytes)
+        place += nbytes
+    return scratch
+
+
+cdef Pending scattered_result(
+    Call *call, out, kept_out, const int64_t[::1] displs, int64_t total,
+):
+    """Return a result whose parts are copied to where they belong in `out`, once it is complete."""
+    cdef const int64_t *counts = call.receive_counts
+    cdef int64_t itemsize = call.out.itemsize
+    cdef int64_t start = 0
+    cdef npy_intp nbytes = call.out.count * itemsize
+    cdef ndarray target, scratch
+    cdef int i
+    if call.out.dtype != call.x.dtype:
+        raise different_dtypes(call)
+    target = PyArray_SimpleNewFromData(1, &nbytes, NPY_UBYTE, call.out.data)
+    call.out.count = total
+    scratch = scratch_like(&call.out)
+    pairs = []
+    for i in range(call.role.first_output, call.role.first_output + call.role.outputs):
+        pairs.append((
+            target[displs[i] * itemsize:(displs[i] + counts[i]) * itemsize],
+            scratch[start:start + counts[i] * itemsize],
+        ))
+        start += counts[i] * itemsize
+    return pending_place(scratch, buffers.Place(out, partial(buffers.copy_all, pairs), kept_out))
 
 
 cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
@@ -215,21 +302,24 @@ cdef object check_output(Engine engine, Call *call, kept_x, int64_t wanted):
         )
     if call.role.inputs == 0 or not overlap(&call.x, &call.out):
         return kept_x
-    if call.kind == ALLTOALL:
-        # No block stays where it is, so the input is read from a copy.
-        if call.planned:
-            raise BufferError(
-                "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
-                "that share no memory"
-            )
-        source = scratch_like(&call.x)
-        memcpy(call.x.data, x, call.x.count * call.x.itemsize)
-        return source
+    if call.kind == ALLTOALL and call.planned:
+        raise BufferError(
+            "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "
+            "that share no memory"
+        )
     before_x = call.role.first_input * call.part
     before_out = call.role.first_output * call.part
     if call.counts != NULL:
         before_x = elements_of(call.counts, call.role.first_input, 0)
         before_out = elements_of(call.counts, call.role.first_output, 0)
+    if call.kind == ALLTOALL or (
+        # MPI's reduce_scatter in place: the result is at the start of the array.
+        call.kind == REDUCE_SCATTER and x == out and before_out and not call.planned
+    ):
+        # What is written is not what is read there, so the input is read from a copy.
+        source = scratch_like(&call.x)
+        memcpy(call.x.data, x, call.x.count * call.x.itemsize)
+        return source
     if x - before_x * call.x.itemsize != out - before_out * call.x.itemsize:
         remedy = "out=x" if engine.array_parts[call.kind] == 1 else (
             "x as the part of out that it becomes" if call.role.outputs > 1

@@ -84,6 +84,8 @@ cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout
 cdef str description(Engine engine, Call *call, op, Choice choice):
     """Return what a rank called, as the other ranks must have called it too."""
     cdef bint vector = call.counts != NULL
+    if call.announced:
+        return f"root={call.root}, its counts"
     parts = []
     if vector and call.kind != ALLTOALL:
         counts = [call.counts[r] for r in range(engine.size)]

@@ -12,7 +12,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.shared.call = NO_CALL
     op.comm = engine.comm
     op.nbytes = call.nbytes
-    op.making = call.making
+    op.announced = call.announced
     if engine.segment is not None and call.kind != EXCHANGE:
         fingerprint(call, choice, call.nbytes // call.x.itemsize, op.shared.what)
     lay_out(engine, op, call, plan, choice.segment)

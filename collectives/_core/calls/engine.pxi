@@ -127,11 +127,14 @@ cdef class Engine:
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
         const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
+        const int64_t[::1] displs=None, const int64_t[::1] receive_displs=None, before=None,
     ):
         """Run the vector form of a collective, in which each part has a count of its own.
 
         `counts` has one for each rank; those of an alltoall are sent and there are others that are
-        received. A new result has `shape`.
+        received. A new result has `shape`. `displs` and `receive_displs` say where the parts of `x`
+        and `out` begin. `before` is None, or a request that has to be complete, too, and what
+        returns the result then.
         """
         cdef Call call
         cdef Choice choice
@@ -147,8 +150,11 @@ cdef class Engine:
         call.receive_counts = &receive_counts[0]
         try:
             keep = check_vector(
-                self, &call, x, out, op, root, timeout, prescale, postscale, shape
+                self, &call, x, out, op, root, timeout, prescale, postscale, shape, displs,
+                receive_displs,
             )
+            if before is not None:
+                keep = (pending_place(keep[0], before[1], before[0]), *keep)
             choice = choice_for(self, &call, algorithm)
         except Exception as error:
             if self.agree is not None:
@@ -157,6 +163,28 @@ cdef class Engine:
         if self.agree is not None:
             text = description(self, &call, op, choice)
         return launch(self, &call, choice, keep, blocking, text)
+
+    def tell_counts(self, int kind, counts, root):
+        """Start to give the root's counts of a vector form to all ranks; return a Request."""
+        cdef Call call
+        cdef Choice choice
+        cdef Request request
+        cdef tuple keep
+        cdef str text = None
+        call.kind = BROADCAST
+        call.planned = False
+        call.timeout = COMMON
+        check_caller()
+        if self.broken is not None:
+            raise CommunicatorError(self.broken)
+        keep = check(self, &call, counts, counts, None, root, 1.0, 1.0)
+        call.announced = kind + 1
+        choice = choice_for(self, &call, None)
+        if self.agree is not None:
+            text = description(self, &call, None, choice)
+        request = launch(self, &call, choice, keep, False, text)
+        request.aside = True
+        return request
 
     def verify(self, int kind, x, op, algorithm, prescale=1.0, postscale=1.0):
         """Raise what a call with these arguments would raise before it sends anything."""
@@ -205,12 +233,12 @@ cdef class Engine:
         if self.broken is not None:
             raise CommunicatorError(self.broken)
         keep = check(self, &call, record, out, None, 0, 1.0, 1.0)
-        call.making = MAKINGS.index(making)
+        call.announced = KINDS + 1 + MAKINGS.index(making)
         choice = choice_for(self, &call, None)
         launch(self, &call, choice, keep, True, None if self.agree is None else "")
 
-    def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut):
-        """Send `x`, receive `out`, or do both, as the plan says.
+    def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut, result=None):
+        """Send `x`, receive `out`, or do both, as the plan says. The result is `out`, or `result`.
 
         Other threads are not kept out: one may send what another waits for. What is too large for
         one message goes by another plan, `cut(sends, receives)`, whose messages are posted at once,
@@ -226,6 +254,8 @@ cdef class Engine:
             raise CommunicatorError(self.broken)
         call.timeout = deadline_of(timeout)
         keep = check_messages(&call, x, out)
+        if out is None:
+            keep = (result, *keep)
         set_messages(&call, x is not None, counts)
         most = self.longest // call.x.itemsize
         if call.x.count > most or call.out.count > most:

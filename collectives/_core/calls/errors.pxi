@@ -16,7 +16,7 @@ cdef str title(Plan plan):
 
 
 cdef str title_of(const Operation *op, Plan plan):
-    return f"{MAKINGS[op.making]}(): {title(plan)}" if op.making else title(plan)
+    return f"{announcement(op.announced)}(): {title(plan)}" if op.announced else title(plan)
 
 
 cpdef double stopped(double looked) noexcept nogil:

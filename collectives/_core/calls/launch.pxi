@@ -22,7 +22,7 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
             make_room()
         if text is not None:
             engine.agree(name_of(call), text, True, engine.deadline(call.timeout))
-        if choice.trials is not None and not call.making:
+        if choice.trials is not None and not call.announced:
             trials = choice.trials
             choice = trial_of(engine, choice, blocking, call.timeout, &slot)
             began = now() if slot >= 0 else 0

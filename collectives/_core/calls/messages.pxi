@@ -8,8 +8,9 @@ cdef tuple check_messages(Call *call, x, out):
     call.out = View(NULL, 0, 1, 0)
     if x is not None:
         kept_x = view_of(x, &call.x, "x", False, True)
+    call.planned = False
     if out is not None:
-        kept_out = view_of(out, &call.out, "out", True, True)
+        kept_out = view_of_out(call, out, True)
     if x is None:
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
     elif out is not None:
@@ -17,7 +18,7 @@ cdef tuple check_messages(Call *call, x, out):
             raise different_dtypes(call)
         if overlap(&call.x, &call.out):
             raise BufferError("out overlaps x; pass arrays that share no memory")
-    return out, kept_x, kept_out
+    return kept_out if type(kept_out) is Pending else out, kept_x, kept_out
 
 
 cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
@@ -27,7 +28,7 @@ cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
     call.nbytes = max(call.x.count, call.out.count) * call.x.itemsize
     call.operation = NO_OPERATION
     call.checksum = 0
-    call.making = 0
+    call.announced = 0
     call.fold = NULL
     call.user = NULL
     call.scale = NULL
@@ -62,4 +63,4 @@ cdef object launch_messages(
         return Request(engine, plan, keep).start(op)
     run(engine, op, plan, keep, call.timeout)
     recycle(engine, op)
-    return keep[0]
+    return finished(keep[0])

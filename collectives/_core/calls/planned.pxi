@@ -122,6 +122,10 @@ cdef class PlannedCall:
         """
         return self.started().wait(timeout)
 
+    def _look(self, double waited, timeout=None):
+        """End the run if it has `waited` too long, or for a rank that is gone. Local."""
+        self.started()._look(waited, timeout)
+
     cdef Request started(self):
         if self.request is None:
             raise CommunicatorError(f"{self.title} was not started")

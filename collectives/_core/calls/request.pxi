@@ -18,6 +18,8 @@ def pending(Engine engine=None):
     """
     lines = []
     for request in list(live):
+        if (<Request>request).aside:
+            continue
         if engine is None or (<Request>request).engine is engine:
             try:
                 request.test()
@@ -64,7 +66,10 @@ def forsaken(Engine engine):
         if try_lock_in_flight():
             advance_in_flight()
             unlock_in_flight()
-    return [each for each in list(live) if each.of(engine) and each.state() is not None]
+    return [
+        each for each in list(live)
+        if each.of(engine) and each.state() is not None and not (<Request>each).aside
+    ]
 
 
 @cython.final
@@ -85,6 +90,7 @@ cdef class Request:
     cdef bint late  # given up as the program ends
     cdef int waiters  # threads that look at the operation without the GIL
     cdef double looked  # when test() has last looked around
+    cdef bint aside  # whether another request waits for it, and says so where this one would
     cdef object code  # that of the caller, and where it stood in it
     cdef int at
     cdef readonly object origin  # the whole stack, where somebody develops
@@ -210,7 +216,9 @@ cdef class Request:
         self.settle()
         if self.error is not None:
             raise self.error
-        return self.op == NULL or self.op.state.status == DONE
+        if self.op != NULL and self.op.state.status != DONE:
+            return False
+        return type(self.keep[0]) is not Pending or (<Pending>self.keep[0]).arrived()
 
     def wait(self, timeout=None):
         """Wait until the operation is complete; return its result.
@@ -269,6 +277,13 @@ cdef class Request:
         if self.error is not None:
             raise self.error
         return finished(self.keep[0])
+
+    def _look(self, double waited, timeout=None):
+        """End the operation if it has `waited` too long, or for a rank that is gone: `test` raises
+        the error.
+        Local.
+        """
+        self.look_around(waited, deadline_of(timeout))
 
     def where(self):
         """Return the place in the program that started the operation. Local."""

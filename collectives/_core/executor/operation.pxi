@@ -138,7 +138,7 @@ cdef struct Operation:
     const Packed *plan
     uint64_t comm
     int64_t nbytes  # of the whole array
-    int making  # what it announces: a number of MAKINGS
+    int announced  # as of the call
     int window
     int tag
     unsigned int number  # how many the communicator had started before

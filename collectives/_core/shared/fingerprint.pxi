@@ -16,7 +16,7 @@ cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *w
     if dtype >= CC_NDTYPES:
         dtype = 0x80 | crc32(dtype_text(call.x.dtype).encode()) & 0x7F
     what[0] = call.kind | dtype << 8 | <uint64_t>call.operation << 16
-    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>call.making << 25
+    what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>call.announced << 25
     what[0] |= <uint64_t>choice.number << 32
     what[1] = count
     what[2] = <uint64_t>call.root | options >> 32 << 32
@@ -28,10 +28,12 @@ cdef str called(const uint64_t *what):
     cdef int kind = what[0] & 0xFF
     cdef int dtype = what[0] >> 8 & 0xFF
     cdef int operation = what[0] >> 16 & 0xFF
-    cdef int making = what[0] >> 25 & 0x7F
+    cdef int announced = what[0] >> 25 & 0x7F
     cdef uint64_t number = what[0] >> 32
-    if making:
-        return f"{MAKINGS[making]}()"
+    if announced > KINDS:
+        return f"{announcement(announced)}()"
+    if announced:
+        return f"{announcement(announced)}(root={what[2] & 0xFFFFFFFF}, its counts)"
     name = COLLECTIVES[kind]
     parts = []
     if kind != BARRIER:

@@ -1,0 +1,177 @@
+"""The numbers of a vector form: how many elements the parts have, and where they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.errors import ArgumentError
+from collectives.text.words import shown
+
+__all__ = ["Counts", "Integers", "checked", "compare", "equal_parts", "joined", "places", "wanted"]
+
+Counts = Sequence[int] | NDArray[np.integer[Any]]
+Integers = NDArray[np.int64]
+
+MOST = 2**63 - 1  # elements, of all ranks together
+
+
+def checked(counts: Counts, size: int, name: str = "counts") -> Integers:
+    """Return the counts that a caller gave as an array. Local.
+
+    Parameters
+    ----------
+    counts : sequence of int
+    size : int
+        How many there have to be.
+    name : str
+        The argument's name, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If they are not as many integers, or one is negative.
+    """
+    try:
+        listed = [index(each) for each in counts]
+    except TypeError:
+        raise ArgumentError(
+            f"{name} is {shown(counts)}, and must be a sequence of {size} integers"
+        ) from None
+    if len(listed) != size or min(listed) < 0:
+        raise ArgumentError(
+            f"{name} is {shown(counts)}, and must be {size} numbers of elements, one for each "
+            f"rank, none of them negative"
+        )
+    if sum(listed) > MOST:
+        raise ArgumentError(
+            f"{name} is {shown(counts)}, and must be {size} numbers of elements, no more than "
+            f"{MOST} in all"
+        )
+    return np.array(listed, np.int64)
+
+
+def places(
+    displs: Counts | None, counts: Integers, array: Any, names: tuple[str, str], written: bool
+) -> Integers | None:
+    """Return where the parts of an array begin, or None if they lie one after the other. Local.
+
+    Parameters
+    ----------
+    displs : sequence of int or None
+        What the caller gave.
+    counts : ndarray
+        The elements of each part.
+    array : array or None
+    names : (str, str)
+        The names of the two arguments, for the error.
+    written : bool
+        Whether the parts are written, so that they must not overlap.
+
+    Raises
+    ------
+    ArgumentError
+        If a part ends outside of the array, or overlaps another one that is written.
+    """
+    if displs is None:
+        return None
+    name, whole = names
+    if array is None:
+        raise ArgumentError(f"{name} says where parts begin in {whole}, and {whole} is None")
+    starts = checked(displs, len(counts), name)
+    n = prod(_core.shape(array, whole))
+    starts[counts == 0] = 0
+    end, before = 0, -1
+    for r in np.argsort(starts, kind="stable").tolist():
+        if not counts[r]:
+            continue
+        if int(starts[r]) + int(counts[r]) > n:
+            raise ArgumentError(
+                f"{name} is {shown(displs)}, and with {counts[r]} elements from {starts[r]} on, part "
+                f"{r} ends outside of {whole}, which has {n}"
+            )
+        if written and starts[r] < end:
+            raise ArgumentError(
+                f"{name} is {shown(displs)}, and with counts of {counts.tolist()} the parts {before} "
+                f"and {r} of {whole} overlap"
+            )
+        end, before = int(starts[r] + counts[r]), r
+    return starts
+
+
+def equal_parts(n: int, p: int) -> Integers:
+    """Return the sizes of `p` nearly equal parts of `n` elements. Local.
+
+    Parameters
+    ----------
+    n, p : int
+    """
+    edges = [n * r // p for r in range(p + 1)]
+    sizes = [after - before for before, after in pairwise(edges)]
+    return np.array(sizes, np.int64)
+
+
+def wanted(sizes: Integers, n: int) -> Integers:
+    """Return the counts of a scatterv from what all ranks sent, the same on all ranks. Local.
+
+    Parameters
+    ----------
+    sizes : ndarray
+        The elements of each rank's `out`, or -1 where it has none.
+    n : int
+        The elements of the root's array.
+
+    Raises
+    ------
+    ArgumentError
+        If some ranks have an `out` and others have not.
+    """
+    if (sizes < 0).all():
+        return equal_parts(n, len(sizes))
+    if (sizes < 0).any():
+        absent = ", ".join(str(r) for r in np.flatnonzero(sizes < 0))
+        raise ArgumentError(
+            f"out is given on some ranks and not on others ({absent}); give it on all, or counts"
+        )
+    return np.ascontiguousarray(sizes)
+
+
+def compare(given: Integers, sent: Integers) -> None:
+    """Raise an error unless the receive counts are equal to what the ranks send. Local.
+
+    Parameters
+    ----------
+    given, sent : ndarray
+
+    Raises
+    ------
+    ArgumentError
+        If they differ.
+    """
+    wrong = np.flatnonzero(given != sent)
+    if len(wrong):
+        r = wrong[0]
+        raise ArgumentError(
+            f"receive_counts is {given.tolist()}, and rank {r} sends {sent[r]} elements here, not "
+            f"{given[r]}"
+        )
+
+
+def joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return the shape of `count` elements that have the axes of `shape` after the first. Local.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    count : int
+    """
+    rest = shape[1:]
+    row = prod(rest)
+    return (count // row, *rest) if row and count % row == 0 else (count,)
