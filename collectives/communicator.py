@@ -14,7 +14,7 @@ from collectives.algorithms import registry
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
-from collectives.calls.objects import ObjectCalls
+from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
 from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
@@ -53,7 +53,7 @@ class _Wish(NamedTuple):
             return cls(Settings(), (0, ""), str(error))
 
 
-class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectCalls, MakingCalls):
+class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls, MakingCalls):
     """A group of ranks that run collectives together. Collective.
 
     Parameters

@@ -94,13 +94,13 @@ def places(
             continue
         if int(starts[r]) + int(counts[r]) > n:
             raise ArgumentError(
-                f"{name} is {shown(displs)}, and with {counts[r]} elements from {starts[r]} on, part "
-                f"{r} ends outside of {whole}, which has {n}"
+                f"{name} is {shown(displs)}, and with {counts[r]} elements from {starts[r]} on, "
+                f"part {r} ends outside of {whole}, which has {n}"
             )
         if written and starts[r] < end:
             raise ArgumentError(
-                f"{name} is {shown(displs)}, and with counts of {counts.tolist()} the parts {before} "
-                f"and {r} of {whole} overlap"
+                f"{name} is {shown(displs)}, and with counts of {counts.tolist()} the parts "
+                f"{before} and {r} of {whole} overlap"
             )
         end, before = int(starts[r] + counts[r]), r
     return starts

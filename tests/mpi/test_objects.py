@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from collectives import errors
-from collectives.calls import objects
+from collectives.calls import objects, parcels
 from collectives.errors import ArgumentError, MismatchError
 
-SMALL, LARGE = 100, objects.APART  # bytes: in the pickle, and beside it
+SMALL, LARGE = 100, parcels.APART  # bytes: in the pickle, and beside it
 
 
 class Opaque:
@@ -132,6 +132,8 @@ def test_as_mpi4py_does_it(world, obj):
     assert comm.allgather_object(mine) == mpi.allgather(mine)
     objs = [[rank, obj] for rank in range(comm.size)] if comm.rank == 0 else None
     assert comm.scatter_object(objs) == mpi.scatter(objs)
+    objs = [[comm.rank, rank, obj] for rank in range(comm.size)]
+    assert comm.alltoall_object(objs) == mpi.alltoall(objs)
 
 
 def test_one_array_in_many_places(world):
@@ -177,20 +179,20 @@ def test_large_buffers_are_not_copied(world, monkeypatch):
             seen[name] = (arguments, result)
             return result
 
-        monkeypatch.setattr(objects, name, call)
+        monkeypatch.setattr(parcels, name, call)
 
-    spy("_pack", objects._pack)
-    spy("_unpack", objects._unpack)
+    spy("pack", parcels.pack)
+    spy("unpack", parcels.unpack)
     comm = world.comm
     array = np.ones(LARGE)
     got = comm.broadcast_object(array)
     if comm.rank == 0:
         assert got is array
-        parcel = seen["_pack"][1]
+        parcel = seen["pack"][1]
         assert len(parcel.envelope) < 1000
         assert np.shares_memory(parcel.buffers[0], array)
     else:
-        ((parcel,), result) = seen["_unpack"]
+        ((parcel,), result) = seen["unpack"]
         assert result is got
         assert np.shares_memory(parcel.buffers[0], got)
 
@@ -212,7 +214,35 @@ def test_messages_of_the_caller_are_not_taken(plain):
         request.wait()
 
 
+def test_alltoall(group):
+    comm = group.comm
+    objs = [[comm.rank, sample(comm.rank), rank] for rank in range(comm.size)]
+    got = comm.alltoall_object(objs)
+    assert type(got) is list
+    assert len(got) == comm.size
+    for source, (sender, obj, receiver) in enumerate(got):
+        assert (sender, receiver) == (source, comm.rank)
+        verify(obj, source)
+    for rank, (_, obj, _) in enumerate(objs):
+        assert obj is not got[rank][1]
+        verify(obj, comm.rank)  # writing into the copies did not change it
+
+
+def test_alltoall_of_objects_that_differ_much(world):
+    """What one rank sends to another is of no length that the others know."""
+    comm = world.comm
+    n = 2 * objects.IN_FLIGHT
+    objs = [
+        [np.full(LARGE + k, comm.rank * 10 + rank, np.uint8) for k in range(n * rank)]
+        for rank in range(comm.size)
+    ]
+    for source, got in enumerate(comm.alltoall_object(objs)):
+        assert [len(each) for each in got] == [LARGE + k for k in range(n * comm.rank)]
+        assert all((each == source * 10 + comm.rank).all() for each in got)
+
+
 CALLS = {
+    "alltoall_object": lambda comm, obj: comm.alltoall_object([obj] * comm.size),
     "broadcast_object": lambda comm, obj: comm.broadcast_object(obj, comm.size - 1),
     "gather_object": lambda comm, obj: comm.gather_object(obj),
     "allgather_object": lambda comm, obj: comm.allgather_object(obj),
@@ -239,7 +269,7 @@ def test_unpicklable_on_one_rank(either, name, bad, text):
     comm = either.comm
     last = comm.size - 1
     obj = bad if comm.rank == last else np.ones(LARGE)
-    what = r"objs\[0\]" if name == "scatter_object" else "obj"
+    what = r"objs\[0\]" if name in ("scatter_object", "alltoall_object") else "obj"
     with pytest.raises(ArgumentError, match=f"^{name}: rank {last}: {what} {text}") as caught:
         CALLS[name](comm, obj)
     assert (caught.value.__cause__ is not None) == (comm.rank == last)
@@ -263,6 +293,10 @@ def test_wrong_number_to_scatter(either, wrong):
     with pytest.raises(ArgumentError, match=text):
         comm.scatter_object(range(n) if comm.rank == 0 else None)
     assert comm.scatter_object(range(comm.size)) == comm.rank
+    text = f"^alltoall_object: rank 0: objs has {n} objects, and must have {comm.size}, one for"
+    with pytest.raises(ArgumentError, match=text):
+        comm.alltoall_object(range(n if comm.rank == 0 else comm.size))
+    assert comm.alltoall_object(range(comm.size)) == [comm.rank] * comm.size
 
 
 @pytest.mark.parametrize("objs", [None, 3])
@@ -317,5 +351,5 @@ def test_a_freed_communicator(world):
 
 def test_the_pickle_is_one():
     """An envelope can be read by whoever knows pickles, as what follows one is ignored."""
-    parcel = objects._pack({"a": np.ones(3)}, "obj")
+    parcel = parcels.pack({"a": np.ones(3)}, "obj")
     assert pickle.loads(parcel.envelope.tobytes())["a"].sum() == 3

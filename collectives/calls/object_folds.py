@@ -1,0 +1,264 @@
+"""Collectives that fold Python objects, in the order of the ranks.
+
+One rank folds for all: it gathers the objects, and sends on what comes out. So every object is
+given to the operation once, in the order of the ranks, and all ranks get the same result, whatever
+the operation does.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+from collectives.calls import parcels
+from collectives.calls.objects import ObjectCalls
+from collectives.errors import ArgumentError
+from collectives.process.agreement import refusing
+from collectives.reductions import SUM, Reduction
+from collectives.text.words import error_text
+
+__all__ = ["ObjectFoldingCalls"]
+
+Fold = Callable[[Any, Any], Any]
+
+# What the named operations do with two objects, the first of a lower rank; as in mpi4py.
+FOLDS: dict[str, Fold] = {
+    "SUM": operator.add,
+    "AVG": operator.add,
+    "PROD": operator.mul,
+    "MIN": lambda x, y: y if y < x else x,
+    "MAX": lambda x, y: y if y > x else x,
+    "LAND": lambda x, y: bool(x) and bool(y),
+    "LOR": lambda x, y: bool(x) or bool(y),
+    "LXOR": lambda x, y: bool(x) != bool(y),
+    "BAND": operator.and_,
+    "BOR": operator.or_,
+    "BXOR": operator.xor,
+}
+
+
+class ObjectFoldingCalls(ObjectCalls):
+    """The collectives that combine Python objects."""
+
+    def reduce_object(
+        self, obj: Any, op: Reduction | Fold = SUM, root: int = 0, *, timeout: float | None = None
+    ) -> Any:
+        """Fold the objects of all ranks, in the order of the ranks; the root gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        obj : object
+            This rank's contribution, as for `broadcast_object`. Like that method, use this one only
+            between ranks that trust each other.
+        op : Reduction or callable
+            ``SUM``, which adds the objects, or another of the operations of `allreduce`, or a
+            function of two objects, the first from lower ranks, that returns the result. It is
+            called on the root only, with copies of the objects.
+        root : int
+            The rank that gets the result.
+        timeout : float, optional
+            As for `broadcast_object`.
+
+        Returns
+        -------
+        object or None
+            On the root ``op(op(obj of rank 0, obj of rank 1), obj of rank 2)`` and so on. None on
+            other ranks.
+
+        Raises
+        ------
+        ArgumentError
+            On every rank, if `op` is no operation, or the object of any rank cannot be pickled. On
+            the root alone, if `op` raises an error: all data has arrived by then, and the
+            communicator is usable afterwards.
+        CollectivesError
+            Otherwise, as for `allreduce`.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> found = cc.reduce_object({cc.rank()}, lambda x, y: x | y)
+        >>> found is None or found == set(range(cc.size()))
+        True
+        """
+        name = "reduce_object"
+        fold = self._fold(name, op)
+        root = self._begin(name, root, timeout, _label(op))
+        objs = self._to_root(name, obj, root, timeout)
+        if objs is None:
+            return None
+        result, error = parcels.tried(lambda: _folded(objs, op, fold))
+        if error is not None:
+            raise ArgumentError(f"{name}: rank {root}: {error}") from error.__cause__
+        return result
+
+    def allreduce_object(
+        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+    ) -> Any:
+        """Fold the objects of all ranks, in the order of the ranks; every rank gets the result.
+        Collective.
+
+        Parameters
+        ----------
+        obj, op, timeout
+            As for `reduce_object`; rank 0 calls `op`.
+
+        Returns
+        -------
+        object
+            The result, as for `reduce_object`; on other ranks than 0 a copy.
+
+        Raises
+        ------
+        ArgumentError
+            On every rank, if `op` is no operation or raises an error, or the object of any rank
+            cannot be pickled. The communicator is usable afterwards.
+        CollectivesError
+            Otherwise, as for `allreduce`.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.allreduce_object(("a", cc.rank()), cc.MAX) == ("a", cc.size() - 1)
+        True
+        """
+        name = "allreduce_object"
+        fold = self._fold(name, op)
+        self._begin(name, 0, timeout, _label(op))
+        objs = self._to_root(name, obj, 0, timeout)
+        results = []
+
+        def result() -> parcels.Parcel:
+            results.append(_folded(objs or [], op, fold))
+            return parcels.pack(results[0], "the result of op")
+
+        got = self._to_all(name, result, 0, timeout)
+        return results[0] if results else got
+
+    def scan_object(
+        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+    ) -> Any:
+        """Fold the objects of the ranks up to and including this one, in their order.
+        Collective.
+
+        Parameters
+        ----------
+        obj, op, timeout
+            As for `allreduce_object`; `op` cannot be ``AVG``.
+
+        Returns
+        -------
+        object
+            A copy of the result for this rank.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce_object`.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.scan_object([cc.rank()]) == list(range(cc.rank() + 1))
+        True
+        """
+        return self._scan("scan_object", obj, op, timeout)
+
+    def exscan_object(
+        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+    ) -> Any:
+        """Fold the objects of the ranks before this one, in their order.
+        Collective.
+
+        Parameters
+        ----------
+        obj, op, timeout
+            As for `scan_object`.
+
+        Returns
+        -------
+        object or None
+            A copy of the result for this rank; None on rank 0, which has no rank before it.
+
+        Raises
+        ------
+        CollectivesError
+            As for `allreduce_object`.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> before = cc.exscan_object([cc.rank()])
+        >>> before == (list(range(cc.rank())) or None)
+        True
+        """
+        return self._scan("exscan_object", obj, op, timeout)
+
+    def _scan(self, name: str, obj: Any, op: Reduction | Fold, timeout: float | None) -> Any:
+        fold = self._fold(name, op)
+        self._begin(name, 0, timeout, _label(op))
+        objs = self._to_root(name, obj, 0, timeout)
+
+        def results() -> list[parcels.Parcel]:
+            # Packed at once: an operation may change its first object and return it.
+            each = [
+                parcels.pack(result, "the result of op").copied()
+                for result in accumulate(objs or [], _guarded(fold))
+            ]
+            if name == "scan_object":
+                return each
+            return [parcels.pack(None, "obj"), *each[:-1]]
+
+        return self._from_root(name, results, 0, timeout)
+
+    def _fold(self, name: str, op: Any) -> Fold:
+        """Return what folds two objects."""
+        with refusing(self._engine, name):
+            if isinstance(op, Reduction):
+                if op.function is not None:
+                    raise ArgumentError(
+                        f"op is {op!r}, which folds arrays in place; pass a function of two "
+                        f"objects that returns the result"
+                    )
+                if op.average and name.endswith("scan_object"):
+                    raise ArgumentError(
+                        f"op is AVG, and a {name} has a number of contributions of its own on each "
+                        f"rank; divide the result of SUM"
+                    )
+                return FOLDS[op.name]
+            if not callable(op):
+                raise ArgumentError(
+                    f"op is {op!r}, and must be one of collectives.{', '.join(FOLDS)}, or a "
+                    f"function of two objects that returns the result"
+                )
+        fold: Fold = op
+        return fold
+
+
+def _label(op: Any) -> str:
+    """Return what the ranks compare of an operation: their functions may be different objects."""
+    return str(getattr(op, "name", None) or getattr(op, "__name__", type(op).__name__))
+
+
+def _guarded(fold: Fold) -> Fold:
+    """Return a fold whose errors the other ranks can be told."""
+
+    def guarded(x: Any, y: Any) -> Any:
+        try:
+            return fold(x, y)
+        except Exception as error:
+            raise ArgumentError(f"op raised {error_text(error)}") from error
+
+    return guarded
+
+
+def _folded(objs: list[Any], op: Any, fold: Fold) -> Any:
+    """Return the fold of all objects."""
+    result = reduce(_guarded(fold), objs)
+    if isinstance(op, Reduction) and op.average:
+        return _guarded(operator.truediv)(result, len(objs))
+    return result
