@@ -10,12 +10,13 @@ from typing import Any
 
 from collectives import _core
 from collectives._core import PlannedCall, Request
+from collectives.calls.counts import Counts
 from collectives.calls.grouped import GroupedRequest
-from collectives.calls.vectors import Counts
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError
 from collectives.process import abort, binding, child
 from collectives.text.words import error_text
+from collectives.reductions import SUM
 
 __all__ = [
     "allgather",
@@ -23,12 +24,15 @@ __all__ = [
     "allgatherv",
     "allreduce",
     "allreduce_many",
+    "allreduce_object",
     "alltoall",
+    "alltoall_object",
     "alltoallv",
     "barrier",
     "broadcast",
     "broadcast_object",
     "exscan",
+    "exscan_object",
     "gather",
     "gather_object",
     "gatherv",
@@ -58,9 +62,11 @@ __all__ = [
     "rank",
     "recv",
     "reduce",
+    "reduce_object",
     "reduce_scatter",
     "reduce_scatterv",
     "scan",
+    "scan_object",
     "scatter",
     "scatter_object",
     "scatterv",
@@ -319,6 +325,31 @@ def scatter_object(objs: Iterable[Any] | None, root: int = 0, **options: Any) ->
     return world().scatter_object(objs, root, **options)
 
 
+def alltoall_object(objs: Iterable[Any], **options: Any) -> list[Any]:
+    """Run `Communicator.alltoall_object` on the default communicator. Collective."""
+    return world().alltoall_object(objs, **options)
+
+
+def reduce_object(obj: Any, op: Any = SUM, root: int = 0, **options: Any) -> Any:
+    """Run `Communicator.reduce_object` on the default communicator. Collective."""
+    return world().reduce_object(obj, op, root, **options)
+
+
+def allreduce_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
+    """Run `Communicator.allreduce_object` on the default communicator. Collective."""
+    return world().allreduce_object(obj, op, **options)
+
+
+def scan_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
+    """Run `Communicator.scan_object` on the default communicator. Collective."""
+    return world().scan_object(obj, op, **options)
+
+
+def exscan_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
+    """Run `Communicator.exscan_object` on the default communicator. Collective."""
+    return world().exscan_object(obj, op, **options)
+
+
 def barrier(**options: Any) -> None:
     """Run `Communicator.barrier` on the default communicator. Collective."""
     world().barrier(**options)
@@ -329,34 +360,40 @@ def ibarrier(**options: Any) -> Request:
     return world().ibarrier(**options)
 
 
-def send(x: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
+def send(x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
     """Run `Communicator.send` on the default communicator. Local."""
     world().send(x, dest, tag=tag, timeout=timeout)
 
 
-def isend(x: Any, dest: int, *, tag: int = 0) -> Request:
+def isend(x: Any, dest: int | None, *, tag: int = 0) -> Request:
     """Run `Communicator.isend` on the default communicator. Local."""
     return world().isend(x, dest, tag=tag)
 
 
-def recv(out: Any, source: int, *, tag: int = 0, timeout: float | None = None) -> Any:
+def recv(out: Any, source: int | None, *, tag: int = 0, timeout: float | None = None) -> Any:
     """Run `Communicator.recv` on the default communicator. Local."""
     return world().recv(out, source, tag=tag, timeout=timeout)
 
 
-def irecv(out: Any, source: int, *, tag: int = 0) -> Request:
+def irecv(out: Any, source: int | None, *, tag: int = 0) -> Request:
     """Run `Communicator.irecv` on the default communicator. Local."""
     return world().irecv(out, source, tag=tag)
 
 
 def sendrecv(
-    x: Any, dest: int, out: Any, source: int, *, tag: int = 0, timeout: float | None = None
+    x: Any,
+    dest: int | None,
+    out: Any,
+    source: int | None,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
 ) -> Any:
     """Run `Communicator.sendrecv` on the default communicator. Local."""
     return world().sendrecv(x, dest, out, source, tag=tag, timeout=timeout)
 
 
-def isendrecv(x: Any, dest: int, out: Any, source: int, *, tag: int = 0) -> Request:
+def isendrecv(x: Any, dest: int | None, out: Any, source: int | None, *, tag: int = 0) -> Request:
     """Run `Communicator.isendrecv` on the default communicator. Local."""
     return world().isendrecv(x, dest, out, source, tag=tag)
 

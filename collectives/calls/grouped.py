@@ -276,6 +276,15 @@ class GroupedRequest:
                 self._done = self._group.results()
             return self._done
 
+    def _look(self, waited: float, timeout: float | None = None) -> None:
+        """End the collective that was started first if it has `waited` too long."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._started:
+                    self._started[0][1]._look(waited, timeout)
+            finally:
+                self._lock.release()
+
     def __repr__(self) -> str:
         left = sum(len(part.which) for part, _ in self._started)
         state = f"{left} not complete" if left else "complete"

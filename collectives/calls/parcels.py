@@ -28,7 +28,6 @@ __all__ = [
     "lengths",
     "pack",
     "pack_each",
-    "said",
     "text_of",
     "tried",
     "unfilled",

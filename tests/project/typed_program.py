@@ -23,6 +23,17 @@ def overlapped(values: NDArray[np.float64]) -> float:
     return float(out[0])
 
 
+def in_any_order(comm: cc.Communicator) -> float:
+    requests = [comm.iallreduce(np.full(1, float(k))) for k in range(3)]
+    total = 0.0
+    for _ in requests:
+        index, result = cc.wait_any(requests, timeout=60)
+        assert index is not None
+        total += float(result[0])
+    assert cc.wait_all(requests) == [None] * 3
+    return total
+
+
 def every_algorithm(comm: cc.Communicator) -> list[str]:
     names: list[str] = cc.algorithms.names("allreduce")
     for name in names:
@@ -37,6 +48,8 @@ def main() -> None:
         print(error)
     assert np.array_equal(average(np.ones(3)), np.ones(3))
     assert overlapped(np.full(2, float(cc.rank()))) == cc.size() - 1
+    assert in_any_order(cc.world()) == 3 * cc.size()
+    assert cc.allreduce_object({1: cc.rank()}, lambda x, y: x) == {1: 0}
     with cc.world().dup() as comm:
         assert "ring" in every_algorithm(comm)
         part: cc.Communicator | None = comm.split(0, key=comm.rank)

@@ -1,0 +1,134 @@
+"""Waiting for several requests: for all of them, or for any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from collectives import _core
+from collectives.calls.grouped import GroupedRequest
+from collectives.errors import ArgumentError
+
+__all__ = ["wait_all", "wait_any"]
+
+Waitable = _core.Request | GroupedRequest | _core.PlannedCall
+
+SLICE = 0.05  # seconds between two looks at the deadline
+EAGER = 100  # looks before the core is shared with other processes
+
+
+def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) -> list[Any]:
+    """Wait until all requests are complete, and return their results.
+    Local, but it waits for what the other ranks do.
+
+    Parameters
+    ----------
+    requests : iterable of Request, GroupedRequest, PlannedCall or None
+        They may be of several communicators, and in any order. None stands for no request.
+    timeout : float, optional
+        As for `Request.wait`. It limits each wait by itself.
+
+    Returns
+    -------
+    list
+        The results in the order of the requests, and None for None.
+
+    Raises
+    ------
+    ArgumentError
+        If one of them is no request, or `timeout` is not a positive number. The operations go on.
+    CollectivesError
+        The error of the first request that fails, as for `Request.wait`. The requests after it may
+        still be in flight, and can be waited for again.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> first, second = cc.wait_all([cc.iallreduce(np.ones(2)), cc.ibroadcast(np.arange(3))])
+    >>> second
+    array([0, 1, 2])
+    """
+    listed = _checked(list(requests), timeout)
+    return [None if each is None else each.wait(timeout) for each in listed]
+
+
+def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | None, Any]:
+    """Wait until one of several requests is complete, and take it out of the list.
+    Local, but it waits for what the other ranks do.
+
+    Parameters
+    ----------
+    requests : list of Request, GroupedRequest, PlannedCall or None
+        They may be of several communicators. The place of the request that is complete becomes
+        None, so that the next call with the same list finds another one; the list keeps its length.
+    timeout : float, optional
+        As for `Request.wait`, for this call. By default that of the first request's communicator.
+
+    Returns
+    -------
+    (int, object)
+        The place of a complete request in the list, the first of them, and its result; (None, None)
+        if all places are None.
+
+    Raises
+    ------
+    ArgumentError
+        If `requests` is no list of requests, or `timeout` is not a positive number. The operations
+        go on.
+    StallError
+        If the deadline passes. The text says what the first request waits for; its communicator is
+        broken then.
+    CollectivesError
+        If one of the requests fails, as for `Request.wait`.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> requests = [cc.iallreduce(np.full(1, k)) for k in range(3)]
+    >>> sorted(cc.wait_any(requests)[0] for _ in range(3))
+    [0, 1, 2]
+    >>> requests, cc.wait_any(requests)
+    ([None, None, None], (None, None))
+    """
+    if not isinstance(requests, list):
+        raise ArgumentError(
+            f"requests is a {type(requests).__name__}, and must be a list, in which the place of "
+            f"the complete request becomes None"
+        )
+    _checked(requests, timeout)
+    began = looked = told = time.monotonic()
+    looks = 0
+    while True:
+        waiting = None
+        for i, each in enumerate(requests):
+            if each is None:
+                continue
+            if each.test():
+                requests[i] = None
+                return i, each.wait()
+            waiting = waiting or each
+        if waiting is None:
+            return None, None
+        looks += 1
+        if looks > EAGER:
+            time.sleep(0)
+        began += _core.stopped(looked)
+        looked = time.monotonic()
+        if looked - told > SLICE:
+            told = looked
+            waiting._look(looked - began, timeout)
+
+
+def _checked(
+    requests: Sequence[Waitable | None], timeout: float | None
+) -> Sequence[Waitable | None]:
+    """Check the arguments."""
+    if timeout is not None:
+        _core.seconds(timeout)
+    for i, each in enumerate(requests):
+        if not isinstance(each, (_core.Request, GroupedRequest, _core.PlannedCall, type(None))):
+            raise ArgumentError(
+                f"requests[{i}] is {each!r}, and must be what a nonblocking call returned, or None"
+            )
+    return requests
