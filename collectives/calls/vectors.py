@@ -529,9 +529,10 @@ class VectorCalls:
             return given, None
         told = np.full(self.size, -1, np.int64) if given is None else given.copy()
         request = self._engine.tell_counts(kind, told, root)
-        # In shared memory the others notice other counts, if this rank goes on.
-        shares = self._engine.segment is not None and self.nodes == 1
-        if given is not None and (shares or not blocking):
+        # All ranks hear of other counts where they compare calls, if this one goes on.
+        engine = self._engine
+        compares = engine.agree is not None or (engine.segment is not None and self.nodes == 1)
+        if given is not None and (compares or not blocking):
             return given, (request, partial(self._after, request, given, told, root, timeout))
         request.wait(timeout)
         if given is not None:
