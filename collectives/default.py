@@ -15,8 +15,8 @@ from collectives.calls.grouped import GroupedRequest
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError
 from collectives.process import abort, binding, child
-from collectives.text.words import error_text
 from collectives.reductions import SUM
+from collectives.text.words import error_text
 
 __all__ = [
     "allgather",
