@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -27,6 +28,16 @@ def test_the_pattern_tells_right_from_wrong(op: reductions.Reduction) -> None:
     assert patterns.different(total[40:], wanted, 40, tolerance) == 0
     patterns.poison(total[::2])
     assert patterns.different(total, wanted, tolerance=tolerance) >= 400
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", [63, 64, 127, 300])
+def test_sums_of_many_ranks_stay_in_range(dtype: str, size: int) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    rows = [patterns.period(r, size, 1, kind, "SUM").astype(np.int64) for r in range(size)]
+    total = patterns.folded(2**size - 1, size, 1, kind, reductions.SUM)
+    np.testing.assert_array_equal(total.astype(np.int64), sum(rows))
+    assert all(row.any() for row in rows)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "bool"])

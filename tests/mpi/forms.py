@@ -11,8 +11,10 @@ from cases import PERIOD, contribution, dtype_of, hold, names, reference
 from mpi4py import MPI
 
 import collectives as cc
+from collectives.process import binding
 
 MPI_OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MIN": MPI.MIN, "MAX": MPI.MAX}
+NARROW = ("int8", "int16", "uint8", "uint16")
 
 
 class Form:
@@ -36,6 +38,7 @@ class Form:
 
     def __init__(self, p, n, *, dtype="float32", op="SUM", root=0, seed=0):
         self.p, self.n, self.dtype, self.op, self.root = p, n, dtype, op, root
+        self.arguments = {"p": p, "n": n, "dtype": dtype, "op": op, "root": root, "seed": seed}
         self.rng = np.random.default_rng([p, n, seed])
         self.counts = self.lengths(p if self.cut else 1)
 
@@ -130,6 +133,22 @@ class Form:
 
     def call_theirs(self, mpi, x, out):
         raise NotImplementedError
+
+    def comparable(self, mpi, x):
+        """Return for each element of a rank's result whether MPI's own must be equal to it.
+
+        A sum of 8- or 16-bit integers that leaves their range need not be under Open MPI: the
+        vector instructions of its component op/avx saturate, and the loop over what remains wraps.
+        """
+        saturates = binding.family(MPI) == "openmpi" and self.op == "SUM"
+        if not (saturates and self.reduces and self.dtype in NARROW):
+            return slice(None)
+        # No order of the additions leaves the range if all of one sign together do not.
+        wide = type(self)(**self.arguments | {"dtype": "int64"})
+        most = wide.theirs(mpi, np.maximum(x, 0).astype("int64"))
+        least = wide.theirs(mpi, np.minimum(x, 0).astype("int64"))
+        limits = np.iinfo(self.dtype)
+        return slice(None) if most is None else (most <= limits.max) & (least >= limits.min)
 
     def layout(self, buffer, counts=None):
         """Return a buffer as mpi4py takes it: with its counts in vector forms."""
