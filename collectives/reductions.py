@@ -3,7 +3,11 @@
 ``SUM PROD MIN MAX`` on integers and floats (``SUM PROD`` on complex too), ``AVG`` on floats and
 complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
-``MIN`` and ``MAX`` propagate NaN, as in NumPy. ``AVG`` is a sum that is scaled once, at the end.
+``AVG`` is a sum that is scaled once, at the end.
+
+If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For
+``MIN`` and ``MAX``, -0.0 is less than 0.0 (the minimum and maximum of IEEE 754-2019). So all ranks
+have the same bits, of NaN and of zeros as well. What is not folded keeps its bits.
 """
 
 from __future__ import annotations

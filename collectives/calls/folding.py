@@ -57,7 +57,8 @@ class FoldingCalls:
         Returns
         -------
         array
-            `out`, or a new array with the shape of `x`.
+            `out`, or a new array with the shape of `x`. All ranks have the same bits, also of NaN
+            and of signed zeros (`collectives.reductions`).
 
         Raises
         ------

@@ -8,6 +8,7 @@ import importlib.util
 import ml_dtypes
 import numpy as np
 import pytest
+import specials
 from cases import contribution, dtype_of, reference, verify
 from exporters import Exporter, Table
 
@@ -252,6 +253,19 @@ def test_dtypes_that_are_only_moved(world, kind):
             text = f"x has dtype {name}, which can be moved from rank to rank but not folded"
             with pytest.raises(errors.UnsupportedTypeError, match=text):
                 comm.allreduce(kind.make(values))
+
+
+def test_nans_of_ranks_become_one(world, kind):
+    comm = world.comm
+    if comm.size == 1:
+        pytest.skip("one rank keeps its bits")
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        if name not in kind.dtypes:
+            continue
+        inputs = [specials.contribution(name, 101, r) for r in range(comm.size)]
+        got = kind.look(comm.allreduce(kind.make(inputs[comm.rank])))
+        want = specials.folded("SUM", inputs)
+        np.testing.assert_array_equal(specials.bits(got), specials.bits(want), err_msg=name)
 
 
 def test_scales(world, kind):

@@ -10,17 +10,7 @@
 
 #include <stdint.h>
 
-static inline float cc_float_of_bits(uint32_t bits)
-{
-    union { uint32_t u; float f; } x = {.u = bits};
-    return x.f;
-}
-
-static inline uint32_t cc_bits_of_float(float value)
-{
-    union { float f; uint32_t u; } x = {.f = value};
-    return x.u;
-}
+#include "floats.h"
 
 /* condition ? yes : no, where the compiler would branch around a float operation */
 static inline uint32_t cc_choose(int condition, uint32_t yes, uint32_t no)
@@ -34,18 +24,11 @@ static inline float cc_bf16_load(uint16_t half)
     return cc_float_of_bits((uint32_t)half << 16);
 }
 
-/* Needs no test for NaN as long as its lower half is zero, for then nothing carries.  So it is:
-   the NaN was a bfloat16, or is the hardware's own (0x7fc00000, either sign). */
+/* Needs no test for NaN: the lower half of CC_NAN is zero, so nothing carries. */
 static inline uint16_t cc_bf16_round(float value)
 {
     const uint32_t u = cc_bits_of_float(value);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-
-/* A factor as float32, any NaN as the one that cc_bf16_round takes */
-static inline float cc_half_factor(double factor)
-{
-    return factor == factor ? (float)factor : cc_float_of_bits(0x7fc00000u);
 }
 
 #if defined(__aarch64__) && defined(__ARM_FP16_FORMAT_IEEE)

@@ -3,10 +3,10 @@
  *
  * One set of loops (loops.h) is compiled for each instruction set; cc_kernels_init picks
  * a set at run time, and its table gives the kernel of an (operation, dtype).  All sets give the
- * same bits, save which of two different NaNs a sum or product keeps.
+ * same bits, and so does exchanging left and right, of NaNs and zeros too (floats.h).
  *
- * Integers wrap.  min and max propagate NaN.  float16 and bfloat16 are computed in float32 and
- * rounded once, to nearest even.  Logical results are 0 or 1; a bool is any byte, true unless 0.
+ * Integers wrap.  float16 and bfloat16 are computed in float32 and rounded once, to nearest even.
+ * Logical results are 0 or 1; a bool is any byte, true unless 0.
  *
  * Compile with -O3 (the loops are written for the vectoriser) and without -march: where a set may
  * use fused multiply-add, gcc 12 fuses the complex product whatever -ffp-contract says.

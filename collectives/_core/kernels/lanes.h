@@ -21,10 +21,10 @@ static inline float CC_K(f16_get)(const cc_any_uint16_t *p) { return cc_f16_load
 static inline float CC_K(bf16_get)(const cc_any_uint16_t *p) { return cc_bf16_load(*p); }
 static inline void CC_K(f16_put)(cc_any_uint16_t *p, float v) { *p = cc_f16_round(v); }
 static inline void CC_K(bf16_put)(cc_any_uint16_t *p, float v) { *p = cc_bf16_round(v); }
-static inline float CC_K(sum)(float a, float b) { return a + b; }
-static inline float CC_K(prod)(float a, float b) { return a * b; }
-static inline float CC_K(min)(float a, float b) { return CC_DO_FMIN(float, a, b); }
-static inline float CC_K(max)(float a, float b) { return CC_DO_FMAX(float, a, b); }
+static inline float CC_K(sum)(float a, float b) { return cc_number_float(a + b); }
+static inline float CC_K(prod)(float a, float b) { return cc_number_float(a * b); }
+static inline float CC_K(min)(float a, float b) { return cc_min_float(a, b); }
+static inline float CC_K(max)(float a, float b) { return cc_max_float(a, b); }
 
 #else
 
@@ -77,18 +77,34 @@ static inline void CC_K(bf16_put)(cc_any_uint16_t *p, CC_K(lanes) v)
     _mm256_storeu_si256((__m256i *)(void *)p, both);
 }
 
-static inline __m256 CC_K(sum)(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
-static inline __m256 CC_K(prod)(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+/* floats.h, for eight at a time */
+static inline __m256 CC_K(number)(__m256 v, __m256 is_nan)
+{
+    return _mm256_blendv_ps(v, _mm256_set1_ps((float)CC_NAN), is_nan);
+}
 
-/* The instruction is `a < b ? a : b`; what it lacks of CC_DO_FMIN is a NaN on the left. */
+static inline __m256 CC_K(sum)(__m256 a, __m256 b)
+{
+    const __m256 v = _mm256_add_ps(a, b);
+    return CC_K(number)(v, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+}
+
+static inline __m256 CC_K(prod)(__m256 a, __m256 b)
+{
+    const __m256 v = _mm256_mul_ps(a, b);
+    return CC_K(number)(v, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+}
+
 static inline __m256 CC_K(min)(__m256 a, __m256 b)
 {
-    return _mm256_blendv_ps(_mm256_min_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256 v = _mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a));
+    return CC_K(number)(v, _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
 }
 
 static inline __m256 CC_K(max)(__m256 a, __m256 b)
 {
-    return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256 v = _mm256_and_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a));
+    return CC_K(number)(v, _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
 }
 
 #elif CC_LANES == 32 /* AVX-512 */
@@ -137,18 +153,34 @@ static inline void CC_K(bf16_put)(cc_any_uint16_t *p, CC_K(lanes) v)
     _mm512_storeu_si512(p, _mm512_mask_blend_epi16(0xaaaaaaaau, even, CC_K(bf16_round)(v.odd)));
 }
 
-static inline __m512 CC_K(sum)(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
-static inline __m512 CC_K(prod)(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+/* floats.h, for sixteen at a time */
+static inline __m512 CC_K(number)(__m512 v, __mmask16 is_nan)
+{
+    return _mm512_mask_mov_ps(v, is_nan, _mm512_set1_ps((float)CC_NAN));
+}
 
-/* The instruction is `a < b ? a : b`; what it lacks of CC_DO_FMIN is a NaN on the left. */
+static inline __m512 CC_K(sum)(__m512 a, __m512 b)
+{
+    const __m512 v = _mm512_add_ps(a, b);
+    return CC_K(number)(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q));
+}
+
+static inline __m512 CC_K(prod)(__m512 a, __m512 b)
+{
+    const __m512 v = _mm512_mul_ps(a, b);
+    return CC_K(number)(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q));
+}
+
 static inline __m512 CC_K(min)(__m512 a, __m512 b)
 {
-    return _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+    const __m512 v = _mm512_or_ps(_mm512_min_ps(a, b), _mm512_min_ps(b, a));
+    return CC_K(number)(v, _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q));
 }
 
 static inline __m512 CC_K(max)(__m512 a, __m512 b)
 {
-    return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+    const __m512 v = _mm512_and_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a));
+    return CC_K(number)(v, _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q));
 }
 
 #endif

@@ -80,10 +80,10 @@ CC_UNSIGNED(CC_FOLD, bxor, CC_DO_BXOR)
 
 /* ---- float32, float64 ---------------------------------------------------------------------- */
 
-#define CC_DO_FSUM(type, a, b) (a + b)
-#define CC_DO_FPROD(type, a, b) (a * b)
-#define CC_DO_FMIN(type, a, b) (((a < b) | (a != a)) ? a : b) /* NaN wins, as numpy.minimum */
-#define CC_DO_FMAX(type, a, b) (((a > b) | (a != a)) ? a : b)
+#define CC_DO_FSUM(type, a, b) cc_number_##type(a + b)
+#define CC_DO_FPROD(type, a, b) cc_number_##type(a * b)
+#define CC_DO_FMIN(type, a, b) cc_min_##type(a, b)
+#define CC_DO_FMAX(type, a, b) cc_max_##type(a, b)
 
 CC_FLOAT(CC_FOLD, sum, CC_DO_FSUM)
 CC_FLOAT(CC_FOLD, prod, CC_DO_FPROD)
@@ -108,8 +108,8 @@ CC_FLOAT(CC_FOLD, max, CC_DO_FMAX)
         CC_NO_OVERLAP                                                                              \
         for (size_t i = 0; i < n; ++i) {                                                           \
             const type a = l[2 * i], b = l[2 * i + 1], x = r[2 * i], y = r[2 * i + 1];             \
-            d[2 * i] = a * x - b * y;                                                              \
-            d[2 * i + 1] = a * y + b * x;                                                          \
+            d[2 * i] = cc_number_##type(a * x - b * y);                                            \
+            d[2 * i + 1] = cc_number_##type(a * y + b * x);                                        \
         }                                                                                          \
     }                                                                                              \
     CC_ALIGNED_FOLD(prod_##suffix, 2 * sizeof(type))
@@ -174,7 +174,7 @@ CC_HALF_FOLD(max, bf16)
         const cc_any_##type *const s = (const cc_any_##type *)src;                                 \
         CC_NO_OVERLAP                                                                              \
         for (size_t i = 0; i < n; ++i)                                                             \
-            d[i] = (type)(s[i] * factor);                                                          \
+            d[i] = cc_number_##type((type)(s[i] * factor));                                        \
     }
 
 #define CC_COMPLEX_SCALE(suffix, part)                                                             \
@@ -188,7 +188,7 @@ CC_HALF_FOLD(max, bf16)
     {                                                                                              \
         cc_any_uint16_t *const d = (cc_any_uint16_t *)dst;                                         \
         const cc_any_uint16_t *const s = (const cc_any_uint16_t *)src;                             \
-        const CC_K(lanes) f = CC_K(lanes_of)(cc_half_factor(factor));                              \
+        const CC_K(lanes) f = CC_K(lanes_of)((float)factor);                                       \
         const size_t whole = n - n % CC_LANES, rest = (n - whole) * sizeof *d;                     \
         CC_LANE_LOOP                                                                               \
         for (size_t i = 0; i < whole; i += CC_LANES) {                                             \
