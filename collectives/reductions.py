@@ -1,8 +1,9 @@
 """The reductions: what a fold does to two elements.
 
-``SUM PROD MIN MAX`` on integers and floats (``SUM PROD`` on complex too), ``AVG`` on floats and
-complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
+``SUM PROD MIN MAX`` on integers, floats and bool (``SUM PROD`` on complex too), ``AVG`` on floats
+and complex, ``LAND LOR LXOR`` (logical) and ``BAND BOR BXOR`` (bitwise) on integers and bool.
 Integers wrap around. float16 and bfloat16 are folded in float32 and rounded once for each fold.
+On bool, ``SUM`` and ``MAX`` are ``LOR``, ``PROD`` and ``MIN`` are ``LAND``, as in NumPy.
 ``AVG`` is a sum that is scaled once, at the end.
 
 If an element is NaN, the result is NaN, with the bits of `numpy.nan`, whichever NaN it was. For

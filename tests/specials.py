@@ -11,7 +11,7 @@ import functools
 import ml_dtypes
 import numpy as np
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
 COMPLEX = ("complex64", "complex128")
 OPS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 CASES = [
@@ -26,9 +26,11 @@ def dtype_of(name):
 
 
 def bits(array):
-    """Return the bytes of each element."""
+    """Return the bytes of each element, without the padding of a long double."""
     array = np.ascontiguousarray(array)
-    return array.view(np.uint8).reshape(-1, array.itemsize)
+    rows = array.view(np.uint8).reshape(-1, array.itemsize)
+    padded = array.dtype == np.longdouble and np.finfo(np.longdouble).nmant == 63
+    return rows[:, :10] if padded else rows
 
 
 @functools.cache

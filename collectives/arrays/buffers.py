@@ -21,11 +21,11 @@ from collectives.text.words import plain
 __all__ = ["DTYPES", "Place", "as_array", "contiguous", "copy_all", "dtype_name", "unsupported"]
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
 DTYPES = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128")
 NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
-MOVED_BYTES = (1, 2, 4, 8, 16)  # sizes of elements that may be moved without a kernel
+MOVED_BYTES = (1, 2, 4, 8, 16, 32)  # sizes of elements that may be moved without a kernel
 
 
 def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
@@ -190,7 +190,7 @@ def unsupported(
         parts[0] += ", which can be moved from rank to rank but not folded"
     if remedy:
         parts.append(remedy)
-    more = ", and any other number of 1, 2, 4, 8 or 16 bytes" if moves else ""
+    more = ", and any other number of 1, 2, 4, 8, 16 or 32 bytes" if moves else ""
     parts.append(f"supported are {', '.join(DTYPES)}{more}")
     return UnsupportedTypeError("; ".join(parts))
 

@@ -137,7 +137,7 @@ def test_torch_subclasses_go_by_their_own_exports(torch):
 
 
 def test_torch_dtypes(torch):
-    for name in _core.DTYPES:
+    for name in set(_core.DTYPES) - {"float128"}:
         assert _core.examine(torch.ones(2, dtype=getattr(torch, name)))[3] == name
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
         x = torch.ones(2).to(getattr(torch, name))

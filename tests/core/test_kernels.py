@@ -15,17 +15,17 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 BOOL = [np.dtype(bool)]
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 HALVES = [np.dtype(np.float16), BFLOAT16]
-FLOATS = [*HALVES, np.dtype(np.float32), np.dtype(np.float64)]
+FLOATS = [*HALVES, np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.longdouble)]
 COMPLEXES = [np.dtype(np.complex64), np.dtype(np.complex128)]
 DTYPES = [*BOOL, *INTEGERS, *FLOATS, *COMPLEXES]
 SCALED = [*FLOATS, *COMPLEXES]
 
 ARITHMETIC = [*INTEGERS, *FLOATS]
 SUPPORTED = {
-    "SUM": [*ARITHMETIC, *COMPLEXES],
-    "PROD": [*ARITHMETIC, *COMPLEXES],
-    "MIN": ARITHMETIC,
-    "MAX": ARITHMETIC,
+    "SUM": [*BOOL, *ARITHMETIC, *COMPLEXES],
+    "PROD": [*BOOL, *ARITHMETIC, *COMPLEXES],
+    "MIN": [*BOOL, *ARITHMETIC],
+    "MAX": [*BOOL, *ARITHMETIC],
     "LAND": [*BOOL, *INTEGERS],
     "LOR": [*BOOL, *INTEGERS],
     "LXOR": [*BOOL, *INTEGERS],
@@ -83,9 +83,9 @@ def interesting(dtype):
         grid.real, grid.imag = np.meshgrid(part, part)
         return grid.ravel()
     info = ml_dtypes.finfo(dtype)
-    tiny, least, eps = (float(x) for x in (info.tiny, info.smallest_subnormal, info.eps))
+    tiny, least, eps = (np.longdouble(x) for x in (info.tiny, info.smallest_subnormal, info.eps))
     positive = [0.0, 1.0, 1 + eps, eps / 2, 3 * eps / 2, least, 3 * least, tiny - least, tiny, 0.1]
-    positive += [float(info.max), np.inf, np.nan]
+    positive += [np.longdouble(info.max), np.inf, np.nan]
     payload = np.array([np.nan], dtype)
     payload.view(np.uint8)[0] |= 0x11
     return np.concatenate([np.array([*positive, *(-x for x in positive)], dtype), payload])
@@ -251,6 +251,19 @@ def test_minus_zero_is_less_than_zero(dtype, isa):
         assert np.signbit(out).all()
 
 
+def test_the_padding_of_a_long_double_is_zero():
+    """Equal numbers have equal bytes, whatever was there before."""
+    memory = np.full(64, 0xFF, np.uint8)
+    out, one = memory.view(np.longdouble), np.ones(4, np.longdouble)
+    for run in (lambda: fold("SUM", out, one, one), lambda: _core.scale(out, one, 2.0)):
+        memory[:] = 0xFF
+        run()
+        clean = np.zeros(4, np.longdouble)
+        clean += 2
+        assert (out == 2).all()
+        assert memory.tobytes() == clean.tobytes()
+
+
 @pytest.mark.parametrize("op", [op for op in SUPPORTED if np.dtype(bool) in SUPPORTED[op]])
 @pytest.mark.parametrize("isa", ISAS)
 def test_any_byte_but_zero_is_true(op, isa):
@@ -271,8 +284,8 @@ def test_scale_agrees_with_numpy(dtype, isa):
         for size in SIZES:
             source = sample(dtype, size, "scale")
             parts = source.view(source.real.dtype) if dtype.kind == "c" else source
-            wide = np.float32 if dtype in HALVES else np.float64
-            want = (parts.astype(wide) * wide(factor)).astype(parts.dtype)
+            wide = np.float32 if dtype in HALVES else np.promote_types(np.float64, parts.dtype)
+            want = (parts.astype(wide) * np.dtype(wide).type(factor)).astype(parts.dtype)
             want = specials.canonical(want).view(dtype)
             for offset in (0, 1):
                 out = placed(np.zeros_like(source), offset)

@@ -27,7 +27,9 @@ import collectives as cc
 from collectives import errors
 
 # By default one dtype of each size, and of each kind of kernel where there are kernels.
-MOVED = DTYPES if FULL else ("bool", "bfloat16", "float32", "int64", "complex128")
+MOVED = (*DTYPES, "complex256")
+if not FULL:
+    MOVED = ("bool", "bfloat16", "float32", "int64", "float128", "complex256")
 FOLDED = DTYPES if FULL else ("bool", "uint8", "int64", "bfloat16", "float32", "complex64")
 
 

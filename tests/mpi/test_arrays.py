@@ -15,6 +15,11 @@ from exporters import Exporter, Table
 import collectives as cc
 from collectives import errors
 
+# What frameworks have too, and what has a format in the buffer protocol.
+COMMON = tuple(name for name in cc._core.DTYPES if name != "float128")
+COMMON += ("float8_e4m3fn", "float8_e5m2")
+BUFFERS = tuple(name for name in cc._core.DTYPES if name not in ("bfloat16", "float128"))
+
 
 class NumPy:
     """How arrays of a kind are made and looked at; this one is NumPy's.
@@ -34,7 +39,7 @@ class NumPy:
     needs = ()
     immutable = False
     shapes = True
-    dtypes = (*cc._core.DTYPES, "float8_e4m3fn", "float8_e5m2")
+    dtypes = (*COMMON, "float128", "complex256")
 
     def make(self, x):
         return x.copy()
@@ -50,7 +55,7 @@ class NumPy:
 
 
 class MemoryView(NumPy):
-    dtypes = tuple(name for name in cc._core.DTYPES if name not in ("bfloat16",))
+    dtypes = (*BUFFERS, "float128", "complex256")
 
     def make(self, x):
         return memoryview(x.copy())
@@ -71,6 +76,7 @@ class ArrayModule(NumPy):
 
 class Torch(NumPy):
     needs = ("torch",)
+    dtypes = COMMON
 
     def make(self, x):
         import torch
@@ -111,6 +117,7 @@ class TorchSubclass(Torch):
 
 class Jax(NumPy):
     needs = ("jax",)
+    dtypes = COMMON
     immutable = True
     gaps = None
 
@@ -130,6 +137,7 @@ class Jax(NumPy):
 
 class TensorFlow(NumPy):
     needs = ("tensorflow",)
+    dtypes = COMMON
     immutable = True
     gaps = None
 
@@ -148,7 +156,7 @@ class TensorFlow(NumPy):
 class Foreign(NumPy):
     """Of a library that has DLPack and nothing else: results are NumPy's."""
 
-    dtypes = tuple(name for name in cc._core.DTYPES if name not in ("bfloat16",))
+    dtypes = BUFFERS
 
     def make(self, x):
         return Exporter(np.array(x))
@@ -243,10 +251,10 @@ def test_dtypes(world, kind):
 def test_dtypes_that_are_only_moved(world, kind):
     comm = world.comm
     for name in kind.dtypes:
-        bits = np.arange(16 * 7, dtype=np.uint8) + comm.rank
+        bits = np.arange(32 * 7, dtype=np.uint8) + comm.rank
         values = bits.view(dtype_of_any(name)) if name != "bool" else bits > 50
         got = kind.look(comm.broadcast(kind.make(values), root=comm.size - 1))
-        want = np.arange(16 * 7, dtype=np.uint8) + comm.size - 1
+        want = np.arange(32 * 7, dtype=np.uint8) + comm.size - 1
         assert got.dtype == values.dtype
         assert got.tobytes() == (want.tobytes() if name != "bool" else (want > 50).tobytes())
         if name not in cc._core.DTYPES:

@@ -65,7 +65,7 @@ def test_root_is_no_integer(world, root):
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [
-        ("SUM", "bool"),
+        ("AVG", "bool"),
         ("AVG", "int32"),
         ("MIN", "complex64"),
         ("BAND", "float32"),

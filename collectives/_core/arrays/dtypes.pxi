@@ -2,7 +2,8 @@
 
 from numpy cimport (
     NPY_BOOL, NPY_BYTE, NPY_CDOUBLE, NPY_CFLOAT, NPY_DOUBLE, NPY_FLOAT, NPY_INT, NPY_LONG,
-    NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT, NPY_ULONG, NPY_ULONGLONG, NPY_USHORT,
+    NPY_LONGDOUBLE, NPY_LONGLONG, NPY_SHORT, NPY_UBYTE, NPY_UINT, NPY_ULONG, NPY_ULONGLONG,
+    NPY_USHORT,
 )
 
 from collectives.arrays import buffers
@@ -46,6 +47,8 @@ cdef void fill_dtypes() noexcept:
     dtype_codes[<int>NPY_HALF] = CC_FLOAT16
     dtype_codes[<int>NPY_FLOAT] = CC_FLOAT32
     dtype_codes[<int>NPY_DOUBLE] = CC_FLOAT64
+    if sizeof(long double) == 16:
+        dtype_codes[<int>NPY_LONGDOUBLE] = CC_FLOAT128
     dtype_codes[<int>NPY_CFLOAT] = CC_COMPLEX64
     dtype_codes[<int>NPY_CDOUBLE] = CC_COMPLEX128
 

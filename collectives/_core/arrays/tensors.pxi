@@ -173,6 +173,8 @@ cdef int code_of(DLDataType dtype, str name, bint moves) except -1:
     text = DL_DTYPES[dtype.code] if dtype.code < len(DL_DTYPES) else f"DLPack code {dtype.code}, "
     if "_" not in text:
         text += f"{bits}" if dtype.code < len(DL_DTYPES) else f"{bits} bits"
+    if text == "float128":
+        text = "binary128"  # of IEEE 754; NumPy calls C's long double float128
     if dtype.lanes != 1:
         text += f" in {dtype.lanes} lanes"
     movable = dtype.lanes == 1 and dtype.code != DL_OPAQUE and (whole or bits == 128)

@@ -49,7 +49,7 @@ cdef struct Call:
     cc_scale_fn scale
     double prescale
     double postscale
-    double factor  # of the result: postscale, and the mean's division
+    long double factor  # of the result: postscale, and the mean's division
     int operation  # a number of the reduction, for the ranks to compare
     uint64_t checksum  # of the counts of a vector form
     int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making

@@ -35,7 +35,7 @@ cdef struct Folding:
     cc_fold_fn kernel  # NULL: `user` folds
     void *user  # a UserFold, kept alive by whoever keeps the buffers
     cc_scale_fn scale  # NULL: the result is not scaled
-    double factor
+    long double factor
     int scaled  # whether steps scale the result
     int span  # blocks of the memory in which a fold of Python works
 

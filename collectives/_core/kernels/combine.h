@@ -42,7 +42,7 @@ typedef struct {
     char *publication;    /* or NULL; it has what `dst` has, before it is scaled */
     int stream_dst, stream_publication;
     cc_scale_fn scale;    /* of dst, or NULL */
-    double factor;
+    long double factor;
 } cc_pass;
 
 static inline void cc_put(char *dst, const char *src, size_t n, int stream)

@@ -2,10 +2,11 @@
 
 cdef extern from "_core/kernels/kernels.h" nogil:
     ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil
-    ctypedef void (*cc_scale_fn)(void *, const void *, double, size_t) noexcept nogil
+    ctypedef void (*cc_scale_fn)(void *, const void *, long double, size_t) noexcept nogil
     enum:
         CC_BOOL, CC_INT8, CC_INT16, CC_INT32, CC_INT64, CC_UINT8, CC_UINT16, CC_UINT32, CC_UINT64
-        CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_COMPLEX64, CC_COMPLEX128, CC_NDTYPES
+        CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128, CC_COMPLEX64, CC_COMPLEX128
+        CC_NDTYPES
     enum:
         CC_BOR, CC_NOPS
     cc_fold_fn cc_fold_kernel(int op, int dtype)
@@ -23,6 +24,6 @@ cdef extern from "_core/kernels/combine.h" nogil:
         int stream_dst
         int stream_publication
         cc_scale_fn scale
-        double factor
+        long double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)
     void cc_stream(void *, const void *, size_t)

@@ -6,7 +6,8 @@
  * same bits, and so does exchanging left and right, of NaNs and zeros too (floats.h).
  *
  * Integers wrap.  float16 and bfloat16 are computed in float32 and rounded once, to nearest even.
- * Logical results are 0 or 1; a bool is any byte, true unless 0.
+ * Logical results are 0 or 1; a bool is any byte, true unless 0, and folded as C has it: its sum and
+ * its maximum are lor, its product and its minimum are land.
  *
  * Compile with -O3 (the loops are written for the vectoriser) and without -march: where a set may
  * use fused multiply-add, gcc 12 fuses the complex product whatever -ffp-contract says.
@@ -19,13 +20,14 @@
 #include <string.h>
 
 #include "half.h"
+#include "long_double.h"
 
 /* The order is mirrored in kernels/headers.pxi, and in collectives/arrays/buffers.py (DTYPES). */
 enum {
     CC_BOOL = 0,
     CC_INT8, CC_INT16, CC_INT32, CC_INT64,
     CC_UINT8, CC_UINT16, CC_UINT32, CC_UINT64,
-    CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64,
+    CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128, /* long double */
     CC_COMPLEX64, CC_COMPLEX128,
     CC_NDTYPES
 };
@@ -39,7 +41,7 @@ enum {
 /* dst may be exactly left or exactly right (or src); no other overlap.  No alignment is needed
    but that of the dtype. */
 typedef void (*cc_fold_fn)(void *dst, const void *left, const void *right, size_t n);
-typedef void (*cc_scale_fn)(void *dst, const void *src, double factor, size_t n);
+typedef void (*cc_scale_fn)(void *dst, const void *src, long double factor, size_t n);
 
 /* ---- what the compilers call things -------------------------------------------------------- */
 

@@ -168,23 +168,24 @@ CC_HALF_FOLD(max, bf16)
 /* ---- scaling: float32 in float64, float16 and bfloat16 in float32, rounded once ------------ */
 
 #define CC_FLOAT_SCALE(name, suffix, type, unused)                                                 \
-    static void CC_K(name##_##suffix)(void *dst, const void *src, double factor, size_t n)        \
+    static void CC_K(name##_##suffix)(void *dst, const void *src, long double factor, size_t n)   \
     {                                                                                              \
+        const double f = (double)factor;                                                           \
         cc_any_##type *const d = (cc_any_##type *)dst;                                             \
         const cc_any_##type *const s = (const cc_any_##type *)src;                                 \
         CC_NO_OVERLAP                                                                              \
         for (size_t i = 0; i < n; ++i)                                                             \
-            d[i] = cc_number_##type((type)(s[i] * factor));                                        \
+            d[i] = cc_number_##type((type)(s[i] * f));                                             \
     }
 
 #define CC_COMPLEX_SCALE(suffix, part)                                                             \
-    static void CC_K(scale_##suffix)(void *dst, const void *src, double factor, size_t n)         \
+    static void CC_K(scale_##suffix)(void *dst, const void *src, long double factor, size_t n)    \
     {                                                                                              \
         CC_K(scale_##part)(dst, src, factor, 2 * n);                                               \
     }
 
 #define CC_HALF_SCALE(half)                                                                        \
-    static void CC_K(scale_##half)(void *dst, const void *src, double factor, size_t n)           \
+    static void CC_K(scale_##half)(void *dst, const void *src, long double factor, size_t n)      \
     {                                                                                              \
         cc_any_uint16_t *const d = (cc_any_uint16_t *)dst;                                         \
         const cc_any_uint16_t *const s = (const cc_any_uint16_t *)src;                             \
@@ -222,15 +223,15 @@ CC_HALF_SCALE(bf16)
     [CC_UINT32] = CC_K(op##_u32), [CC_UINT64] = CC_K(op##_u64)
 #define CC_FLOATS(op)                                                                              \
     [CC_FLOAT16] = CC_K(op##_f16), [CC_BFLOAT16] = CC_K(op##_bf16), [CC_FLOAT32] = CC_K(op##_f32), \
-    [CC_FLOAT64] = CC_K(op##_f64)
+    [CC_FLOAT64] = CC_K(op##_f64), [CC_FLOAT128] = cc_##op##_f128
 #define CC_COMPLEXES(op) [CC_COMPLEX64] = CC_K(op##_c64), [CC_COMPLEX128] = CC_K(op##_c128)
-#define CC_TRUTH(op) [CC_BOOL] = CC_K(op##_u8) /* on truth values, band is land, and so on */
+#define CC_TRUTH(op) [CC_BOOL] = CC_K(op##_u8)
 
 static const cc_fold_fn CC_K(folds)[CC_NOPS][CC_NDTYPES] = {
-    [CC_SUM] = {CC_EITHER_SIGN(sum), CC_FLOATS(sum), CC_COMPLEXES(sum)},
-    [CC_PROD] = {CC_EITHER_SIGN(prod), CC_FLOATS(prod), CC_COMPLEX_PRODS},
-    [CC_MIN] = {CC_EACH_SIGN(min), CC_FLOATS(min)},
-    [CC_MAX] = {CC_EACH_SIGN(max), CC_FLOATS(max)},
+    [CC_SUM] = {CC_TRUTH(lor), CC_EITHER_SIGN(sum), CC_FLOATS(sum), CC_COMPLEXES(sum)},
+    [CC_PROD] = {CC_TRUTH(land), CC_EITHER_SIGN(prod), CC_FLOATS(prod), CC_COMPLEX_PRODS},
+    [CC_MIN] = {CC_TRUTH(land), CC_EACH_SIGN(min), CC_FLOATS(min)},
+    [CC_MAX] = {CC_TRUTH(lor), CC_EACH_SIGN(max), CC_FLOATS(max)},
     [CC_LAND] = {CC_TRUTH(land), CC_EITHER_SIGN(land)},
     [CC_LOR] = {CC_TRUTH(lor), CC_EITHER_SIGN(lor)},
     [CC_LXOR] = {CC_TRUTH(lxor), CC_EITHER_SIGN(lxor)},
