@@ -6,6 +6,8 @@ the command line know algorithms only from this table.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +37,7 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an algorithm as formulas in ``p``; tests compare them with the proof.
+    """The cost of an algorithm as formulas in ``p``, which are compared with the proof.
 
     Attributes
     ----------
@@ -55,7 +57,10 @@ class Cost:
     sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``ones`` (the 1 bits in all numbers below p),
     the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary tree with p
     nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; on one
-    rank the cost is 0.
+    rank the cost is 0. If the cost depends on the root, they are those of the worst root.
+
+    The tests compare the formulas of the included algorithms with the proof. Those of your own are
+    compared on 2 to 8 ranks before the algorithm is first drawn or run.
     """
 
     rounds: str
@@ -66,24 +71,7 @@ class Cost:
         """Return (rounds, sent, folded) as numbers for `p` ranks and `parameters`. Local."""
         if p == 1:
             return 0.0, 0.0, 0.0
-        lg = p.bit_length() - 1
-        up = (p - 1).bit_length()
-        q = 1 << lg
-        values = {
-            "p": p,
-            "lg": lg,
-            "up": up,
-            "q": q,
-            "rest": up - lg,
-            "beyond": sum(min(1 << i, p - q) for i in range(lg)),
-            "ones": sum(v.bit_count() for v in range(p)),
-            "levels": lambda k: _levels(p, k),
-            "min": min,
-            "max": max,
-            "ceil": ceil,
-            "log2": log2,
-            **parameters,
-        }
+        values = {**_values(p), **parameters}
         formulas = (self.rounds, self.sent, self.folded)
         rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
         return rounds, sent, folded
@@ -91,6 +79,27 @@ class Cost:
     def __str__(self) -> str:
         terms = [(self.rounds, "alpha"), (self.sent, "n beta"), (self.folded, "n gamma")]
         return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
+
+
+def _values(p: int) -> dict[str, Any]:
+    """Return what the names in formulas stand for on `p` ranks."""
+    lg = p.bit_length() - 1
+    up = (p - 1).bit_length()
+    q = 1 << lg
+    return {
+        "p": p,
+        "lg": lg,
+        "up": up,
+        "q": q,
+        "rest": up - lg,
+        "beyond": sum(min(1 << i, p - q) for i in range(lg)),
+        "ones": sum(v.bit_count() for v in range(p)),
+        "levels": lambda k: _levels(p, k),
+        "min": min,
+        "max": max,
+        "ceil": ceil,
+        "log2": log2,
+    }
 
 
 def _levels(p: int, k: int) -> int:
@@ -270,7 +279,8 @@ def algorithm(
     Raises
     ------
     ArgumentError
-        If the collective or a requirement is unknown, or the name is taken.
+        If the collective or a requirement is unknown, the name is taken, the generator does not
+        take the arguments of its collective, or a formula of the cost has an unknown name.
 
     Examples
     --------
@@ -324,11 +334,59 @@ def algorithm(
             )
         if len(row.parameters) > 1 or ":" in row.name:
             raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
+        if not row.included:  # the tests check the included ones
+            _check_arguments(row)
+            _check_formulas(row)
         table[row.name] = row
         _changed()
         return generate
 
     return register
+
+
+def _check_arguments(row: Algorithm) -> None:
+    """Refuse a generator that cannot be called with a rank, p, the root and the parameter."""
+    place = ["r", "p", "root"] if row.collective.rooted else ["r", "p"]
+    try:
+        signature = inspect.signature(row.generate)
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    try:
+        signature.bind(*place, **row.parameters)
+    except TypeError as error:
+        called = getattr(row.generate, "__name__", "the generator")
+        root = "has a root" if row.collective.rooted else "has no root"
+        raise ArgumentError(
+            f"{row.collective.name} {row.name!r}: {called}{signature}: {error}. "
+            f"{row.collective.name} {root}; write "
+            f"{called}({', '.join([*place, *row.parameters])})"
+        ) from None
+
+
+def _check_formulas(row: Algorithm) -> None:
+    """Refuse a cost whose formulas cannot be read."""
+    if row.cost is None:
+        return
+    title = f"{row.collective.name} {row.name!r}"
+    if not isinstance(row.cost, Cost):
+        raise ArgumentError(
+            f"{title}: cost is {row.cost!r}, and must be a Cost, such as "
+            f"Cost(rounds='p - 1', sent='1')"
+        )
+    known = [*_values(2), *row.parameters]
+    for each in ("rounds", "sent", "folded"):
+        text = getattr(row.cost, each)
+        told = f"{title}: the cost has {each}={text!r}"
+        if not isinstance(text, str):
+            raise ArgumentError(f"{told}, and must have a formula as text, such as 'p - 1'")
+        try:
+            tree = ast.parse(text, mode="eval")
+        except (SyntaxError, ValueError) as error:
+            raise ArgumentError(f"{told}, which is not a formula: {error}") from None
+        names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ArgumentError(f"{told}, and {unknown[0]!r} is not one of: {', '.join(known)}")
 
 
 def unregister(collective_name: str, name: str) -> None:

@@ -186,6 +186,8 @@ def decide(
     ArgumentError
         If there is no such algorithm, it cannot run on `p` ranks, or it does not fold in rank order
         where that is needed.
+    ProofError
+        If the cost formulas of a user's algorithm are wrong.
     """
     contract = spec.collective(collective)
     # The core keeps one decision for all sizes of the same bit length. Most are powers of two.
@@ -196,7 +198,7 @@ def decide(
     known = parameters or model.DEFAULT
     row = next((each for each in (own, shipped) if each and _able(contract, each, suits)), None)
     if name is not None:
-        algorithm = get(collective, name)
+        algorithm = _compared(collective, name)
         refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
         if refusal:
             raise ArgumentError(refusal)
@@ -207,7 +209,7 @@ def decide(
         algorithm, segment = get(collective, names(collective)[0]), SEGMENT
         reason = "one rank only copies"
     elif row:
-        algorithm, segment = get(collective, row.row.algorithm), row.row.segment
+        algorithm, segment = _compared(collective, row.row.algorithm), row.row.segment
         reason = row.reason
     else:
         algorithm = _cheapest(contract, p, typical, suits, known)
@@ -234,6 +236,16 @@ def decide(
         _timing(own, algorithm.name, segment, nbytes),
         family,
     )
+
+
+def _compared(collective: str, name: str) -> Algorithm:
+    """Return an algorithm whose cost formulas are those that its proof counts."""
+    row = get(collective, name)
+    if row.cost is not None and not row.included:
+        from collectives.plans.proof import compare_cost  # few programs need this slow import
+
+        compare_cost(row)
+    return row
 
 
 def alternatives(

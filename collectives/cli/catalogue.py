@@ -36,6 +36,11 @@ def main(options: argparse.Namespace) -> int:
     """Print the table."""
     arguments.load(options.load)
     rows = [get(collective, name) for collective in COLLECTIVES for name in names(collective)]
+    for row in rows:
+        if row.cost is not None and not row.included:
+            from collectives.plans.proof import compare_cost  # few calls need this slow import
+
+            compare_cost(row)
     print("\n".join(_markdown(rows) if options.markdown else _text(rows)))
     return 0
 

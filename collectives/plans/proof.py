@@ -20,7 +20,8 @@ written and on the merged plan. The proof fails for:
   contribution;
 - ranks that end with different expressions, or with contributions out of rank order, where the
   registry promises otherwise; a merged plan that ends with other expressions than the plan as
-  written.
+  written;
+- another depth, or other amounts sent and folded, than the cost formulas say.
 """
 
 from __future__ import annotations
@@ -30,14 +31,20 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from math import isclose
 from typing import NamedTuple
 
 from collectives.algorithms import Algorithm, get
 from collectives.errors import ProofError
 from collectives.plans.schedule import IN, OUT, Plan, Round, Run, compile
-from collectives.text.words import ranks, spans
+from collectives.text.words import count, ranks, spans
 
-__all__ = ["Event", "Proof", "check"]
+__all__ = ["Event", "Proof", "check", "compare_cost"]
+
+# The numbers of ranks on which the cost formulas of a user's algorithm are compared with its proof,
+# for every root.
+COMPARED = range(2, 9)
 
 
 class Event(NamedTuple):
@@ -449,6 +456,75 @@ def check(
     (6, Fraction(3, 2), Fraction(3, 4))
     """
     algorithm = collective if isinstance(collective, Algorithm) else get(collective, name or "")
+    proof = _proven(algorithm, p, root, record)
+    _hold([proof], every_root=not algorithm.collective.rooted)
+    compare_cost(algorithm)
+    return proof
+
+
+def compare_cost(algorithm: Algorithm) -> None:
+    """Compare the cost formulas of a user's algorithm with its proof, once. Local.
+
+    The tests do this for the included algorithms.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        A row of the registry. It is replayed on 2 to 8 ranks, except where it is wrong or cannot
+        run.
+
+    Raises
+    ------
+    ProofError
+        If a formula gives another number than was counted; the text has both, and p.
+    """
+    if algorithm.cost is not None and not algorithm.included:
+        _compare(algorithm)
+
+
+@cache
+def _compare(algorithm: Algorithm) -> None:
+    for p in COMPARED:
+        roots = range(p) if algorithm.collective.rooted else range(1)
+        if algorithm.refusal(p):
+            continue
+        try:
+            proofs = [_proven(algorithm, p, root, record=False) for root in roots]
+        except ProofError:
+            continue
+        _hold(proofs, every_root=True)
+
+
+def _hold(proofs: Sequence[Proof], every_root: bool) -> None:
+    """Hold what was counted for one p against the cost formulas.
+
+    If it was not counted for every root, it may be less than the formulas say.
+    """
+    algorithm, p = proofs[0].algorithm, proofs[0].p
+    if algorithm.cost is None:
+        return
+    title = f"{algorithm.collective.name} {algorithm.name!r} on {count(p, 'rank')}"
+    try:
+        stated = [float(number) for number in algorithm.totals(p) or ()]
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ProofError(f"{title}: {algorithm.cost!r} cannot be evaluated: {told}") from error
+    counted = (
+        Fraction(max(proof.depth for proof in proofs)),
+        max(amount for proof in proofs for amount in proof.sent),
+        max(amount for proof in proofs for amount in proof.folded),
+    )
+    for name, says, was in zip(("rounds", "sent", "folded"), stated, counted, strict=True):
+        if isclose(says, was, rel_tol=1e-9, abs_tol=1e-12) or (was < says and not every_root):
+            continue
+        raise ProofError(
+            f"{title}: the cost has {name}={getattr(algorithm.cost, name)!r}, which is {says:g}, "
+            f"and the proof counts {was}"
+        )
+
+
+def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
+    """Replay an algorithm for one p and root; return what was counted."""
     written = [compile(algorithm, p, r, root, merged=False) for r in range(p)]
     merged = [plan.merged() for plan in written]
     expressions = _Expressions(algorithm.collective.idempotent)

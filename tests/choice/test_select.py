@@ -142,7 +142,7 @@ def test_requirements_exclude(free):
 
 def test_what_is_not_included_is_not_chosen():
     @algorithms.algorithm("gather", cost=Cost("0", "0"))
-    def mine(r, p):
+    def mine(r, p, root):
         return iter(())
 
     chosen = decide("gather", None, p=4, nbytes=8).algorithm.name
