@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: initializedcheck=False, embedsignature=False
+# cython: initializedcheck=False, embedsignature=False, auto_pickle=False
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
 It is one extension module, and its parts are included here in reading order. Each folder of

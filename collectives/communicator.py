@@ -27,7 +27,7 @@ from collectives.process.meeting import Meeting
 from collectives.process.place import locate
 from collectives.process.settings import Settings
 from collectives.text.origin import Origin
-from collectives.text.words import error_text, shown
+from collectives.text.words import article, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -414,7 +414,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
             nbytes = index(nbytes)
         except TypeError:
             raise ArgumentError(
-                f"nbytes is a {type(nbytes).__name__}, and must be a number of bytes: x.nbytes"
+                f"nbytes is {article(type(nbytes).__name__)}, and must be a number of bytes: "
+                f"x.nbytes"
             ) from None
         if nbytes < 0:
             raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from collectives.arrays import frameworks
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
-from collectives.text.words import plain
+from collectives.text.words import article, plain
 
 __all__ = ["DTYPES", "Place", "as_array", "contiguous", "copy_all", "dtype_name", "unsupported"]
 
@@ -59,7 +59,7 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
     except TypeError:
         remedy = frameworks.remedy(value, name)
         raise BufferError(
-            f"{name} is a {type(value).__name__}, which has no buffer"
+            f"{name} is {article(type(value).__name__)}, which has no buffer"
             + (f"; {remedy}" if remedy else "")
         ) from None
     except Exception as error:  # it was released or closed, or cannot be shared

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collectives.errors import BufferError, UnsupportedTypeError
-from collectives.text.words import plain
+from collectives.text.words import article, plain
 
 __all__ = ["empty", "exported", "finished", "framework_of", "numpy_dtype", "remedy", "unexported"]
 
@@ -137,7 +137,7 @@ def unexported(value: Any, name: str, framework: str | None, error: object) -> B
     elif framework == "jax" and len(value.sharding.device_set) > 1:
         advice = f"pass one of {name}.addressable_shards"
     return BufferError(
-        f"{name} is a {label} whose memory cannot be shared ({said})"
+        f"{name} is {article(label)} whose memory cannot be shared ({said})"
         + (f"; {advice}" if advice else "")
     )
 

@@ -21,7 +21,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -42,9 +42,9 @@ class FoldingCalls:
             Where the result goes: a contiguous, writable array with the number of elements and the
             dtype of `x`. It is `x` itself (in place), or shares no memory with it. To a NumPy array
             in Fortran's order the result is copied, by index. A new array by default.
-        op : Reduction
+        op : Reduction or str
             ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
-            ``BOR``, ``BXOR``, or one made by `reduction`.
+            ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made by `reduction`.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
             by default.
@@ -85,7 +85,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -117,7 +117,7 @@ class FoldingCalls:
         out: Any = None,
         *,
         root: int = 0,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -153,7 +153,7 @@ class FoldingCalls:
         out: Any = None,
         *,
         root: int = 0,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -171,7 +171,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -208,7 +208,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
@@ -226,7 +226,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
@@ -251,7 +251,7 @@ class FoldingCalls:
         return self._call(SCAN, x, out, op, 0, algorithm, timeout)
 
     def iscan(
-        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+        self, x: Any, out: Any = None, *, op: Reduction | str = SUM, algorithm: str | None = None
     ) -> _core.Request:
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
@@ -264,7 +264,7 @@ class FoldingCalls:
         x: Any,
         out: Any = None,
         *,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         timeout: float | None = None,
     ) -> Any:
@@ -290,7 +290,7 @@ class FoldingCalls:
         return self._call(EXSCAN, x, out, op, 0, algorithm, timeout)
 
     def iexscan(
-        self, x: Any, out: Any = None, *, op: Reduction = SUM, algorithm: str | None = None
+        self, x: Any, out: Any = None, *, op: Reduction | str = SUM, algorithm: str | None = None
     ) -> _core.Request:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.

@@ -26,7 +26,7 @@ class PlannedCalls:
         out: Any = None,
         *,
         root: int = 0,
-        op: Reduction = SUM,
+        op: Reduction | str = SUM,
         algorithm: str | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,

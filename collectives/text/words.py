@@ -27,6 +27,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def article(noun: str) -> str:
+    """Write a noun with its article: ``a list``, ``an int``. Local."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def size_text(nbytes: float) -> str:
     """Write a number of bytes for people: ``1.5 MiB``. Local."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -42,10 +42,25 @@ def test_unusable_algorithms_say_why(world):
                     getattr(world.comm, collective)(np.ones(3), algorithm=name)
 
 
-@pytest.mark.parametrize("op", ["sum", None, np.add, cc.Reduction, 0])
+@pytest.mark.parametrize("op", ["mean", "", None, np.add, cc.Reduction, 0])
 def test_unknown_op(world, op):
     with pytest.raises(ArgumentError, match=r"op is .*, and must be one of collectives\.SUM, PROD"):
         world.comm.allreduce(np.ones(3), op=op)
+
+
+def test_an_op_may_be_called_by_its_name(world, fresh):
+    x = np.arange(1.0, 4.0) + world.comm.rank
+    for comm in (world.comm, fresh(validate=True, timeout=60)):
+        for name, op in (("sum", cc.SUM), ("MAX", cc.MAX), ("Avg", cc.AVG), ("prod", cc.PROD)):
+            wanted = comm.allreduce(x, op=op)
+            assert (comm.allreduce(x, op=name) == wanted).all()
+            assert (comm.iallreduce(x, op=name).wait() == wanted).all()
+            assert (comm.allreduce_many([x], op=name)[0] == wanted).all()
+            assert (comm.plan("allreduce", x, op=name)() == wanted).all()
+        counts = [1] * comm.size
+        y = np.ones(comm.size)
+        assert comm.reduce_scatterv(y, counts=counts, op="sum") == comm.size
+        assert (comm.scan(y, op="sum") == comm.rank + 1).all()
 
 
 @pytest.mark.parametrize("root", [-1, 10**6, 2**40, -(2**70)])

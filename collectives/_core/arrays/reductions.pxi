@@ -19,6 +19,17 @@ def reduction_named(name):
     return built_in[name]
 
 
+cdef Reduction reduction_called(op):
+    """Return the reduction that a call asks for by its name, in any case: ``"sum"``."""
+    found = built_in.get(op.upper()) if isinstance(op, str) else None
+    if found is None:
+        raise ArgumentError(
+            f"op is {shown(op)}, and must be one of collectives.{', '.join(built_in)}, its name, or "
+            f"made by collectives.reduction"
+        )
+    return found
+
+
 @cython.final
 cdef class Reduction:
     """A reduction operation, such as `collectives.SUM`; `collectives.reduction` makes others.

@@ -7,6 +7,8 @@
 from cpython.pycapsule cimport PyCapsule_SetName
 from numpy cimport NPY_CORDER, NPY_VOID, PyArray_Check, PyArray_New, PyArray_NewCopy
 
+from collectives.text.words import article
+
 
 cdef object view_of_other(object array, View *view, str name, bint writable, bint moves):
     """Fill a view of what is no plain NumPy array; return what keeps it alive."""
@@ -115,8 +117,8 @@ cdef int read(
         raise BufferError(f"{name} is a read-only {type(array).__name__}, and would be written")
     if writable and held.flags & DL_IS_COPIED:
         raise BufferError(
-            f"{name} is a {type(array).__name__} that exports a copy of its memory, and would be "
-            f"written; pass an array that shares its memory"
+            f"{name} is {article(type(array).__name__)} that exports a copy of its memory, and "
+            f"would be written; pass an array that shares its memory"
         )
     view.count = 1
     for k in range(tensor.ndim - 1, -1, -1):

@@ -250,12 +250,7 @@ cdef object check_fold(Engine engine, Call *call, op):
     call.operation = NO_OPERATION
     if not engine.reduces[call.kind]:
         return None
-    if type(op) is not Reduction:
-        raise ArgumentError(
-            f"op is {shown(op)}, and must be one of collectives.SUM, PROD, MIN, MAX, AVG, LAND, "
-            f"LOR, LXOR, BAND, BOR, BXOR, or made by collectives.reduction"
-        )
-    reduction = op
+    reduction = op if type(op) is Reduction else reduction_called(op)
     call.operation = reduction.number
     if reduction.function is not None:
         user = UserFold.__new__(UserFold)

@@ -97,7 +97,8 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
             parts.append(f"count={call.part * engine.array_parts[call.kind]}")
         parts.append(f"dtype={dtype_text(call.x.dtype)}")
     if engine.reduces[call.kind] and call.kind != BARRIER:
-        parts.append(f"op={op.name}")
+        reduction = op if type(op) is Reduction else reduction_called(op)
+        parts.append(f"op={reduction.name}")
     if engine.rooted[call.kind]:
         parts.append(f"root={call.root}")
     parts.append(f"algorithm={choice.plan.source.algorithm.name}")

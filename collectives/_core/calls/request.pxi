@@ -68,7 +68,8 @@ def forsaken(Engine engine):
             unlock_in_flight()
     return [
         each for each in list(live)
-        if each.of(engine) and each.state() is not None and not (<Request>each).aside
+        if (<Request>each).engine is engine and each.state() is not None
+        and not (<Request>each).aside
     ]
 
 
@@ -290,10 +291,6 @@ cdef class Request:
         if self.code is None:
             return "an unknown place"
         return f"{self.code.co_filename}:{cc_line(self.code, self.at)}"
-
-    def of(self, Engine engine):
-        """Say whether it is an operation of `engine`. Local."""
-        return self.engine is engine
 
     def state(self):
         """Return what the request waits for, or None if it has completed. Local."""
