@@ -56,5 +56,6 @@ def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
                 run = range(index(blocks), index(blocks) + 1)
             parsed.append((index(peer), run))
         except (TypeError, ValueError):
-            raise TypeError(f"{item!r}, which is not a pair (peer, block)") from None
+            remedy = "; for no message, leave it out" if item is None else ""
+            raise TypeError(f"{item!r}, which is not a pair (peer, block){remedy}") from None
     return parsed

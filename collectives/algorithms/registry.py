@@ -21,7 +21,7 @@ from zlib import crc32
 
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
-from collectives.text.words import error_text, shown
+from collectives.text.words import error_text, known, shown
 
 __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
@@ -215,11 +215,18 @@ class Algorithm:
 
 
 def _place(error: Exception, function: Any) -> str:
-    """Return the line of a user's function that raised an error, in brackets, if it is known."""
-    file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    steps = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in steps if frame.f_code.co_filename == file]
-    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    """Return the line of a user's function that raised an error, in brackets, if it is known.
+
+    That of the function itself if the error was raised before it ran.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    steps = [(f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__)]
+    outside = [step for step in steps if step[0] != __file__]
+    places = [step for step in outside if code is not None and step[0] == code.co_filename]
+    if code is not None:
+        outside.insert(0, (code.co_filename, code.co_firstlineno))
+    file, line = (places or outside or [("", 0)])[-1]
+    return f" ({Path(file).name}, line {line})" if file else ""
 
 
 # Objects that cache what the table says, and are notified when it changes.
@@ -297,6 +304,11 @@ def algorithm(
     3
     >>> algorithms.unregister("broadcast", "sequential")
     """
+    if callable(collective_name):
+        name = getattr(collective_name, "__name__", "the function")
+        raise ArgumentError(
+            f"@algorithm needs the name of a collective: write @algorithm('allreduce') above {name}"
+        )
     contract = collective(collective_name)
     unknown = [text for text in requires if text not in _REQUIREMENTS]
     if unknown:
@@ -373,7 +385,7 @@ def _check_formulas(row: Algorithm) -> None:
             f"{title}: cost is {row.cost!r}, and must be a Cost, such as "
             f"Cost(rounds='p - 1', sent='1')"
         )
-    known = [*_values(2), *row.parameters]
+    able = [*_values(2), *row.parameters]
     for each in ("rounds", "sent", "folded"):
         text = getattr(row.cost, each)
         told = f"{title}: the cost has {each}={text!r}"
@@ -384,9 +396,9 @@ def _check_formulas(row: Algorithm) -> None:
         except (SyntaxError, ValueError) as error:
             raise ArgumentError(f"{told}, which is not a formula: {error}") from None
         names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise ArgumentError(f"{told}, and {unknown[0]!r} is not one of: {', '.join(known)}")
+        for name in names:
+            if name not in able:
+                raise ArgumentError(f"{told}, and {name!r} is not one of: {', '.join(able)}")
 
 
 def unregister(collective_name: str, name: str) -> None:
@@ -447,7 +459,7 @@ def get(collective_name: str, name: str) -> Algorithm:
         row = table[base]
     except (KeyError, TypeError):
         raise ArgumentError(
-            f"{collective_name} has no algorithm {base!r}; it has: {', '.join(table)}"
+            f"{collective_name} has no algorithm {base!r}; {known(base, table, 'it has')}"
         ) from None
     if not colon:
         return row

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collectives.errors import ArgumentError
+from collectives.text.words import known
 
 __all__ = ["COLLECTIVES", "Collective", "collective"]
 
@@ -156,5 +157,5 @@ def collective(name: str) -> Collective:
         return COLLECTIVES[name]
     except (KeyError, TypeError):
         raise ArgumentError(
-            f"there is no collective {name!r}; there are: {', '.join(COLLECTIVES)}"
+            f"there is no collective {name!r}; {known(name, COLLECTIVES, 'there are')}"
         ) from None

@@ -61,7 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     program: list[str] = []
     if words[:1] == ["run"]:
         words, program = run.split(words)
-    arguments = parser().parse_args(run.joined(words))
+    top = parser()
+    if not words:
+        top.print_help()
+        return 0
+    arguments = top.parse_args(run.joined(words))
     arguments.program = program
     arguments.words = words
     try:

@@ -11,6 +11,7 @@ from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
+from collectives.text.words import known
 
 __all__ = [
     "add_load",
@@ -130,9 +131,13 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
     if slash:
         return collective, get(collective, name).name, []
     found = [each for each in COLLECTIVES if name.partition(":")[0] in names(each)]
+    if text in COLLECTIVES:
+        raise ArgumentError(
+            f"{text} is a collective; name one of its algorithms: {', '.join(names(text))}"
+        )
     if not found:
-        known = ", ".join(dict.fromkeys(name for each in COLLECTIVES for name in names(each)))
-        raise ArgumentError(f"there is no algorithm {text!r}; there are: {known}")
+        every = dict.fromkeys(name for each in COLLECTIVES for name in names(each))
+        raise ArgumentError(f"there is no algorithm {text!r}; {known(text, every, 'there are')}")
     return found[0], get(found[0], name).name, found[1:]
 
 
@@ -163,6 +168,7 @@ def operations(text: str) -> list[str]:
     found = []
     for word in text.split(","):
         if word not in ("all", *OPERATIONS):
-            raise argparse.ArgumentTypeError(f"{word!r} is not one of all, {', '.join(OPERATIONS)}")
+            listed = known(word, ["all", *OPERATIONS], "there are")
+            raise argparse.ArgumentTypeError(f"there is no operation {word!r}; {listed}")
         found += list(COLLECTIVES) if word == "all" else [word]
     return list(dict.fromkeys(found))

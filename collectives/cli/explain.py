@@ -47,9 +47,19 @@ def add_parser(commands: Any) -> None:
         metavar="SIZE",
         help="also print which algorithm is chosen for this size in bytes",
     )
-    parser.add_argument("--svg", metavar="FILE.svg", help="also write a picture to this SVG file")
     parser.add_argument(
-        "--png", metavar="FILE.png", help="also write a picture to this PNG file (needs resvg-py)"
+        "--svg",
+        metavar="FILE.svg",
+        nargs="?",
+        const="",
+        help="also write a picture to this SVG file",
+    )
+    parser.add_argument(
+        "--png",
+        metavar="FILE.png",
+        nargs="?",
+        const="",
+        help="also write a picture to this PNG file (needs resvg-py)",
     )
     parser.add_argument(
         "--theme",
@@ -90,10 +100,13 @@ def main(options: argparse.Namespace) -> int:
 
 def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[str]:
     """Write the requested pictures; return their files."""
-    wanted = {each: getattr(options, each) for each in ("svg", "png") if getattr(options, each)}
+    paths = {each: getattr(options, each) for each in ("svg", "png")}
+    wanted = {each: path for each, path in paths.items() if path is not None}
     if options.theme and not wanted:
         raise ArgumentError(f"--theme {options.theme} is for --svg and --png, and there is neither")
     for kind, path in wanted.items():
+        if not path:
+            raise ArgumentError(f"--{kind} needs the name of a file, such as {name}.{kind}")
         if Path(path).suffix.lower() != f".{kind}":
             raise ArgumentError(
                 f"--{kind} {path}: the picture is {'an SVG' if kind == 'svg' else 'a PNG'}, so the "

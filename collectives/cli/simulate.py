@@ -93,8 +93,14 @@ def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
             found.append(read(first))
             if dots:
                 end = read(last)
-                if not 0 < found[-1] <= end:
-                    raise argparse.ArgumentTypeError(f"{word!r} does not rise from above 0")
+                if found[-1] > end:
+                    raise argparse.ArgumentTypeError(
+                        f"{word!r} goes down; write the smaller number first, {last}..{first}"
+                    )
+                if found[-1] == 0:
+                    raise argparse.ArgumentTypeError(
+                        f"{word!r} starts at 0, which does not double; start at 1"
+                    )
                 while found[-1] * 2 <= end:
                     found.append(found[-1] * 2)
         return sorted(set(found))

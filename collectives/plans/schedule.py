@@ -221,7 +221,8 @@ class _Builder:
                 raise self.fail(f"{verb}s {link} itself")
             if not run or not all(0 <= b < self.nblocks for b in (min(run), max(run))):
                 raise self.fail(
-                    f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}"
+                    f"{verb}s block {_short(run)}, and blocks are 0..{self.nblocks - 1}; blocks= "
+                    f"of @algorithm says how many there are"
                 )
             if len(set(run)) < len(run):
                 raise self.fail(f"{verb}s a block twice in {run}")

@@ -16,6 +16,7 @@ from collectives.simulation.networks import (
     Topology,
     Torus,
 )
+from collectives.text.words import known
 
 __all__ = ["HELP", "rate", "seconds", "topology"]
 
@@ -25,6 +26,7 @@ HELP = (
     "comma, alpha=1us, beta=12.5GB/s, gamma=20GB/s, delay=0; inside_alpha=, inside_beta= and "
     "memory= of a host; hop= of a torus"
 )
+WHERE = "collectives simulate --help describes them"
 KINDS = ("flat", "hosts", "fattree", "torus")
 INSIDE_ALPHA, INSIDE_BETA = 0.2e-6, 0.05e-9
 TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -69,7 +71,7 @@ def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
     head, *rest = [word.strip() for word in text.split(",")]
     kind, _, size = head.partition("=")
     if kind not in KINDS:
-        raise ArgumentError(f"--topology {kind!r} is not one of {', '.join(KINDS)}; as in: {HELP}")
+        raise ArgumentError(f"--topology has no {kind!r}; {known(kind, KINDS, 'it has')} ({WHERE})")
     options = {}
     for word in rest:
         name, equals, value = word.partition("=")
@@ -120,9 +122,7 @@ def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
             return FatTree(hosts, each, per_switch, narrower, *rates, delay=delay)
 
     if options:
-        raise ArgumentError(
-            f"--topology {kind} has no option {next(iter(options))!r}; as in: {HELP}"
-        )
+        raise ArgumentError(f"--topology {kind} has no option {next(iter(options))!r} ({WHERE})")
     return text, make
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def ranks(mask: int) -> str:
@@ -30,6 +30,25 @@ def count(number: int, noun: str) -> str:
 def article(noun: str) -> str:
     """Write a noun with its article: ``a list``, ``an int``. Local."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def known(word: object, names: Iterable[str], heading: str) -> str:
+    """Write which names there are, after the one that `word` was probably meant to be. Local.
+
+    Parameters
+    ----------
+    word : object
+        What somebody wrote; it need not be text.
+    names : iterable of str
+    heading : str
+        The first word of the list, as in ``it has``.
+    """
+    from difflib import get_close_matches  # only errors need it
+
+    names = list(names)
+    near = get_close_matches(word, names, 1) if isinstance(word, str) else []
+    told = f"{heading}: {', '.join(names)}"
+    return f"did you mean {near[0]!r}? {told[0].upper()}{told[1:]}" if near else told
 
 
 def size_text(nbytes: float) -> str:

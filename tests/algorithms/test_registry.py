@@ -59,6 +59,14 @@ def test_registration_refuses_what_it_does_not_know():
         algorithms.algorithm("broadcast", requires=("prime",))
     with pytest.raises(ArgumentError, match="no collective 'gossip'; there are: allreduce, "):
         algorithms.algorithm("gossip")
+    with pytest.raises(ArgumentError, match=r"'reduc'; did you mean 'reduce'\? There are: allr"):
+        algorithms.algorithm("reduc")
+    with pytest.raises(ArgumentError) as caught:
+        algorithms.algorithm(says_nothing)
+    assert str(caught.value) == (
+        "@algorithm needs the name of a collective: write @algorithm('allreduce') above "
+        "says_nothing"
+    )
     with pytest.raises(ArgumentError, match="there is no collective None"):
         algorithms.names(None)
     with pytest.raises(ArgumentError, match=r"has no algorithm \[\]"):

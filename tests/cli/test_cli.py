@@ -11,7 +11,7 @@ from commands import command, environment
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.cli import arguments, main
+from collectives.cli import COMMANDS, arguments, main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -86,6 +86,12 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
     ("words", "text"),
     [
         (["explain", "nosuch"], "there is no algorithm 'nosuch'"),
+        (["explain", "rnig"], "'rnig'; did you mean 'ring'? There are: master_worker, tree, "),
+        (["explain", "broadcast/rnig"], "broadcast has no algorithm 'rnig'; it has: flat, tree"),
+        (["explain", "brodcast/tree"], "'brodcast'; did you mean 'broadcast'? There are: allred"),
+        (["explain", "barrier"], "barrier is a collective; name one of its algorithms: direct, d"),
+        (["explain", "ring", "--svg"], "--svg needs the name of a file, such as ring.svg"),
+        (["explain", "ring", "--png"], "--png needs the name of a file, such as ring.png"),
         (["explain", "my/own.py"], "my/own.py: there is no such file"),
         (["explain", "reduce/ring"], "reduce has no algorithm 'ring'"),
         (["explain", "ring", "-n", "999"], "on 999 ranks sends more than 20000 messages, too many"),
@@ -114,6 +120,21 @@ def test_errors_are_one_line_and_status_2(words: list[str], text: str) -> None:
     assert text in done.stderr
     assert done.stderr.startswith("collectives: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_without_a_command_there_is_help(capsys: Capture) -> None:
+    assert main([]) == 0
+    told = capsys.readouterr().out
+    for module in COMMANDS:
+        assert f"    {module.__name__.rpartition('.')[2].replace('catalogue', 'list')} " in told
+
+
+@pytest.mark.parametrize("name", ["alreduce", "allreduc"])
+def test_a_misspelt_operation(name: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", name])
+    told = capsys.readouterr().err
+    assert f"there is no operation {name!r}; did you mean 'allreduce'? There are: all, " in told
 
 
 def test_sizes() -> None:

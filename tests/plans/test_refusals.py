@@ -1,5 +1,7 @@
 """What the proof refuses, and in which words; a plan and the simulation say the same."""
 
+from functools import partial
+
 import broken
 import pytest
 
@@ -97,13 +99,15 @@ REFUSED = [
     (
         ("allreduce", broken.sends_a_block_too_many, 2),
         2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends block 2, and blocks are 0..1",
+        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends block 2, and blocks are 0..1; "
+        "blocks= of @algorithm says how many there are",
     ),
     (
         ("allreduce", broken.receives_no_block, 2),
         2,
         "allreduce 'bad' on 2 ranks: rank 0, round 1: "
-        "receives block range(2, 2), and blocks are 0..1",
+        "receives block range(2, 2), and blocks are 0..1; blocks= of @algorithm says how many "
+        "there are",
     ),
     (
         ("allreduce", broken.receives_a_block_twice, 2),
@@ -268,6 +272,18 @@ def divides_in_its_second_round(r, p):
     yield Exchange(send=((r + 1) % p, r // 0), recv=((r - 1) % p, 0))
 
 
+def takes_one_argument(r):
+    return iter(())
+
+
+def divides_by(number, r, p):
+    yield Exchange(send=(1, r // number))
+
+
+def sends_none(r, p):
+    yield Exchange(send=None, recv=((r + 1) % p, 0))
+
+
 @pytest.mark.parametrize(
     ("generate", "text"),
     [
@@ -282,9 +298,20 @@ def divides_in_its_second_round(r, p):
             f"(test_refusals.py, line {divides_in_its_second_round.__code__.co_firstlineno + 2})",
         ),
         (
-            lambda r: (),
-            "rank 0, round 1: raises TypeError: <lambda>() takes 1 positional argument but 2 were "
-            "given",
+            takes_one_argument,
+            "rank 0, round 1: raises TypeError: takes_one_argument() takes 1 positional argument "
+            "but 2 were given "
+            f"(test_refusals.py, line {takes_one_argument.__code__.co_firstlineno})",
+        ),
+        (
+            partial(divides_by, 0),
+            "rank 0, round 1: raises ZeroDivisionError: integer division or modulo by zero "
+            f"(test_refusals.py, line {divides_by.__code__.co_firstlineno + 1})",
+        ),
+        (
+            sends_none,
+            "rank 0, round 1: sends None, which is not a pair (peer, block); for no message, "
+            "leave it out",
         ),
     ],
 )
