@@ -304,12 +304,7 @@ def algorithm(
     3
     >>> algorithms.unregister("broadcast", "sequential")
     """
-    if callable(collective_name):
-        name = getattr(collective_name, "__name__", "the function")
-        raise ArgumentError(
-            f"@algorithm needs the name of a collective: write @algorithm('allreduce') above {name}"
-        )
-    contract = collective(collective_name)
+    contract = _contract(collective_name)
     unknown = [text for text in requires if text not in _REQUIREMENTS]
     if unknown:
         raise ArgumentError(f"unknown requirement {unknown[0]!r}; known: {list(_REQUIREMENTS)}")
@@ -354,6 +349,16 @@ def algorithm(
         return generate
 
     return register
+
+
+def _contract(collective_name: str) -> Collective:
+    """Return the contract of a collective; ``@algorithm`` without arguments passes a function."""
+    if callable(collective_name):
+        name = getattr(collective_name, "__name__", "the function")
+        raise ArgumentError(
+            f"@algorithm needs the name of a collective: write @algorithm('allreduce') above {name}"
+        )
+    return collective(collective_name)
 
 
 def _check_arguments(row: Algorithm) -> None:

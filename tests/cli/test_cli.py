@@ -88,7 +88,7 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["explain", "nosuch"], "there is no algorithm 'nosuch'"),
         (["explain", "rnig"], "'rnig'; did you mean 'ring'? There are: master_worker, tree, "),
         (["explain", "broadcast/rnig"], "broadcast has no algorithm 'rnig'; it has: flat, tree"),
-        (["explain", "brodcast/tree"], "'brodcast'; did you mean 'broadcast'? There are: allred"),
+        (["explain", "allredce/ring"], "'allredce'; did you mean 'allreduce'? There are: allred"),
         (["explain", "barrier"], "barrier is a collective; name one of its algorithms: direct, d"),
         (["explain", "ring", "--svg"], "--svg needs the name of a file, such as ring.svg"),
         (["explain", "ring", "--png"], "--png needs the name of a file, such as ring.png"),
