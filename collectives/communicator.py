@@ -370,12 +370,12 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
 
     def _start_timeline(self) -> None:
         """Start the timeline that the environment asks for, if any. Collective."""
-        path = os.environ.get("COLLECTIVES_TIMELINE")
+        path = environment.text("COLLECTIVES_TIMELINE")
         if path is None:
             # With DYNAMIC, Horovod starts its timeline later, by a call.
-            path = os.environ.get("HOROVOD_TIMELINE", "")
-            path = "" if path == "DYNAMIC" else path
-        if path:
+            path = environment.text("HOROVOD_TIMELINE")
+            path = None if path == "DYNAMIC" else path
+        if path is not None:
             from collectives.records import timeline
 
             timeline.from_environment(self, path)

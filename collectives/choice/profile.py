@@ -33,6 +33,7 @@ from collectives.choice.model import Parameters
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process.meeting import Meeting
 from collectives.text import files
+from collectives.process import environment
 
 __all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
 __all__ += ["read", "write"]
@@ -311,10 +312,10 @@ def path() -> str | None:
     """Return the path of the profile, whether it exists or not; None if none is to be used.
     Local.
     """
-    named = os.environ.get("COLLECTIVES_PROFILE")
+    named = environment.text("COLLECTIVES_PROFILE")
     if named is not None:
-        return None if named in ("", "0") else named
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return None if named == "0" else named
+    folder = environment.text("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cpu, cores = machine()
     word = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")
     return os.path.join(folder, "collectives", f"profile-{word}-{cores}.json")
@@ -379,7 +380,7 @@ def offer(rank: int) -> tuple[int, str]:
     if _known is None and rank == 0:
         file = path()
         _known = NOTHING if file is None else _load(file)
-    word = os.environ.get("COLLECTIVES_TUNE", "")
+    word = environment.text("COLLECTIVES_TUNE") or "0"
     word = "" if word == "0" else word
     if any(each not in MODES for each in word.split(",") if word):
         raise ArgumentError(

@@ -34,6 +34,7 @@ from collectives.choice import model
 from collectives.choice.model import SEGMENT, Parameters
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans.schedule import compile
+from collectives.process import environment
 from collectives.text.words import count, size_text, time_text
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ def _usual(algorithm: Algorithm, p: int, family: str) -> int:
 
 def _override(segment: int) -> int:
     """Return `segment`, or the bytes of a segment that the environment sets."""
-    text = os.environ.get("COLLECTIVES_SEGMENT")
+    text = environment.text("COLLECTIVES_SEGMENT")
     if text is None:
         return segment
     if not text.isdigit():

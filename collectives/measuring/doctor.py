@@ -99,7 +99,7 @@ def _host() -> Iterator[Finding]:
 
 def _variables() -> Iterator[Finding]:
     for name, (pattern, wanted) in environment.VARIABLES.items():
-        value = os.environ.get(name)
+        value = environment.text(name)
         if value is None:
             if not name.startswith(TOLD_LATER):
                 yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name} is not set")
@@ -145,7 +145,9 @@ def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
         text, _, remedy = str(error).rpartition("; ")
         yield Finding("MPI", text, remedy)
         return
-    chosen = [f"{k}={os.environ[k]}" for k in ("MPI4PY_MPIABI", "MPI4PY_LIBMPI") if k in os.environ]
+    chosen = [
+        f"{k}={os.environ[k]}" for k in ("MPI4PY_MPIABI", "MPI4PY_LIBMPI") if os.environ.get(k)
+    ]
     how = f"by {', '.join(chosen)}" if chosen else "by mpi4py's search"
     yield Finding("MPI", f"{lib.name}, {lib.path or 'file unknown'}, found {how}")
     if launcher.inside():

@@ -6,27 +6,33 @@ import os
 
 from collectives.errors import ArgumentError
 
-__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds"]
+__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "text"]
 
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
-    "COLLECTIVES_VALIDATE": (r"[01]?", "0 or 1"),
+    "COLLECTIVES_VALIDATE": (r"[01]", "0 or 1"),
     "COLLECTIVES_SEGMENT": (r"\d+", "a number of bytes"),
     "COLLECTIVES_TUNE": (
-        r"(0|probe|online|probe,online|online,probe)?",
+        r"0|probe|online|probe,online|online,probe",
         "0, probe, online, or both with a comma",
     ),
-    "COLLECTIVES_SHM": (r"(auto|memfd|file|0)?", "auto, memfd, file or 0"),
+    "COLLECTIVES_SHM": (r"auto|memfd|file|0", "auto, memfd, file or 0"),
     "COLLECTIVES_SHM_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_SHM_LANE": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_SHM_SPINS": (r"0*[1-9]\d*", "a positive number of looks"),
-    "COLLECTIVES_SHM_STORES": (r"(auto|cached|streamed)?", "auto, cached or streamed"),
-    "COLLECTIVES_PROGRESS": (r"(thread|0)?", "thread or 0"),
+    "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
+    "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
+    "COLLECTIVES_TRACEBACK": (r"full", "full"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
 }
+
+
+def text(name: str) -> str | None:
+    """Return the value of the variable `name`; None if it is not set, or is empty. Local."""
+    return os.environ.get(name) or None
 
 
 def seconds(name: str, default: float) -> float:
@@ -43,15 +49,15 @@ def seconds(name: str, default: float) -> float:
     ArgumentError
         If the value is not a positive number.
     """
-    text = os.environ.get(name)
-    if text is None:
+    found = text(name)
+    if found is None:
         return default
     try:
-        value = float(text)
+        value = float(found)
     except ValueError:
         value = 0.0
     if not value > 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of seconds")
+        raise ArgumentError(f"{name} is {found!r}, and must be a positive number of seconds")
     return value
 
 
@@ -71,14 +77,14 @@ def number(name: str, default: int, unit: str = "bytes") -> int:
     ArgumentError
         If the value is not a positive number.
     """
-    text = os.environ.get(name)
-    if text is None:
+    found = text(name)
+    if found is None:
         return default
-    if not text.isdigit() or int(text) == 0:
-        raise ArgumentError(f"{name} is {text!r}, and must be a positive number of {unit}")
-    return int(text)
+    if not found.isdigit() or int(found) == 0:
+        raise ArgumentError(f"{name} is {found!r}, and must be a positive number of {unit}")
+    return int(found)
 
 
 def flag(name: str, default: bool = False) -> bool:
     """Return whether the variable `name` is something other than 0, or `default`. Local."""
-    return os.environ.get(name, str(int(default))) not in ("", "0")
+    return (text(name) or str(int(default))) != "0"

@@ -7,7 +7,7 @@ import platform
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from collectives.process import binding
+from collectives.process import binding, environment
 from collectives.process.meeting import Meeting
 
 __all__ = ["Place", "locate"]
@@ -86,7 +86,7 @@ def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     offers : list
         The `offer` of each rank.
     """
-    host = f"{platform.node()} {_boot_id()} {os.environ.get('COLLECTIVES_HOST', '')}"
+    host = f"{platform.node()} {_boot_id()} {environment.text('COLLECTIVES_HOST') or ''}"
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
     everybody = meeting.allgather((host, mask, number, offer))

@@ -248,7 +248,7 @@ def release(segment: _core.Segment) -> None:
 
 
 def _wish() -> str:
-    wish = os.environ.get("COLLECTIVES_SHM", "") or "auto"
+    wish = environment.text("COLLECTIVES_SHM") or "auto"
     if wish not in WAYS:
         raise ArgumentError(f"COLLECTIVES_SHM is {wish!r}, and must be auto, memfd, file or 0")
     return wish

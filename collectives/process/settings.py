@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 from collectives import _core
@@ -51,10 +50,7 @@ class Settings(NamedTuple):
         """
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
-        spins = None
-        if os.environ.get("COLLECTIVES_SHM_SPINS"):
-            spins = environment.number("COLLECTIVES_SHM_SPINS", 1, "looks")
-        stores = os.environ.get("COLLECTIVES_SHM_STORES", "") or "auto"
+        stores = environment.text("COLLECTIVES_SHM_STORES") or "auto"
         if stores not in STORES:
             raise ArgumentError(
                 f"COLLECTIVES_SHM_STORES is {stores!r}, and must be one of {', '.join(STORES)}"
@@ -64,6 +60,6 @@ class Settings(NamedTuple):
             warning=environment.seconds("COLLECTIVES_STALL_WARNING", cls().warning),
             validates=environment.flag("COLLECTIVES_VALIDATE"),
             memory=segment.settings()["kind"],
-            spins=spins,
+            spins=environment.number("COLLECTIVES_SHM_SPINS", 0, "looks") or None,
             stores=STORES.index(stores),
         )
