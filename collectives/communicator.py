@@ -21,7 +21,7 @@ from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.process import binding, segment
+from collectives.process import binding, environment, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
 from collectives.process.place import locate

@@ -139,6 +139,7 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+abort.watch()  # errors before the first communicator end the job, too
 
 
 def allreduce(x: Any, out: Any = None, **options: Any) -> Any:

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from collectives.choice.model import Parameters
 from collectives.errors import ArgumentError, ProfileWarning
+from collectives.process import environment
 from collectives.process.meeting import Meeting
 from collectives.text import files
-from collectives.process import environment
 
 __all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
 __all__ += ["read", "write"]

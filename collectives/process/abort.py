@@ -1,9 +1,9 @@
 """The end of a job: a rank that cannot continue ends the others, too.
 
-If a rank ended alone, the others would wait for it. So an uncaught exception ends all ranks at
-once, after its traceback. Under ``COLLECTIVES_ABORT=0`` it only notifies the ranks of its host,
-which get a `PeerAbortedError` if they wait. An exception in a thread ends the ranks only if that
-thread has called a collective, because other ranks may then be waiting for it. A daemon thread that
+If a rank ended alone, the others would wait for it. So an uncaught exception ends all ranks, after
+its report. Under ``COLLECTIVES_ABORT=0`` it only notifies the ranks of its host, which get a
+`PeerAbortedError` if they wait. An exception in a thread ends the ranks only if that thread has
+called a collective, because other ranks may then be waiting for it. A daemon thread that
 is in a collective when the program ends fails silently.
 """
 
@@ -15,16 +15,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
-from collectives.process import environment
+from collectives.process import environment, report
+from collectives.text.words import error_text, spans
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
-from collectives.text.words import error_text
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
@@ -34,7 +34,10 @@ FAREWELL = 0.5
 # another rank.
 GRACE = 1.0
 
-_watched = False
+# Set by MPICH and Intel MPI, and by Open MPI: the rank, and the number of ranks.
+PLACES = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+
+_installed: Callable[..., None] | None = None
 _before_end: list[Callable[[], None]] = []
 
 
@@ -67,55 +70,89 @@ def end_job(MPI: Any, text: str, status: int = 1) -> None:
         The exit status of the job, as far as the launcher passes it on.
     """
     run_before_end()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is sys.stderr:
-                print(text, file=stream)
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # there is no such stream, or it is closed
+    _flush(sys.stdout)
+    report.write(f"{text}\n")
     time.sleep(FAREWELL)
     MPI.COMM_WORLD.Abort(status)
 
 
-def watch(MPI: Any) -> None:
-    """Install hooks so that uncaught exceptions end the job, if it has several ranks. Local.
+def _flush(stream: Any) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        stream.flush()
+
+
+def watch() -> None:
+    """Install hooks for uncaught exceptions if a launcher has started several ranks. Local.
 
     Hooks that the program has installed before are called first.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``, initialised.
     """
-    global _watched
-    if _watched or MPI.COMM_WORLD.Get_size() == 1:
+    global _installed
+    if _rank()[1] == 1 or (_installed is not None and sys.excepthook is _installed):
         return
-    _watched = True
     earlier = sys.excepthook
-    earlier_in_threads = threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if _core.is_forked() or interactive():
+            earlier(kind, error, trace)
+            return
+        if not wished():
+            _core.give_up_all(error_text(error))
+        status = 128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1
+        if earlier is sys.__excepthook__:
+            _end_of_rank(report.shortened(kind, error, trace), status)
+            return
         try:
             earlier(kind, error, trace)
         finally:
-            if not interactive():
-                interrupted = issubclass(kind, KeyboardInterrupt)
-                if not wished() and not _core.is_forked():
-                    _core.give_up_all(error_text(error))
-                _end_of_rank(MPI, 128 + signal.SIGINT if interrupted else 1)
-
-    def hook_in_threads(caught: threading.ExceptHookArgs) -> None:
-        if _ends_with_program(caught):
-            return
-        try:
-            earlier_in_threads(caught)
-        finally:
-            if caught.exc_type is not SystemExit and _core.communicates():
-                _end_of_rank(MPI, 1)
+            _end_of_rank("", status)
 
     sys.excepthook = hook
-    threading.excepthook = hook_in_threads
+    if _installed is None:
+        _watch_threads()
+    _installed = hook
+
+
+def _watch_threads() -> None:
+    """Install the hook for uncaught exceptions in threads."""
+    earlier, default = threading.excepthook, threading.__excepthook__
+
+    def hook(caught: threading.ExceptHookArgs) -> None:
+        kind, error = caught.exc_type, caught.exc_value
+        if _ends_with_program(caught):
+            return
+        able = wished() and _core.communicates() and not _core.is_forked() and _mpi() is not None
+        if kind is SystemExit or error is None or not able:
+            earlier(caught)
+        elif earlier is default:
+            name = caught.thread.name if caught.thread is not None else "unknown"
+            text = report.shortened(kind, error, caught.exc_traceback)
+            _end_of_rank(f"Exception in thread {name}:\n{text}", 1)
+        else:
+            try:
+                earlier(caught)
+            finally:
+                _end_of_rank("", 1)
+
+    threading.excepthook = hook
+
+
+def _rank() -> tuple[int, int]:
+    """Return this rank and the number of ranks, by MPI or by what the launcher says."""
+    MPI = _mpi()
+    world = (0, 1) if MPI is None else (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+    if world[1] > 1:
+        return world
+    for names in PLACES:  # also where MPI is not that of the launcher, and sees one rank
+        rank, size = (os.environ.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal():
+            return int(rank), int(size)
+    return world
+
+
+def _mpi() -> Any:
+    """Return ``mpi4py.MPI`` if MPI can be called, or None."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
 
 
 def _ends_with_program(caught: threading.ExceptHookArgs) -> bool:
@@ -136,12 +173,26 @@ def interactive() -> bool:
     )
 
 
-def _end_of_rank(MPI: Any, status: int) -> None:
-    if not wished() or _core.is_forked() or MPI.Is_finalized():
-        return
-    rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-    end_job(
-        MPI,
-        f"collectives: rank {rank} of {size} ends the job because of an uncaught exception",
-        status,
-    )
+def _end_of_rank(text: str, status: int) -> None:
+    """Print the report of an uncaught exception, and end all ranks if that is wished."""
+    MPI = _mpi()
+    rank, size = _rank()
+    ends_all = wished() and MPI is not None
+
+    def closing(ranks: Sequence[int]) -> str:
+        who = f"rank {rank}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
+        verb = ("ends" if len(ranks) == 1 else "end") + (" the job" if ends_all else "")
+        return f"collectives: {who} of {size} {verb} because of an uncaught exception"
+
+    try:
+        _flush(sys.stdout)
+        told = report.Report(text, rank, size)
+        if text or ends_all:
+            told.tell(closing)
+        if ends_all:
+            run_before_end()
+        if wished():
+            told.linger(FAREWELL)
+    finally:
+        if ends_all:
+            MPI.COMM_WORLD.Abort(status)

@@ -57,7 +57,7 @@ def load() -> Any:
     except ImportError as error:
         raise BindingError(str(error)) from None
     child.watch()
-    abort.watch(MPI)
+    abort.watch()
     progress.watch(MPI)
     return MPI
 

@@ -7,7 +7,6 @@ finalised.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from collectives import _core
@@ -35,7 +34,7 @@ def watch(MPI: Any) -> None:
         If MPI does not accept calls of several threads at once.
     """
     global _watched
-    wish = os.environ.get("COLLECTIVES_PROGRESS", "")
+    wish = environment.text("COLLECTIVES_PROGRESS") or "0"
     if wish not in ("", "0", "thread"):
         raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
     if _watched or wish != "thread":

@@ -1,0 +1,227 @@
+"""The report of an uncaught error: a short traceback, printed once for the ranks of a host.
+
+The first rank that fails waits a moment for others that fail in the same way, and prints one report
+that names all of them. Ranks that fail in another way print their own. The ranks find each other by
+an abstract Unix socket, whose name contains the launcher's process: it leaves no file, and it is
+gone with the rank that has made it. A rank that cannot reach another one prints its own report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from collectives.errors import CollectivesError, CollectivesWarning
+from collectives.process import environment
+
+__all__ = ["Report", "shortened", "write"]
+
+# Seconds in which others with the same error are waited for, in which the rank that prints must
+# answer, and in which it must begin to listen.
+WINDOW, ANSWER, LISTENS = 0.2, 2.0, 0.1
+NAP = 0.005  # seconds between two looks whether it listens
+
+PRINTED = b"printed"
+
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+# What files of frames begin with that are of no use to the author of a program. Those of Cython are
+# relative.
+INSIDE = (PACKAGE, "collectives/_core", "<frozen runpy>", "src/mpi4py/", "mpi4py/MPI")
+
+
+def shortened(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
+    """Return the text of a traceback, without the frames of the library and of runners. Local.
+
+    With ``COLLECTIVES_TRACEBACK=full``, and where an error of another package comes from inside the
+    library, all frames are there.
+
+    Parameters
+    ----------
+    kind, error, trace : type, BaseException, TracebackType or None
+        As for `sys.excepthook`.
+    """
+    whole = traceback.TracebackException(kind, error, trace)
+    if environment.text("COLLECTIVES_TRACEBACK") != "full":
+        hidden = _hidden()
+        ours = issubclass(kind, CollectivesError | CollectivesWarning)
+        if ours or not issubclass(kind, Exception) or not _ends_inside(whole):
+            _shorten(whole, hidden)
+    return "".join(whole.format())
+
+
+def _hidden() -> tuple[str, ...]:
+    """Return what the files of hidden frames begin with."""
+    import runpy
+
+    spec = getattr(sys.modules.get("mpi4py"), "__spec__", None)
+    folders = [os.path.join(each, "") for each in (spec and spec.submodule_search_locations) or ()]
+    return (*INSIDE, runpy.__file__, *folders)
+
+
+def _ends_inside(whole: traceback.TracebackException) -> bool:
+    return bool(whole.stack) and whole.stack[-1].filename.startswith(INSIDE[:2])
+
+
+def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]) -> None:
+    """Remove frames from a traceback and those that it follows from; never all of one."""
+    seen = set()
+    while whole is not None and id(whole) not in seen:
+        seen.add(id(whole))
+        kept = [frame for frame in whole.stack if not frame.filename.startswith(hidden)]
+        if kept:
+            whole.stack = traceback.StackSummary.from_list(kept)
+        whole = whole.__cause__ or (None if whole.__suppress_context__ else whole.__context__)
+
+
+class Report:
+    """What a rank prints before it ends, and the socket by which other ranks hear of it.
+
+    Parameters
+    ----------
+    text : str
+        The traceback.
+    rank, size : int
+        This rank, and the number of ranks in the job.
+    """
+
+    def __init__(self, text: str, rank: int, size: int) -> None:
+        self.text, self.rank, self.size = text, rank, size
+        self.digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+        self.ranks = {rank}
+        self.links: list[socket.socket] = []
+        self.meeting: socket.socket | None = None
+
+    def tell(self, closing: Callable[[Sequence[int]], str]) -> None:
+        """Print the report, unless another rank of this host prints the same one. Local.
+
+        Parameters
+        ----------
+        closing : callable
+            ``closing(ranks)`` returns the last line, for the ranks that have this error.
+        """
+        if self.size > 1:
+            with contextlib.suppress(OSError):
+                self.meeting = _bound()
+                if self.meeting is None and self._is_printed_by_another():
+                    return
+            self._listen(WINDOW)
+        write(f"{self.text}{closing(sorted(self.ranks))}\n")
+        self._answer()
+
+    def linger(self, seconds: float) -> None:
+        """Wait, and tell ranks that fail late in the same way that the report is printed. Local.
+
+        Parameters
+        ----------
+        seconds : float
+        """
+        end = time.monotonic() + seconds
+        while self.meeting is not None and len(self.ranks) < self.size and time.monotonic() < end:
+            self._listen(min(0.05, end - time.monotonic()))
+            self._answer()
+        time.sleep(max(0.0, end - time.monotonic()))
+
+    def _listen(self, seconds: float) -> None:
+        """Hear of other ranks with the same error, until all have it or the time is up."""
+        end = time.monotonic() + seconds
+        while self.meeting is not None and len(self.ranks) < self.size:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self.meeting.settimeout(left)
+            try:
+                link, _ = self.meeting.accept()
+                link.settimeout(ANSWER)
+                said = link.recv(64) if _is_mine(link) else b""
+            except OSError:
+                continue
+            if said[:16] == self.digest:
+                self.ranks.add(int.from_bytes(said[16:], "little"))
+                self.links.append(link)
+            else:
+                link.close()  # that rank prints its own
+
+    def _answer(self) -> None:
+        """Tell the ranks that have been heard of that their error is printed."""
+        while self.links:
+            with contextlib.suppress(OSError), self.links.pop() as link:
+                link.send(PRINTED)
+
+    def _is_printed_by_another(self) -> bool:
+        """Tell the rank that prints of this one; return whether it has printed the same error."""
+        with _socket() as link:
+            link.settimeout(ANSWER)
+            end = time.monotonic() + LISTENS
+            while True:
+                try:
+                    link.connect(_name())
+                    break
+                except ConnectionRefusedError:
+                    if time.monotonic() > end:
+                        return False
+                    time.sleep(NAP)
+            if not _is_mine(link):
+                return False
+            link.send(self.digest + self.rank.to_bytes(4, "little"))
+            return link.recv(64) == PRINTED
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def _name() -> bytes:
+    """Return the name at which the ranks of a host meet: that of their launcher's process."""
+    launcher = os.getppid()
+    words = Path(f"/proc/{launcher}/stat").read_text(encoding="utf-8", errors="replace")
+    started = words.rpartition(")")[2].split()[19]  # process IDs are used again
+    return f"\0collectives-{os.getuid()}-{launcher}-{started}".encode()
+
+
+def _bound() -> socket.socket | None:
+    """Return the socket that the others find, or None if another rank has it."""
+    meeting = _socket()
+    try:
+        meeting.bind(_name())
+        meeting.listen(128)
+    except OSError as error:
+        meeting.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return meeting
+
+
+def _is_mine(link: socket.socket) -> bool:
+    """Return whether the process at the other end has the user of this one."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+def write(text: str) -> None:
+    """Write a text to stderr at once, so that the texts of several ranks do not mix. Local.
+
+    Parameters
+    ----------
+    text : str
+    """
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        sys.stderr.flush()
+        data = text.encode(getattr(sys.stderr, "encoding", None) or "utf-8", "backslashreplace")
+        try:
+            file = sys.stderr.fileno()
+        except (AttributeError, OSError, ValueError):  # it is not a file
+            sys.stderr.write(text)
+            return
+        while data:
+            data = data[os.write(file, data) :]

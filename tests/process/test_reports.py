@@ -1,0 +1,174 @@
+"""What is printed of an uncaught error: once, short, with its ranks, and never in pieces."""
+
+import re
+
+import pytest
+from jobs import DEADLINE_PASSED
+from programs import program
+
+pytestmark = pytest.mark.each_mpi
+
+PATIENT = {"COLLECTIVES_TIMEOUT": "600"}
+
+TYPO = """
+import numpy as np, collectives as cc
+comm = cc.world()
+comm.barrier()
+comm.alreduce(np.ones(3))
+"""
+
+
+def ended(result):
+    return result.status not in (0, DEADLINE_PASSED)
+
+
+@pytest.mark.parametrize("options", [(), ("-m", "mpi4py")], ids=["plain", "mpi4py"])
+def test_an_error_of_all_ranks_is_printed_once(options):
+    result = program(TYPO, ranks=3, env=PATIENT, options=options)
+    assert ended(result), result
+    assert result.err.count("has no attribute 'alreduce'") == 1, result
+    assert re.search(
+        r"^Traceback \(most recent call last\):\n"
+        r'  File "<string>", line 5, in <module>\n'
+        r"AttributeError: 'Communicator' object has no attribute 'alreduce'.*\n"
+        r"collectives: ranks 0-2 of 3 end the job because of an uncaught exception$",
+        result.err,
+        re.MULTILINE,
+    ), result
+
+
+def test_different_errors_are_printed_by_each_in_one_piece():
+    result = program(
+        """
+        import collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        raise ValueError(f"{comm.rank} " * 3000)
+        """,
+        ranks=3,
+        env=PATIENT,
+    )
+    assert ended(result), result
+    whole = re.findall(
+        r"^ValueError: (\d )(?:\1)+\n"
+        r"collectives: rank \1?of 3 ends the job because of an uncaught exception$",
+        result.err,
+        re.MULTILINE,
+    )
+    assert sorted(whole) == ["0 ", "1 ", "2 "], result
+
+
+def test_an_error_before_the_first_communicator():
+    result = program("import collectives as cc\nnonsense\n", env=PATIENT)
+    assert ended(result), result
+    assert "NameError: name 'nonsense' is not defined" in result.err
+    assert re.search(r"collectives: ranks? (0|1|0-1) of 2 ends? because of an unc", result.err)
+
+
+def test_the_frames_of_the_library_are_left_out():
+    text = """
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            comm.allreduce(np.ones(3), algorithm="nosuch")
+        comm.barrier()
+        """
+    result = program(text, env=PATIENT)
+    assert ended(result), result
+    assert re.search(
+        r'^Traceback .*\n  File "<string>", line 5, in <module>\n'
+        r"collectives.errors.ArgumentError: allreduce has no algorithm 'nosuch'; .*\n"
+        r"collectives: rank 1 of 2 ends the job because of an uncaught exception$",
+        result.err,
+        re.MULTILINE,
+    ), result
+    result = program(text, env=PATIENT | {"COLLECTIVES_TRACEBACK": "full"})
+    assert "chooser.py" in result.err, result
+    assert "_core" in result.err
+
+
+def test_an_error_inside_the_library_that_is_none_of_its_own_is_shown_whole():
+    result = program(
+        """
+        import collectives as cc
+        from collectives.choice import chooser
+        comm = cc.world()
+        chooser.schedule = None
+        comm.barrier()
+        """,
+        env=PATIENT,
+    )
+    assert ended(result), result
+    assert "AttributeError: 'NoneType' object has no attribute 'compile'" in result.err
+    assert "chooser.py" in result.err
+
+
+def test_an_error_in_a_users_generator_keeps_its_lines():
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        @cc.algorithms.algorithm("allreduce")
+        def mine(r, p):
+            yield cc.algorithms.Exchange(send=(1, r // 0))
+        cc.allreduce(np.ones(3), algorithm="mine")
+        """,
+        env=PATIENT,
+    )
+    assert ended(result), result
+    assert result.err.count("direct cause of the following exception") == 1
+    assert 'File "<string>", line 5, in mine' in result.err
+    assert "registry.py" not in result.err
+
+
+def test_a_rank_that_cannot_meet_the_others_prints_its_own():
+    """Another process has the name, and does not answer."""
+    result = program(
+        """
+        import socket
+        from collectives.process import report
+        import collectives as cc
+        comm = cc.world()
+        report.ANSWER = 0.5
+        if comm.rank == 0:
+            meeting = report._bound()
+        comm.barrier()
+        if comm.rank == 1:
+            raise ValueError("not lost")
+        comm.barrier()
+        """,
+        env=PATIENT,
+    )
+    assert ended(result), result
+    assert result.err.count("ValueError: not lost") == 1
+    assert "rank 1 of 2 ends the job" in result.err
+
+
+def test_without_a_stderr_the_job_ends_all_the_same():
+    result = program(
+        """
+        import sys, collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        if comm.rank == 1:
+            sys.stderr = None
+            raise ValueError("unheard")
+        comm.barrier()
+        """,
+        env=PATIENT,
+    )
+    assert ended(result), result
+
+
+def test_an_error_whose_text_cannot_be_encoded():
+    result = program(
+        """
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            raise ValueError("bad \\udc80 name")
+        comm.barrier()
+        """,
+        env=PATIENT,
+    )
+    assert ended(result), result
+    assert r"ValueError: bad \udc80 name" in result.err
