@@ -7,7 +7,7 @@ import sys
 import warnings
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from collectives import _core
 from collectives.algorithms import registry
@@ -234,7 +234,17 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
     def __repr__(self) -> str:
         if self._mpi is None:
             return "<collectives.Communicator, freed>"
-        return f"<collectives.Communicator, rank {self.rank} of {self.size}>"
+        state = ""
+        if self._engine.broken is not None:
+            state = f", {self._engine.broken.removeprefix('the communicator is ')}"
+        return f"<collectives.Communicator, rank {self.rank} of {self.size}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise CommunicatorError(
+            "a communicator cannot be pickled or copied, because it belongs to its process; "
+            "comm.dup() makes another one of the same ranks, and collectives.world() has all ranks "
+            "of the job. Leave it out of objects that you pickle (__getstate__)"
+        )
 
     def __enter__(self) -> Communicator:
         return self

@@ -110,7 +110,7 @@ def _levels(p: int, k: int) -> int:
     return levels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Algorithm:
     """One row of the registry.
 
@@ -143,8 +143,8 @@ class Algorithm:
 
     collective: Collective
     name: str
-    generate: Generator = field(repr=False)
-    blocks: Callable[[int], int] = field(repr=False)
+    generate: Generator
+    blocks: Callable[[int], int]
     cost: Cost | None
     source: str
     requires: tuple[str, ...]
@@ -152,6 +152,9 @@ class Algorithm:
     keeps_order: bool
     included: bool
     parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
 
     @property
     def summary(self) -> str:

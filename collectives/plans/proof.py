@@ -57,7 +57,7 @@ class Event(NamedTuple):
     fold: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Proof:
     """The result of a successful replay of an algorithm.
 
@@ -97,6 +97,13 @@ class Proof:
     links: dict[tuple[int, int], Fraction]
     events: list[Event]
     history: list[list[tuple[int, tuple[int, ...]]]]
+
+    def __repr__(self) -> str:
+        rounds = count(self.depth, "round")
+        return (
+            f"<Proof of {self.algorithm.title(self.p, self.root)}: {rounds}; a rank sends up to "
+            f"{max(self.sent)} and folds up to {max(self.folded)} of the array>"
+        )
 
     @property
     def traffic(self) -> Fraction:

@@ -11,7 +11,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
-from collectives.process import abort
+from collectives.process import abort, environment
 
 __all__ = ["watch"]
 
@@ -35,7 +35,7 @@ def watch(MPI: Any) -> None:
     """
     global _watched
     wish = environment.text("COLLECTIVES_PROGRESS") or "0"
-    if wish not in ("", "0", "thread"):
+    if wish not in ("0", "thread"):
         raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
     if _watched or wish != "thread":
         return

@@ -1,5 +1,8 @@
 """Groups: how they are made, what they know of themselves, and how they end."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -191,3 +194,28 @@ def test_a_users_algorithm_that_is_replaced(world):
         cc.algorithms.unregister("broadcast", "mine")
     with pytest.raises(cc.errors.ArgumentError, match="no algorithm 'mine'"):
         comm.broadcast(np.ones(3), algorithm="mine")
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_communicator_cannot_be_copied(world, copied):
+    for each in (world.comm, {"model": [world.comm]}):
+        if copied is copy.copy and each is not world.comm:
+            continue
+        with pytest.raises(CommunicatorError) as caught:
+            copied(each)
+        assert str(caught.value).startswith(
+            "a communicator cannot be pickled or copied, because it belongs to its process; "
+            "comm.dup() makes another one of the same ranks"
+        )
+    assert works(world.comm)
+
+
+def test_a_broken_communicator_says_so(world, fresh, stalls):
+    comm = fresh(validate=False, timeout=0.3)
+    if comm.size == 1:
+        pytest.skip("nobody to wait for")
+    if comm.rank == 0:
+        with stalls(comm, "waited 0.3 s"):
+            comm.allreduce(np.ones(3))
+        assert repr(comm).startswith(f"<collectives.Communicator, rank 0 of {comm.size}, broken: r")
+    world.comm.barrier()

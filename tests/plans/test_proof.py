@@ -5,6 +5,7 @@ import dataclasses
 import broken
 import pytest
 
+from collectives.algorithms import get
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
 from collectives.plans.schedule import IN, OUT, TMP, Message, Round, Run, Step, compile
@@ -153,3 +154,16 @@ def test_requirements():
     with pytest.raises(ArgumentError) as caught:
         check(algorithm, p=3)
     assert str(caught.value) == wanted
+
+
+def test_a_proof_and_an_algorithm_are_short_at_a_prompt():
+    assert repr(check("reduce", "chain", p=3, root=1)) == (
+        "<Proof of reduce 'chain' on 3 ranks, root 1: 2 rounds; a rank sends up to 1 and folds up "
+        "to 1 of the array>"
+    )
+    assert repr(get("allreduce", "kary:8")) == (
+        f"<Algorithm allreduce/kary:8: {get('allreduce', 'kary').summary}>"
+    )
+    assert repr(broken.row("allreduce", broken.speaks_to_itself)) == (
+        "<Algorithm allreduce/bad: not described>"
+    )
