@@ -7,11 +7,12 @@ predictions. `probe` measures the three parameters on the ranks of a communicato
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collectives.algorithms.registry import Algorithm
 
-__all__ = ["DEFAULT", "SEGMENT", "Parameters", "seconds"]
+__all__ = ["DEFAULT", "SEGMENT", "Parameters", "fitted", "seconds"]
 
 # The size of a segment in bytes, where none was measured.
 SEGMENT = 128 << 10
@@ -27,23 +28,68 @@ class Parameters:
         Seconds for a message, for a byte sent, and for a byte folded.
     origin : str
         Where the values come from.
+    assumed : tuple of str
+        The names of those that were not measured, and have the library's defaults.
     """
 
     alpha: float
     beta: float
     gamma: float
     origin: str
+    assumed: tuple[str, ...] = ()
+
+    def measured(self) -> dict[str, float]:
+        """Return the parameters that were measured, by name. Local."""
+        every = {"alpha": self.alpha, "beta": self.beta, "gamma": self.gamma}
+        return {name: value for name, value in every.items() if name not in self.assumed}
+
+    def text(self) -> str:
+        """Write what was measured, and which parameters could not be fitted. Local."""
+        missing = "".join(f", {name} could not be fitted" for name in self.assumed)
+        return _text(self.measured()) + missing
 
     def __str__(self) -> str:
-        return (
-            f"alpha {1e6 * self.alpha:.3g} us, beta {1e9 * self.beta:.3g} ns/B, "
-            f"gamma {1e9 * self.gamma:.3g} ns/B of {self.origin}"
-        )
+        found = f"{_text(self.measured())} of {self.origin}"
+        if not self.assumed:
+            return found
+        others = {name: getattr(self, name) for name in self.assumed}
+        return f"{found}, {_text(others)} of {DEFAULT.origin}"
+
+
+def _text(values: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"alpha {1e6 * x:.3g} us" if name == "alpha" else f"{name} {1e9 * x:.3g} ns/B"
+        for name, x in values.items()
+    )
 
 
 # Open MPI took 0.65 us, 0.05 ns and 0.022 ns, MPICH 4.7 us, 0.07 ns and 0.023 ns (medians of 3 runs
 # of mpiexec -n 2 python benchmarks/measure_model.py; 2 cores, AMD EPYC, 2026-11-20).
 DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
+
+
+# Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less
+# is noise.
+IMPOSSIBLE = 1e-12
+
+
+def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -> Parameters:
+    """Return parameters, with the library's defaults for those that could not be fitted. Local.
+
+    Parameters
+    ----------
+    alpha, beta, gamma, origin : float, float or None, float or None, str
+        As in `Parameters`. None, and values that no machine has, are left out.
+    """
+    numbers = {"beta": beta, "gamma": gamma}
+    known = {name: x for name, x in numbers.items() if x is not None and x > IMPOSSIBLE}
+    return Parameters(
+        alpha,
+        known.get("beta", DEFAULT.beta),
+        known.get("gamma", DEFAULT.gamma),
+        origin,
+        tuple(name for name in numbers if name not in known),
+    )
 
 
 def seconds(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms.registry import get
-from collectives.choice.model import DEFAULT, Parameters
+from collectives.choice.model import IMPOSSIBLE, Parameters, fitted
 from collectives.choice.ranks import Ranks
 
 __all__ = ["probe", "solved"]
@@ -68,6 +68,8 @@ def solved(
 ) -> Parameters:
     """Return the parameters that explain three measured times. Local.
 
+    A parameter that is smaller than the noise is left out: it has the library's default.
+
     Parameters
     ----------
     p, nbytes : int
@@ -83,10 +85,10 @@ def solved(
     )
     alpha = short / gather[0]
     beta = (gathered - short) / (gather[1] * nbytes)
-    if beta <= 0:  # it is smaller than the noise
-        beta = DEFAULT.beta
+    if beta <= IMPOSSIBLE:
+        return fitted(alpha, None, None, origin)
     rest = scattered - scatter[0] * alpha - scatter[1] * nbytes * beta
-    return Parameters(alpha, beta, max(0.0, rest) / (scatter[2] * nbytes), origin)
+    return fitted(alpha, beta, rest / (scatter[2] * nbytes), origin)
 
 
 def _least(call: Callable[[], Any], number: int, times: int) -> float:

@@ -6,13 +6,16 @@ A profile is a JSON file of this form, with one row per line::
      "sections": [
       {"transport": "shm", "library": "MPICH 5.0.2", "hosts": "one", "date": ..., "command": ...,
        "parameters": {"2": {"alpha": ..., "beta": ..., "gamma": ...}},
+       "round_trips": {"2": [9.1e-08, 9.3e-08]},
        "rows": {"allreduce": {"2": [[65535, "all_to_all", 0, [[8, 4.2e-07], [64, 4.4e-07]]],
                                     [null, "round_robin", 131072, [[262144, 2.1e-05]]]]}}}]}
 
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
-segment, and the bytes and seconds of each point at which they were measured. ``measured.json``, the
-table that comes with the library, is a profile, too. All ranks of a communicator use the profile of
-its rank 0, so that they make the same choices.
+segment, and the bytes and seconds of each point at which they were measured. A parameter that could
+not be fitted is left out. The round trips of a flag between two ranks, in seconds, show the state
+of the machine during the measurement; older profiles do not have them. ``measured.json``, the table
+that comes with the library, is a profile, too. All ranks of a communicator use the profile of its
+rank 0, so that they make the same choices.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from collectives.choice.model import Parameters
+from collectives.choice.model import Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import environment
 from collectives.process.meeting import Meeting
@@ -42,6 +45,8 @@ VERSION = 1
 
 # The factor by which the measured number of ranks may differ from the actual one.
 NEAR = 2.0
+
+FITTED = ("beta", "gamma")  # parameters that are left out where no number fits
 
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
 
@@ -87,6 +92,8 @@ class Section:
         The parameters for each number of ranks.
     rows : mapping of str to mapping of int to tuple of Row
         The rows for each collective and number of ranks.
+    round_trips : mapping of int to tuple of float
+        For each number of ranks, the seconds of round trips of a flag during the last measurement.
     """
 
     transport: str
@@ -96,6 +103,7 @@ class Section:
     command: str = ""
     parameters: Mapping[int, Parameters] = field(default_factory=dict)
     rows: Mapping[str, Mapping[int, tuple[Row, ...]]] = field(default_factory=dict)
+    round_trips: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     def row(
         self, collective: str, p: int, nbytes: int, within: float = NEAR
@@ -186,9 +194,12 @@ def _section_text(section: Section) -> str:
         lines.append(f"   {json.dumps(name)}: {json.dumps(getattr(section, name))}")
     parameters = []
     for p, known in sorted(section.parameters.items()):
-        numbers = {name: _short(getattr(known, name)) for name in ("alpha", "beta", "gamma")}
+        numbers = {name: _short(value) for name, value in known.measured().items()}
         parameters.append(f'    "{p}": {json.dumps(numbers)}')
     lines.append('   "parameters": ' + _braces(parameters, 3))
+    if section.round_trips:
+        trips = {str(p): [*map(_short, each)] for p, each in sorted(section.round_trips.items())}
+        lines.append(f'   "round_trips": {json.dumps(trips)}')
     collectives = []
     for name, sizes in section.rows.items():
         blocks = []
@@ -245,8 +256,8 @@ def _section(values: dict[str, Any]) -> Section:
     origin = f"the profile of {values['date']}"
     parameters = {}
     for p, known in values["parameters"].items():
-        alpha, beta, gamma = (float(known[name]) for name in ("alpha", "beta", "gamma"))
-        parameters[int(p)] = Parameters(alpha, beta, gamma, f"{origin}, {p} ranks")
+        beta, gamma = (None if name not in known else float(known[name]) for name in FITTED)
+        parameters[int(p)] = fitted(float(known["alpha"]), beta, gamma, f"{origin}, {p} ranks")
     rows: dict[str, dict[int, tuple[Row, ...]]] = {}
     for name, sizes in values["rows"].items():
         rows[str(name)] = {int(p): tuple(map(_row, listed)) for p, listed in sizes.items()}
@@ -258,6 +269,9 @@ def _section(values: dict[str, Any]) -> Section:
         command=str(values["command"]),
         parameters=parameters,
         rows=rows,
+        round_trips={
+            int(p): tuple(map(float, each)) for p, each in values.get("round_trips", {}).items()
+        },
     )
 
 
@@ -281,7 +295,8 @@ def merged(known: Profile, section: Section) -> Profile:
         for name, sizes in section.rows.items():
             rows[name] = {**rows.get(name, {}), **sizes}
         parameters = {**old.parameters, **section.parameters}
-        section = replace(section, rows=rows, parameters=parameters)
+        trips = {**old.round_trips, **section.round_trips}
+        section = replace(section, rows=rows, parameters=parameters, round_trips=trips)
     return replace(known, sections=(*others, section))
 
 

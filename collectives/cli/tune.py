@@ -14,6 +14,7 @@ from collectives.choice.profile import Profile, Section
 from collectives.cli import arguments, run, spawn
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.launch import launcher
+from collectives.measuring import coverage
 from collectives.measuring.operations import OPERATIONS
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
@@ -63,6 +64,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="the profile to write (default: COLLECTIVES_PROFILE, or the profile of this machine)",
     )
+    add("--show", action="store_true", help="print what the profile covers, and measure nothing")
     add("--dry-run", action="store_true", help="print what would be measured, and write nothing")
     run.add_launch(parser)
     spawn.add_child(parser)
@@ -82,6 +84,9 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError(
             "COLLECTIVES_PROFILE names no file to write; unset it, or pass --profile"
         )
+    if options.show:
+        print("\n".join(coverage.lines(file)))
+        return 0
     if launcher.inside():
         from collectives.cli import tune_ranks
 
@@ -180,11 +185,7 @@ def _table(section: Section, report: dict[str, Any]) -> list[str]:
     """Return the lines about one number of ranks."""
     where = "in shared memory" if section.transport == "shm" else f"through {section.transport}"
     ((p, known),) = section.parameters.items()
-    lines = [
-        f"# {section.library}, {count(p, 'rank')} {where}",
-        f"# alpha {1e6 * known.alpha:.3g} us, beta {1e9 * known.beta:.3g} ns/B, "
-        f"gamma {1e9 * known.gamma:.3g} ns/B",
-    ]
+    lines = [f"# {section.library}, {count(p, 'rank')} {where}", f"# {known.text()}"]
     table = [("collective", "up to", "algorithm", "without a profile", "time", "gain")]
     for name, sizes in section.rows.items():
         for row in sizes[p]:

@@ -15,7 +15,7 @@ from collectives import Communicator, __version__
 from collectives.choice import profile
 from collectives.choice.probe import probe
 from collectives.choice.profile import Profile, Section
-from collectives.measuring import tuning
+from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench
 from collectives.process import binding
 from collectives.text import files
@@ -40,7 +40,8 @@ def main(
     from mpi4py import MPI
 
     comm = Communicator(timeout=TIMEOUT)
-    bench = Bench(comm, comm.mpi.Dup())
+    mpi = comm.mpi.Dup()
+    bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)
     first = comm.rank == 0
     bar = Bar(options.progress or sys.stderr.isatty(), first)
@@ -56,13 +57,18 @@ def main(
     steps: list[tuning.Step] = []
     whole = sum(each.weight for each in todo)
     report: dict[str, Any] = {}
+    trips = [state.round_trip(comm, mpi)]
     bar.show(0, f"{comm.size} ranks")
     for step in tuning.course(bench, todo, limit):
+        if steps and step.point.collective != steps[-1].point.collective:
+            trips.append(state.round_trip(comm, mpi))
         steps.append(step)
         done = sum(each.point.weight for each in steps) / whole
         bar.show(done, f"{comm.size} ranks, {step.point.collective}, {step.point.nbytes} bytes")
         if first:
-            report = _report(section, steps, len(todo), options.factor)
+            known = {comm.size: tuple(each for each in trips if each is not None)}
+            now = replace(section, round_trips=known if known[comm.size] else {})
+            report = _report(now, steps, len(todo), options.factor)
             if options.child is not None:
                 _keep(options.child, report)
     bar.clear()

@@ -17,9 +17,9 @@ from collectives import __version__, _core
 from collectives.choice import profile
 from collectives.errors import CollectivesError
 from collectives.launch import launcher, session
-from collectives.measuring import state
+from collectives.measuring import coverage, state
 from collectives.process import environment
-from collectives.text.words import size_text
+from collectives.text.words import count, size_text
 
 __all__ = ["Finding", "examine"]
 
@@ -125,11 +125,9 @@ def _profile() -> Iterator[Finding]:
         warnings.simplefilter("always")
         known = profile.read(file)
     if known is not None:
-        parts = [
-            f"{'shared memory' if each.transport == 'shm' else each.library}, {each.date}"
-            for each in known.sections
-        ]
-        yield Finding("profile", "; ".join([file, *parts]))
+        yield Finding("profile", f"{file}, of {known.cpu}, {count(known.cores, 'core')}")
+        for section in known.sections:
+            yield Finding("profile", f"{coverage.title(section)}: {coverage.summary(section)}")
     elif caught:
         text, _, remedy = str(caught[0].message).partition(". ")
         yield Finding("profile", text, remedy)

@@ -2,13 +2,14 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from collectives.algorithms.registry import get
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
-from collectives.choice.model import Parameters
+from collectives.choice.model import DEFAULT, Parameters, fitted
 from collectives.choice.profile import Profile, Row, Section, merged, parse, write
 from collectives.errors import ArgumentError, ProfileWarning
 
@@ -36,6 +37,26 @@ def nothing_known(monkeypatch):
 def test_what_is_written_is_read():
     assert parse(WHOLE.text()) == WHOLE
     assert parse(Profile("", 1, "").text()) == Profile("", 1, "")
+
+
+def test_a_parameter_that_could_not_be_fitted_is_not_in_the_file():
+    partial = replace(SECTION, parameters={4: fitted(1e-6, 2e-10, None, NUMBERS.origin)})
+    text = Profile("a cpu", 2, "0.1.0", (partial,)).text()
+    assert '    "4": {"alpha": 1e-06, "beta": 2e-10}\n' in text
+    known = parse(text).sections[0].model(4)
+    assert known is not None
+    assert (known.assumed, known.gamma) == (("gamma",), DEFAULT.gamma)
+    # Older versions wrote 0.
+    older = WHOLE.text().replace('"gamma": 3e-11', '"gamma": 0.0')
+    assert parse(older).sections[0].model(4) == known
+
+
+def test_round_trips_are_kept_for_each_number_of_ranks():
+    with_trips = replace(SECTION, round_trips={4: (1e-7, 5e-7)})
+    whole = Profile("a cpu", 2, "0.1.0", (with_trips,))
+    assert parse(whole.text()) == whole
+    again = replace(SECTION, round_trips={2: (2e-7,)})
+    assert merged(whole, again).sections[0].round_trips == {4: (1e-7, 5e-7), 2: (2e-7,)}
 
 
 def test_each_row_has_a_line_of_its_own():

@@ -370,3 +370,25 @@ def test_the_numbers_of_the_model_come_back_from_the_times_that_they_give():
         assert found.alpha == pytest.approx(known.alpha)
         assert found.beta == pytest.approx(known.beta)
         assert found.gamma == pytest.approx(known.gamma)
+
+
+def test_what_cannot_be_fitted_is_left_out():
+    """Times from which beta, or gamma, would be nothing, below nothing, or faster than memory."""
+    gather, scatter = (
+        algorithms.get(name, "bruck").totals(4) for name in ("allgather", "reduce_scatter")
+    )
+    n, alpha, beta = 1 << 20, 2e-6, 1e-10
+    short, gathered = gather[0] * alpha, gather[0] * alpha + gather[1] * n * beta
+    for gamma in (0.0, -1e-11, 1e-14):
+        scattered = scatter[0] * alpha + n * (scatter[1] * beta + scatter[2] * gamma)
+        found = probe.solved(4, n, short, gathered, scattered, "a test")
+        assert found.assumed == ("gamma",)
+        assert found.gamma == model.DEFAULT.gamma
+        assert found.beta == pytest.approx(beta)
+        assert str(found) == (
+            "alpha 2 us, beta 0.1 ns/B of a test, gamma 0.022 ns/B of the library's defaults"
+        )
+        assert found.text() == "alpha 2 us, beta 0.1 ns/B, gamma could not be fitted"
+    found = probe.solved(4, n, short, short, short, "a test")
+    assert found.assumed == ("beta", "gamma")
+    assert (found.beta, found.gamma) == (model.DEFAULT.beta, model.DEFAULT.gamma)

@@ -64,7 +64,15 @@ def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
         profile.Section("mpich", "MPICH 5", date="today"),
     )
     profile.write(profile.Profile("a cpu", 2, "0", sections), file)
-    assert told() == ("profile", f"{file}; shared memory, ; MPICH 5, today", None)
+    assert [(finding.text, finding.remedy) for finding in doctor._profile()] == [
+        (f"{file}, of a cpu, 2 cores", None),
+        (
+            "shared memory, no date: no collectives on no ranks; state of the machine not "
+            "recorded; with MPICH 5",
+            None,
+        ),
+        ("MPICH 5, today: no collectives on no ranks", None),
+    ]
     Path(file).write_text("{}")
     _, text, remedy = told()
     assert text == f"the profile {file} is not used: it has no version"
