@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from collectives.cli import arguments
@@ -20,9 +21,9 @@ VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
 
 EPILOG = """\
 An exception on one rank ends all ranks, so that the others do not wait for it. COLLECTIVES_ABORT=0
-turns this off. Each rank runs `python -m mpi4py program`, which also ends all ranks after a
-non-zero `sys.exit`, and in programs that never import collectives. The command is replaced by
-mpiexec, so that exit status and signals are those of mpiexec.
+turns this off. Each rank runs the program as `python -m mpi4py` does, which also ends all ranks
+after a non-zero `sys.exit`, and in programs that never import collectives. The command is replaced
+by mpiexec, so that exit status and signals are those of mpiexec.
 """
 
 
@@ -95,8 +96,8 @@ def main(options: argparse.Namespace) -> int:
             "call `collectives run` outside mpiexec"
         )
     lib = launcher.library()
-    # Only a runner sees the SystemExit of a program, and exceptions before MPI is loaded.
-    runner = ["-m", "mpi4py"] if abort.wished() else []
+    # Only a runner sees the SystemExit of a program, and errors before it imports this library.
+    runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
     )

@@ -73,12 +73,15 @@ def _ends_inside(whole: traceback.TracebackException) -> bool:
 
 
 def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]) -> None:
-    """Remove frames from a traceback and those that it follows from; never all of one."""
+    """Remove frames from a traceback and those that it follows from.
+
+    All of one only if the error says itself where it is, in a file that Python cannot read.
+    """
     seen = set()
     while whole is not None and id(whole) not in seen:
         seen.add(id(whole))
         kept = [frame for frame in whole.stack if not frame.filename.startswith(hidden)]
-        if kept:
+        if kept or hasattr(whole, "lineno"):
             whole.stack = traceback.StackSummary.from_list(kept)
         whole = whole.__cause__ or (None if whole.__suppress_context__ else whole.__context__)
 

@@ -57,7 +57,7 @@ def test_an_exit_status_on_one_rank_ends_all() -> None:
     assert done.returncode != 0
     for wish, runner in (("1", True), ("0", False)):
         line = command("run", "--dry-run", "-n", "2", "-c", "pass", COLLECTIVES_ABORT=wish).stdout
-        assert ("-m mpi4py -c pass" in line) == runner
+        assert ("/collectives/process/program.py -c pass" in line) == runner
 
 
 @pytest.mark.each_mpi
@@ -86,3 +86,58 @@ def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}/exe").exists() for pid in pids) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "import nonsense",
+            [
+                "Traceback (most recent call last):",
+                '  File "PROGRAM", line 1, in <module>',
+                "    import nonsense",
+                "ModuleNotFoundError: No module named 'nonsense'",
+            ],
+        ),
+        (
+            "x = (1,",
+            [
+                '  File "PROGRAM", line 1',
+                "    x = (1,",
+                "        ^",
+                "SyntaxError: '(' was never closed",
+            ],
+        ),
+    ],
+)
+def test_an_error_before_the_library_is_imported(
+    tmp_path: Path, text: str, lines: list[str]
+) -> None:
+    """It is printed as any other one: once if both ranks have it at about the same time."""
+    path = tmp_path / "program.py"
+    path.write_text(f"{text}\n")
+    done = command("run", "-n", "2", str(path))
+    assert done.returncode not in (0, 124)
+    told = [line.replace(str(path), "PROGRAM") for line in done.stderr.splitlines()]
+    at = told.index(lines[-1])
+    assert [line for line in told[: at + 1] if line.strip("^ ~") or line == lines[-2]] == lines
+    assert "because of an uncaught exception" in told[at + 1]
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_a_program_that_does_not_use_the_library_does_not_load_it(tmp_path: Path) -> None:
+    (tmp_path / "collectives").mkdir()
+    (tmp_path / "collectives" / "__init__.py").write_text("raise RuntimeError('not this one')")
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import os, sys\n"
+        "names = [name for name in sys.modules if name.startswith('collectives')]\n"
+        "os.write(1, f'{names} {sys.path[0]} {sys.argv}\\n'.encode())\n"
+    )
+    done = command("run", "-n", "2", str(path), "x")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"[] {tmp_path} ['{path}', 'x']\n") == 2
