@@ -98,13 +98,15 @@ def watch() -> None:
         if not wished():
             _core.give_up_all(error_text(error))
         status = 128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1
+        text = ""
         if earlier is sys.__excepthook__:
-            _end_of_rank(report.shortened(kind, error, trace), status)
-            return
+            with contextlib.suppress(Exception):  # then the usual hook prints it
+                text = report.shortened(kind, error, trace)
         try:
-            earlier(kind, error, trace)
+            if not text:
+                earlier(kind, error, trace)
         finally:
-            _end_of_rank("", status)
+            _end_of_rank(text, status)
 
     sys.excepthook = hook
     if _installed is None:

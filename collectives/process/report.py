@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import socket
 import struct
 import sys
 import time
@@ -20,9 +18,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from collectives.errors import CollectivesError, CollectivesWarning
 from collectives.process import environment
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["Report", "shortened", "write"]
 
@@ -32,6 +34,7 @@ WINDOW, ANSWER, LISTENS = 0.2, 2.0, 0.1
 NAP = 0.005  # seconds between two looks whether it listens
 
 PRINTED = b"printed"
+MOST = 1 << 16  # bytes of a text that ranks compare; a longer one is printed by each
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 # What files of frames begin with that are of no use to the author of a program. Those of Cython are
@@ -61,11 +64,10 @@ def shortened(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 def _hidden() -> tuple[str, ...]:
     """Return what the files of hidden frames begin with."""
-    import runpy
-
+    runner = getattr(sys.modules.get("runpy"), "__file__", None)
     spec = getattr(sys.modules.get("mpi4py"), "__spec__", None)
     folders = [os.path.join(each, "") for each in (spec and spec.submodule_search_locations) or ()]
-    return (*INSIDE, runpy.__file__, *folders)
+    return (*INSIDE, *([runner] if runner else []), *folders)
 
 
 def _ends_inside(whole: traceback.TracebackException) -> bool:
@@ -99,7 +101,7 @@ class Report:
 
     def __init__(self, text: str, rank: int, size: int) -> None:
         self.text, self.rank, self.size = text, rank, size
-        self.digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+        self.said = text.encode("utf-8", "backslashreplace")
         self.ranks = {rank}
         self.links: list[socket.socket] = []
         self.meeting: socket.socket | None = None
@@ -112,8 +114,8 @@ class Report:
         closing : callable
             ``closing(ranks)`` returns the last line, for the ranks that have this error.
         """
-        if self.size > 1:
-            with contextlib.suppress(OSError):
+        if self.size > 1 and len(self.said) <= MOST:
+            with contextlib.suppress(Exception):  # then it cannot meet others, and prints its own
                 self.meeting = _bound()
                 if self.meeting is None and self._is_printed_by_another():
                     return
@@ -145,11 +147,11 @@ class Report:
             try:
                 link, _ = self.meeting.accept()
                 link.settimeout(ANSWER)
-                said = link.recv(64) if _is_mine(link) else b""
+                said = link.recv(MOST + 8) if _is_mine(link) else b""
             except OSError:
                 continue
-            if said[:16] == self.digest:
-                self.ranks.add(int.from_bytes(said[16:], "little"))
+            if said[8:] == self.said:
+                self.ranks.add(int.from_bytes(said[:8], "little"))
                 self.links.append(link)
             else:
                 link.close()  # that rank prints its own
@@ -175,11 +177,13 @@ class Report:
                     time.sleep(NAP)
             if not _is_mine(link):
                 return False
-            link.send(self.digest + self.rank.to_bytes(4, "little"))
+            link.send(self.rank.to_bytes(8, "little") + self.said)
             return link.recv(64) == PRINTED
 
 
 def _socket() -> socket.socket:
+    import socket  # only errors need it
+
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -207,6 +211,8 @@ def _bound() -> socket.socket | None:
 
 def _is_mine(link: socket.socket) -> bool:
     """Return whether the process at the other end has the user of this one."""
+    import socket
+
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
