@@ -279,7 +279,7 @@ REFUSED_OUTPUTS = {
     "list": (lambda: [0.0] * 5, r"out is a list, which has no buffer; pass np.asarray"),
     "number": (lambda: 3.5, "out is a float, which has no buffer"),
     "scalar": (lambda: np.float64(3), "out is a.* float64|out is a read-only"),
-    "object": (object, "out is a object, which has no buffer$"),
+    "object": (object, "out is an object, which has no buffer$"),
     "masked": (lambda: np.ma.zeros(5), "out is a masked array"),
 }
 
