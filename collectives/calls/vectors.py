@@ -33,7 +33,7 @@ from collectives.calls.kinds import (
     REDUCE_SCATTER,
     SCATTER,
 )
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, MismatchError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
@@ -558,7 +558,8 @@ class VectorCalls:
         """Raise an error if this rank was given other counts than the root."""
         if (given != told).any():
             theirs = "none" if told[0] < 0 else told.tolist()
-            raise ArgumentError(
-                f"counts is {given.tolist()} on rank {self.rank}, and {theirs} on rank {root}, the "
-                f"root; pass the same on all ranks, or pass them on the root only, or on no rank"
+            raise MismatchError(
+                f"the ranks do not agree: counts is {given.tolist()} on rank {self.rank}, and "
+                f"{theirs} on rank {root}, the root; pass the same on all ranks, or pass them on "
+                f"the root only, or on no rank"
             )
