@@ -37,9 +37,9 @@ cdef extern from "<signal.h>" nogil:
 cdef extern from "<string.h>" nogil:
     const char *strerror(int)
 
-# MPI moves long messages by pieces, one a poll. An iallreduce of 16 MiB on 2 ranks that do nothing
-# until it is complete takes 56 ms with one poll between naps, 27 with 4, 20 with 20, and 16 as a
-# blocking call (MPICH 5.0.2, COLLECTIVES_SHM=0, built with each, on a busy machine; EPYC,
+# MPI moves long messages by pieces, one a poll. An iallreduce of 16 MiB on 2 ranks that sleep until
+# its state() is None takes 56 ms with one poll between naps, 27 with 4 and 20 with 20; blocking
+# calls take 16 to 19 (MPICH 5.0.2, COLLECTIVES_SHM=0; medians of 7 beside other work; EPYC,
 # 2026-11-22). What the thread costs and gains: benchmarks/measure_progress.py.
 cdef enum:
     POLLS = 20  # without a change, before it naps
