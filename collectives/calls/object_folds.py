@@ -13,6 +13,7 @@ from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+from collectives import _core
 from collectives.calls import parcels
 from collectives.calls.objects import ObjectCalls
 from collectives.errors import ArgumentError
@@ -44,7 +45,12 @@ class ObjectFoldingCalls(ObjectCalls):
     """The collectives that combine Python objects."""
 
     def reduce_object(
-        self, obj: Any, op: Reduction | Fold = SUM, root: int = 0, *, timeout: float | None = None
+        self,
+        obj: Any,
+        op: Reduction | str | Fold = SUM,
+        root: int = 0,
+        *,
+        timeout: float | None = None,
     ) -> Any:
         """Fold the objects of all ranks, in the order of the ranks; the root gets the result.
         Collective.
@@ -54,10 +60,10 @@ class ObjectFoldingCalls(ObjectCalls):
         obj : object
             This rank's contribution, as for `broadcast_object`. Like that method, use this one only
             between ranks that trust each other.
-        op : Reduction or callable
-            ``SUM``, which adds the objects, or another of the operations of `allreduce`, or a
-            function of two objects, the first from lower ranks, that returns the result. It is
-            called on the root only, with copies of the objects.
+        op : Reduction, str or callable
+            ``SUM``, which adds the objects, another of the operations of `allreduce`, or its name;
+            or a function of two objects, the first from lower ranks, that returns the result. It
+            is called on the root only, with copies of the objects.
         root : int
             The rank that gets the result.
         timeout : float, optional
@@ -86,6 +92,7 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "reduce_object"
+        op = _resolved(op)
         fold = self._fold(name, op)
         root = self._begin(name, root, timeout, _label(op))
         objs = self._to_root(name, obj, root, timeout)
@@ -97,7 +104,7 @@ class ObjectFoldingCalls(ObjectCalls):
         return result
 
     def allreduce_object(
-        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+        self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:
         """Fold the objects of all ranks, in the order of the ranks; every rank gets the result.
         Collective.
@@ -127,6 +134,7 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "allreduce_object"
+        op = _resolved(op)
         fold = self._fold(name, op)
         self._begin(name, 0, timeout, _label(op))
         objs = self._to_root(name, obj, 0, timeout)
@@ -140,7 +148,7 @@ class ObjectFoldingCalls(ObjectCalls):
         return results[0] if results else got
 
     def scan_object(
-        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+        self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:
         """Fold the objects of the ranks up to and including this one, in their order.
         Collective.
@@ -169,7 +177,7 @@ class ObjectFoldingCalls(ObjectCalls):
         return self._scan("scan_object", obj, op, timeout)
 
     def exscan_object(
-        self, obj: Any, op: Reduction | Fold = SUM, *, timeout: float | None = None
+        self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
     ) -> Any:
         """Fold the objects of the ranks before this one, in their order.
         Collective.
@@ -198,7 +206,8 @@ class ObjectFoldingCalls(ObjectCalls):
         """
         return self._scan("exscan_object", obj, op, timeout)
 
-    def _scan(self, name: str, obj: Any, op: Reduction | Fold, timeout: float | None) -> Any:
+    def _scan(self, name: str, obj: Any, op: Reduction | str | Fold, timeout: float | None) -> Any:
+        op = _resolved(op)
         fold = self._fold(name, op)
         self._begin(name, 0, timeout, _label(op))
         objs = self._to_root(name, obj, 0, timeout)
@@ -232,11 +241,17 @@ class ObjectFoldingCalls(ObjectCalls):
                 return FOLDS[op.name]
             if not callable(op):
                 raise ArgumentError(
-                    f"op is {op!r}, and must be one of collectives.{', '.join(FOLDS)}, or a "
-                    f"function of two objects that returns the result"
+                    f"op is {op!r}, and must be one of collectives.{', '.join(FOLDS)}, its name, "
+                    f"or a function of two objects that returns the result"
                 )
         fold: Fold = op
         return fold
+
+
+def _resolved(op: Any) -> Any:
+    """Return the operation that a name stands for, in any case, or `op` itself."""
+    named = isinstance(op, str) and op.upper() in FOLDS
+    return _core.reduction_named(op.upper()) if named else op
 
 
 def _label(op: Any) -> str:

@@ -114,6 +114,15 @@ def test_averages(either):
     comm.barrier()
 
 
+def test_names_of_operations(world):
+    """On each rank as it likes: they are the same operation."""
+    comm = world.comm
+    op = ("sum", "SUM", cc.SUM)[comm.rank % 3]
+    assert comm.allreduce_object([comm.rank], op) == list(range(comm.size))
+    assert comm.reduce_object(comm.rank, "Max") == (comm.size - 1 if comm.rank == 0 else None)
+    assert comm.scan_object(1, "sum") == comm.rank + 1
+
+
 @pytest.mark.parametrize("op", [operator.iadd, operator.add])
 def test_large_arrays_and_operations_that_change_them(world, op):
     """The results of a scan do not change with those that come after them."""
@@ -199,7 +208,10 @@ def test_a_result_that_cannot_be_sent(either, name):
 @pytest.mark.parametrize(
     ("op", "text"),
     [
-        ("sum", r"op is 'sum', and must be one of collectives\.SUM, .*, or a function of two obj"),
+        (
+            "total",
+            r"op is 'total', and must be one of collectives\.SUM, .*, its name, or a f",
+        ),
         (None, "op is None, and must be one of"),
         (cc.reduction(np.copyto, name="last"), "op is <Reduction last>, which folds arrays in pl"),
     ],
