@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from collectives.errors import ArgumentError
-from collectives.measuring import report
+from collectives.measuring import report, state
 from collectives.text import files
+from collectives.text.words import count
 
 __all__ = ["columns", "finish", "header", "lines", "title"]
 
@@ -126,8 +127,7 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
         except OSError as error:
             raise ArgumentError(f"--json {options.json}: {error}") from error
     if options.plot:
-        caption = f"{options.dtype}, {reports[0]['mpi']}, {here['cpu']}"
-        plot.plot(rows, options.plot, caption)
+        plot.plot(rows, options.plot, caption(options.dtype, reports, here))
     for each in reports:
         if options.markdown:
             print("\n".join(["", *bench_markdown.lines(each)]), flush=True)
@@ -135,10 +135,26 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
                 print("\n".join(["", *bench_markdown.peer_lines(each, here)]), flush=True)
         if options.consistency:
             print("\n".join(consistency_lines(each["consistency"])), flush=True)
+    if options.plot:
+        print(f"The picture is in {options.plot}")
     wrong = sum(row["wrong"] or 0 for row in rows)
     if wrong:
         print(f"collectives: {wrong} wrong elements{os.linesep}", end="", file=sys.stderr)
     return int(wrong > 0)
+
+
+def caption(dtype: str, reports: Sequence[dict[str, Any]], here: dict[str, Any]) -> str:
+    """Return the title of the plot: what was measured, and on which machine. Local."""
+    ranks = ", ".join(str(each["ranks"]) for each in reports)
+    hosts = max(each["hosts"] for each in reports)
+    rows = [row for each in reports for row in each["rows"]]
+    trips = [row["round_trip_ns"] for row in rows]
+    known = [ns * 1e-9 for ns in dict.fromkeys(trips) if ns is not None]
+    return (
+        f"{dtype}, {ranks} rank{'s' * (ranks != '1')} on {count(hosts, 'host')}, "
+        f"{reports[0]['mpi']}, collectives {here['collectives']}\n"
+        f"{here['cpu']}, {count(reports[0]['usable_cores'], 'core')}; state: {state.text(known)}"
+    )
 
 
 def consistency_lines(judged: dict[str, Any]) -> list[str]:
@@ -146,8 +162,7 @@ def consistency_lines(judged: dict[str, Any]) -> list[str]:
     texts = ["#", f"# self-consistency: what takes longer than {judged['tolerance']:g} times the"]
     texts[-1] += " time of what could stand in its place"
     for who, broken in judged["violations"].items():
-        count = len(broken)
-        texts.append(f"# {who}: {count} of {judged['checked'][who]} relations are broken")
+        texts.append(f"# {who}: {len(broken)} of {judged['checked'][who]} relations are broken")
         width = max((len(each["left"]) for each in broken), default=0)
         for each in broken:
             texts.append(

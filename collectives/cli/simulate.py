@@ -137,6 +137,7 @@ def main(options: argparse.Namespace) -> int:
     grid = simulated(
         rows,
         text,
+        topology_text.numbers(text),
         make,
         options.ranks,
         options.bytes,

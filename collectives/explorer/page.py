@@ -17,6 +17,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.explorer.cases import cases
 from collectives.explorer.sources import Sources
+from collectives.picture import colours as algorithm_colours
 from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.text import files
 
@@ -167,6 +168,7 @@ def _entry(row: Algorithm) -> dict[str, Any]:
     return {
         "name": row.name,
         "summary": row.summary,
+        "colour": algorithm_colours.number(row.name),
         "cost": str(row.cost) if row.cost else "",
         "source": row.source,
         "file": _file(row),
@@ -204,8 +206,14 @@ def numbers() -> list[list[int]]:
 
 
 def colours() -> str:
-    """Return the colours of blocks, as in pictures, as variables of a style sheet. Local."""
-    light, dark = ("\n".join(_variables(each)) for each in (LIGHT, DARK))
+    """Return the colours of pictures as variables of a style sheet. Local.
+
+    ``--c3`` is a block, ``--on3`` the text on it, and ``--a3`` an algorithm.
+    """
+    light, dark = (
+        "\n".join(_variables(*each))
+        for each in ((LIGHT, algorithm_colours.LIGHT), (DARK, algorithm_colours.DARK))
+    )
     return (
         f":root {{\n{light}\n}}\n"
         "@media (prefers-color-scheme: dark) {\n"
@@ -215,10 +223,12 @@ def colours() -> str:
     )
 
 
-def _variables(blocks: Sequence[str]) -> Iterator[str]:
+def _variables(blocks: Sequence[str], algorithms: Sequence[str]) -> Iterator[str]:
     for number, colour in enumerate(blocks):
         on = max(("#000000", "#ffffff"), key=lambda each: contrast(each, colour))
         yield f"  --c{number}: {colour}; --on{number}: {on};"
+    for number, colour in enumerate(algorithms):
+        yield f"  --a{number}: {colour};"
 
 
 def _title(row: Algorithm) -> str:

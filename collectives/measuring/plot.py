@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.picture.figures import save, short
+from collectives.picture import colours
+from collectives.picture.figures import label_ends, save, short
 
 __all__ = ["plot"]
-
-MARKS = "osD^v<>pPXh*"
-COLOURS = {"MPI": "black", "gloo": "dimgray"}  # of the peers, whose lines are dashed
 
 
 def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
@@ -22,7 +20,7 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
     path : str
         The file; its suffix determines the format.
     caption : str
-        The line above the plot.
+        The lines above the plot: what was measured on which machine.
     """
     import matplotlib as mpl
 
@@ -31,25 +29,25 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
 
     places = list(dict.fromkeys((row["collective"], row["ranks"]) for row in rows))
     labels = list(dict.fromkeys(row["algorithm"] for row in rows))
-    ours = [label for label in labels if label not in COLOURS]
+    styles = colours.styles(labels)
     figure, axes = pyplot.subplots(
-        len(places), 2, figsize=(12, 0.6 + 3.9 * len(places)), squeeze=False, layout="constrained"
+        len(places), 2, figsize=(13, 0.8 + 4.4 * len(places)), squeeze=False, layout="constrained"
     )
     for (left, right), place in zip(axes, places, strict=True):
         here = [row for row in rows if (row["collective"], row["ranks"]) == place]
         what = f"{place[0]} on {place[1]} ranks"
-        for number, label in enumerate(labels):
+        for label in labels:
             points = [row for row in here if row["algorithm"] == label]
             if not points:
                 continue
             x = [row["bytes"] for row in points]
             style: dict[str, Any] = {
                 "label": label,
-                "marker": MARKS[number % len(MARKS)],
-                "markersize": 4,
-                "linewidth": 1.4,
-                "color": COLOURS.get(label) or f"C{ours.index(label) % 10}",
-                "linestyle": "--" if label in COLOURS else "-",
+                "markersize": 4.5,
+                "markeredgecolor": "white",
+                "markeredgewidth": 0.5,
+                "linewidth": 1.3,
+                **styles[label]._asdict(),
             }
             # A time of zero after subtraction of the barrier cannot be on a logarithmic axis.
             left.plot(x, [row["median_us"] or float("nan") for row in points], **style)
@@ -66,8 +64,8 @@ def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
             panel.minorticks_off()
             panel.set_xlabel("message (bytes)")
             panel.grid(alpha=0.3)
-        left.legend(fontsize=8)
     figure.suptitle(caption, fontsize=10)
+    label_ends(figure, list(axes.flat))
     save(figure, path)
 
 

@@ -8,6 +8,8 @@ Matplotlib plots. Nothing is proven or simulated here.
 
 from __future__ import annotations
 
+from functools import partial
+
 from collectives.picture.cells import grids
 from collectives.picture.lanes import diagram
 from collectives.picture.raster import png
@@ -39,7 +41,9 @@ def picture(proof: Proof, *, theme: str | None = None) -> str:
     >>> picture(check("allreduce", "ring", p=4)).count('class="arrow')
     24
     """
-    return document(proof, "messages and holdings", [diagram(proof), grids(proof)], theme)
+    return document(
+        proof, "messages and holdings", [partial(diagram, proof), partial(grids, proof)], theme
+    )
 
 
 def space_time(proof: Proof, *, theme: str | None = None) -> str:
@@ -59,7 +63,7 @@ def space_time(proof: Proof, *, theme: str | None = None) -> str:
         the numbers of its blocks at its start. At its end, a disc with a plus means that the
         message is folded, a tip that it is stored.
     """
-    return document(proof, "messages", [diagram(proof)], theme)
+    return document(proof, "messages", [partial(diagram, proof)], theme)
 
 
 def holdings(proof: Proof, *, theme: str | None = None) -> str:
@@ -79,4 +83,4 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
         a tick if it is. Where there is room, it names the ranks whose contributions it holds, or
         counts them.
     """
-    return document(proof, "holdings", [grids(proof)], theme)
+    return document(proof, "holdings", [partial(grids, proof)], theme)

@@ -8,15 +8,16 @@ from typing import NamedTuple
 from collectives.picture.sheet import (
     BASE,
     GAP,
-    KEY_GAP,
+    KEY_MARK,
     LETTER,
+    NARROWEST,
     RANK,
     WIDTH,
     Part,
     blocks_in_words,
     colour_class,
     element,
-    key_width,
+    key,
     text_at,
     tooltip,
 )
@@ -77,11 +78,11 @@ class Cell(NamedTuple):
         )
 
 
-KEY = Cell(34, 22)
+KEY = Cell(*KEY_MARK)
 
 
-def grids(proof: Proof) -> Part:
-    """Draw the grids of all steps, or of as many as fit in a picture."""
+def grids(proof: Proof, room: float = WIDTH) -> Part:
+    """Draw the grids of all steps, or of as many as a picture may have, in rows of `room` pixels."""
     cell = Cell.of(proof.p, proof.nblocks)
     dues = [[proof.due(r, b) for b in range(proof.nblocks)] for r in range(proof.p)]
     states = [proof.held(time) for time in range(proof.depth + 1)]
@@ -91,7 +92,7 @@ def grids(proof: Proof) -> Part:
     ]
     shown = _shown([len(runs) for runs in steps])
     wide = max(52, cell.wide * proof.nblocks)
-    columns = max(1, int((WIDTH - RANK + GAP) // (wide + GAP)))
+    columns = max(1, int((room - RANK + GAP) // (wide + GAP)))
     columns = -(-len(shown) // -(-len(shown) // columns))
     head = 40 if cell.wide >= 14 and proof.nblocks > 1 else 22
     tall = head + proof.p * cell.high + 18
@@ -107,13 +108,15 @@ def grids(proof: Proof) -> Part:
         lines += _slots(proof, x, y + head, cell)
         lines += [_filled(proof, time, run, x, y + head, cell) for run in steps[time]]
     y = -(-len(shown) // columns) * tall
-    key = _key([run for time in shown for run in steps[time]], y, cell)
-    lines += key.elements
+    width = RANK + columns * (wide + GAP) - GAP
+    samples = _samples(proof, [run for time in shown for run in steps[time]], cell)
+    marks = key(list(samples), y + KEY.high / 2, max(width, min(room, NARROWEST)))
+    lines += marks.elements
+    y = marks.height
     if len(shown) < len(steps):
         y += 26
-        lines.append(text_at(f"{len(shown)} of {len(steps)} grids are drawn.", 0, y + 15))
-    width = RANK + columns * (wide + GAP) - GAP
-    return Part(max(width, key.width), y + KEY.high, lines)
+        lines.append(text_at(f"{len(shown)} of {len(steps)} grids are drawn.", 0, y - 7))
+    return Part(max(width, marks.width), y, lines)
 
 
 def _runs(
@@ -218,28 +221,24 @@ def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
         yield cell.box("new", x, y)
 
 
-def _key(runs: Sequence[Run], y: float, cell: Cell) -> Part:
-    """Draw the key: the meaning of the marks of cells that occur."""
-    some = Run(0, 0, 0, 0b11, 0b1111, False)
-    whole = some._replace(due=some.mask)
-    samples: list[tuple[str, Run | None]] = []
-    if not all(run.complete for run in runs):
-        samples.append(("2 of 4 contributions, of ranks 0 and 1", some))
-    if any(run.complete for run in runs):
-        samples.append(("complete", whole))
-    if any(run.new for run in runs):
-        sample = next(run for _, run in samples if run)
-        samples.append(("new in this step", sample._replace(new=True)))
+def _samples(proof: Proof, runs: Sequence[Run], cell: Cell) -> Iterator[tuple[str, str]]:
+    """Yield the marks of cells that occur, each with its meaning: samples of this picture."""
+    partial = [run for run in runs if not run.complete]
+    whole = [run for run in runs if run.complete]
+    new = [run for run in (*partial, *whole) if run.new]
+    if partial:
+        some = min(partial, key=lambda run: abs((run.mask & run.due).bit_count() - 2))
+        count = f"{_of(some.mask & some.due, some.due)} contributions"
+        yield _sample(proof, some._replace(new=False)), f"{count}: {ranks(some.mask)}"
+    if whole:
+        yield _sample(proof, whole[0]._replace(new=False)), "complete"
+    if new:
+        yield _sample(proof, new[0]), "new in this step"
     if not cell.narrow:
-        samples.append(("belongs there", None))
-    x = 0.0
-    lines = []
-    for text, run in samples:
-        if run is None or not run.complete:
-            lines.append(KEY.box("slot", x, y))
-        if run is not None:
-            content = "".join(_content(4, run, x, y, KEY))
-            lines.append(element("g", content, class_="key c0"))
-        lines.append(text_at(text, x + KEY.wide + 8, y + 15))
-        x += KEY.wide + KEY_GAP + key_width(text)
-    return Part(x - KEY_GAP, y + KEY.high, lines)
+        yield element("g", KEY.box("slot", 0, -KEY.high / 2)), "belongs there"
+
+
+def _sample(proof: Proof, run: Run) -> str:
+    content = "".join(_content(proof.p, run, 0, -KEY.high / 2, KEY))
+    slot = "" if run.complete else KEY.box("slot", 0, -KEY.high / 2)
+    return element("g", slot + content, class_=colour_class(proof, run.first))

@@ -7,24 +7,26 @@ the strips has no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from collectives.picture.sheet import (
     BASE,
-    KEY_GAP,
+    KEY_MARK,
     LETTER,
+    NARROWEST,
     RANK,
     WIDTH,
     Part,
     blocks_in_words,
     colour_class,
     element,
-    key_width,
+    key,
     text_at,
     tooltip,
 )
-from collectives.picture.text import between_pairs, block_text, blocks_text
+from collectives.picture.text import between_pairs, blocks_text
 from collectives.plans.proof import Event, Proof
 from collectives.text.words import count
 
@@ -56,39 +58,63 @@ class Step(NamedTuple):
     width: float
 
 
-def diagram(proof: Proof) -> Part:
-    """Draw the messages of all steps, in horizontal bands."""
+def diagram(proof: Proof, room: float = WIDTH) -> Part:
+    """Draw the messages of all steps, in bands that are at most `room` wide if steps allow it."""
     scale = Scale.of(proof.p)
     if not proof.events:
         lines = [*_lanes(proof.p, scale, 0, RANK + 120), text_at("no messages", RANK, 17)]
         return Part(RANK + 120, HEAD + proof.p * scale.lane, lines)
-    bands = _bands(proof, scale)
+    bands = _bands(_steps(proof, scale), room - RANK)
     lines = []
     y = 0.0
     for band in bands:
         lines += _band(proof, band, scale, y)
         y += HEAD + proof.p * scale.lane + 14
-    key = _key(proof, scale, y + 8)
-    width = RANK + max(sum(step.width for step in band) for band in bands)
-    return Part(max(width, key.width), key.height, [*lines, *key.elements])
+    width = RANK + max(_wide(band) for band in bands)
+    marks = key(list(_samples(proof, scale)), y + 8, max(width, min(room, NARROWEST)))
+    return Part(max(width, marks.width), marks.height, [*lines, *marks.elements])
 
 
-def _bands(proof: Proof, scale: Scale) -> list[list[Step]]:
-    """Put as many steps side by side as fit."""
+def _steps(proof: Proof, scale: Scale) -> Iterator[Step]:
     events: list[list[Event]] = [[] for _ in range(proof.depth)]
     for event in proof.events:
         events[event.time - 1].append(event)
-    bands: list[list[Step]] = []
-    room = 0.0
     for time, each in enumerate(events, 1):
         strips = _strips(each, proof.p)
-        step = Step(time, strips, len(strips) * _strip_width(proof, strips, scale))
-        if not bands or room < step.width:
-            bands.append([])
-            room = WIDTH - RANK
-        bands[-1].append(step)
-        room -= step.width
+        wide, least = _strip_widths(proof, strips, scale)
+        wide = max(least, min(wide, (WIDTH - RANK) / len(strips)))
+        bands = ceil(len(strips) * wide / (WIDTH - RANK))
+        most = ceil(len(strips) / bands)  # a step that is too wide continues below
+        for first in range(0, len(strips), most):
+            some = strips[first : first + most]
+            yield Step(time, some, len(some) * wide)
+
+
+def _bands(steps: Iterable[Step], room: float) -> list[list[Step]]:
+    """Put steps side by side, in as few bands as possible that are about equally wide."""
+    steps = list(steps)
+    bands = _filled(steps, room)
+    least = max(step.width for step in steps)
+    while (room := max(map(_wide, bands)) - 1) >= least:
+        narrower = _filled(steps, room)
+        if len(narrower) > len(bands):
+            break
+        bands = narrower
     return bands
+
+
+def _filled(steps: Iterable[Step], room: float) -> list[list[Step]]:
+    """Put as many steps side by side as fit."""
+    bands: list[list[Step]] = []
+    for step in steps:
+        if not bands or _wide(bands[-1]) + step.width > room:
+            bands.append([])
+        bands[-1].append(step)
+    return bands
+
+
+def _wide(band: Sequence[Step]) -> float:
+    return sum(step.width for step in band)
 
 
 def _band(proof: Proof, band: Sequence[Step], scale: Scale, y: float) -> list[str]:
@@ -151,13 +177,17 @@ def _pill(text: str, scale: Scale) -> float:
     return max(scale.font * 1.6, len(text) * scale.font * LETTER + 8)
 
 
-def _strip_width(proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale) -> float:
+def _strip_widths(
+    proof: Proof, strips: Sequence[Sequence[Event]], scale: Scale
+) -> tuple[float, float]:
+    """Return how wide strips should be, and how wide they must be."""
     if not scale.labelled:
-        return 24
+        return 24, 24
     widest = max(_pill(_label(proof, event), scale) for strip in strips for event in strip)
+    least = widest + 2 * scale.mark + scale.lane
     # In narrow strips, long arrows would be steep, overlap, and run behind labels.
     far = max(sum(abs(e.target - e.source) for e in strip) / len(strip) for strip in strips)
-    return widest + 2 * scale.mark + scale.lane + 14 * max(0, far - 2)
+    return least + 14 * max(0, far - 2), least
 
 
 def _arrow(
@@ -217,25 +247,26 @@ def _labelled(text: str, x: float, y: float, width: float, font: float) -> list[
     ]
 
 
-def _key(proof: Proof, scale: Scale, y: float) -> Part:
-    """Draw the key: the meaning of the marks of messages that occur."""
-    number, sends = "3", "sends block 3"
-    if between_pairs(proof):
-        number, sends = block_text(proof, proof.nblocks // proof.p**2), "sends what 0 has for 1"
-    pill = _labelled(number, 14, y, _pill(number, scale), scale.font) if scale.labelled else []
-    disc = _fold_mark(12, y, scale.mark, "fill")
-    tip = [element("polygon", class_="tip", points=f"6,{y - 4:g} 6,{y + 4:g} 18,{y:g}")]
+def _samples(proof: Proof, scale: Scale) -> Iterator[tuple[str, str]]:
+    """Yield the marks of messages that occur, each with its meaning: samples of this picture."""
+    middle = KEY_MARK[0] / 2
     folds = {event.fold for event in proof.events}
-    x = 0.0
-    lines = []
-    for text, sample in (
-        (sends, pill),
-        ("is folded into what is there", disc if True in folds else []),
-        ("is stored", tip if False in folds else []),
-    ):
-        if sample:
-            at = f"translate({x:g} 0)"
-            lines.append(element("g", "".join(sample), class_="key c0", transform=at))
-            lines.append(text_at(text, x + 32, y + 4))
-            x += KEY_GAP + key_width(text)
-    return Part(x - KEY_GAP, y + 12, lines)
+    if scale.labelled:
+        event = min(proof.events, key=lambda each: len(each.blocks))
+        sends = f"sends {blocks_in_words(proof, event.blocks)}"
+        if between_pairs(proof) and len(event.blocks) == 1:
+            source, target = divmod(event.blocks[0] * proof.p**2 // proof.nblocks, proof.p)
+            sends = f"sends what {source} has for {target}"
+        label = _label(proof, event)
+        pill = _labelled(label, middle, 0, _pill(label, scale), scale.font)
+        yield _sample(pill, colour_class(proof, event.blocks[0])), sends
+    if True in folds:
+        disc = _fold_mark(middle, 0, scale.mark, "fill")
+        yield _sample(disc, "c0"), "is folded into what is there"
+    if False in folds:
+        points = f"{middle - 6:g},-4 {middle - 6:g},4 {middle + 6:g},0"
+        yield _sample([element("polygon", class_="tip", points=points)], "c0"), "is stored"
+
+
+def _sample(marks: Sequence[str], colour: str) -> str:
+    return element("g", "".join(marks), class_=colour)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
 from collectives.errors import ArgumentError
+from collectives.picture import colours
 from collectives.picture.text import between_pairs, blocks_text
 from collectives.plans.proof import Proof, named
 from collectives.text.words import count
@@ -17,9 +18,11 @@ from collectives.text.words import count
 WIDTH = 1240  # the largest width; what does not fit goes below
 NARROWEST = 440  # the smallest width, with room for the name and the summary
 MARGIN = 24
+BLANK = 0.33  # the largest part of the sheet that may stay blank where parts of a picture differ
 RANK = 62  # the column with the names of the ranks
 GAP = 20  # between parts
 KEY_GAP = 24  # between the marks that a key explains
+KEY_MARK = (34, 22)  # the box of a mark in a key
 LETTER = 0.64  # width of a digit in the widest of the usual fonts, in units of the font size
 BASE = 0.36  # from the middle of a digit to the baseline, in units of the font size
 
@@ -30,7 +33,10 @@ DARK = ("#2f85f4", "#e3621c", "#2dc66b", "#eb80a3", "#acf4ff", "#f0e442", "#a199
 # The colours of the background, of text, of neutral lines, and of every second step.
 LIGHT_SHEET = ("#ffffff", "#1b1f24", "#8a929c", "#f1f3f6")
 DARK_SHEET = ("#14181d", "#e8eaed", "#7d8792", "#20262d")
-THEMES = {"light": (LIGHT, LIGHT_SHEET), "dark": (DARK, DARK_SHEET)}
+THEMES = {
+    "light": (LIGHT, LIGHT_SHEET, colours.LIGHT),
+    "dark": (DARK, DARK_SHEET, colours.DARK),
+}
 
 STYLE = """\
 .collectives { max-width: 100%; height: auto; }
@@ -56,6 +62,10 @@ class Part(NamedTuple):
     elements: list[str]
 
 
+# A function that draws a part, given the width that it may have.
+Drawn = Callable[[float], Part]
+
+
 def element(tag: str, content: str = "", **attributes: str | float) -> str:
     words = [tag]
     for name, value in attributes.items():
@@ -69,21 +79,45 @@ def text_at(text: str, x: float, y: float, **attributes: str | float) -> str:
     return element("text", html.escape(text, quote=False), x=x, y=y, **attributes)
 
 
-def key_width(text: str) -> float:
-    """Return the width of a text in a key, where words are narrower than digits. Local."""
-    return 30 + 6.3 * len(text)
+def key(samples: Sequence[tuple[str, str]], y: float, width: float) -> Part:
+    """Explain marks: each sample and its text, in as many lines as `width` needs. Local.
+
+    Parameters
+    ----------
+    samples : sequence of (str, str)
+        A mark, drawn in a box of `KEY_MARK` pixels around the height 0, and its meaning.
+    y : float
+        The middle of the first line.
+    width : float
+        The largest width of a line; a single sample may be wider.
+    """
+    x = right = 0.0
+    lines = []
+    for sample, text in samples:
+        wide = KEY_MARK[0] + 8 + 6.3 * len(text)  # words are narrower than digits
+        if x and x + wide > width:
+            x, y = 0.0, y + KEY_MARK[1] + 6
+        lines.append(element("g", sample, class_="key", transform=f"translate({x:g} {y:g})"))
+        lines.append(text_at(text, x + KEY_MARK[0] + 8, y + 4))
+        x += wide
+        right = max(right, x)
+        x += KEY_GAP
+    return Part(right, y + KEY_MARK[1] / 2, lines)
 
 
 def tooltip(text: str) -> str:
     return f"<title>{html.escape(text, quote=False)}</title>"
 
 
-def _rules(blocks: Sequence[str], sheet: Sequence[str]) -> Iterator[str]:
-    """Write the colours as CSS rules.
+def _rules(
+    algorithm: str, blocks: Sequence[str], sheet: Sequence[str], algorithms: Sequence[str]
+) -> Iterator[str]:
+    """Write the colours as CSS rules: of an algorithm, of blocks, and of the sheet.
 
     The rules have colours and not variables, because presentation programs do not support these.
     """
     ground, ink, line, shade = sheet
+    yield f".algorithm {{ fill: {algorithms[colours.number(algorithm)]}; }}"
     yield f".ground, .slot.empty {{ fill: {ground}; }}"
     yield f"text {{ fill: {ink}; }}"
     yield f".lane, .slot {{ stroke: {line}; }}"
@@ -119,36 +153,92 @@ def _scoped(rules: Iterator[str]) -> list[str]:
     return lines
 
 
-def _colours(theme: str | None) -> list[str]:
+def _colours(algorithm: str, theme: str | None) -> list[str]:
     """Write the rules of one theme, or of both, between which the reader's system chooses."""
     if theme not in (None, *THEMES):
         raise ArgumentError(
             f"theme is {theme!r}, and must be None, {' or '.join(map(repr, THEMES))}"
         )
     if theme:
-        return _scoped(_rules(*THEMES[theme]))
-    light, dark = (_scoped(_rules(*each)) for each in THEMES.values())
+        return _scoped(_rules(algorithm, *THEMES[theme]))
+    light, dark = (_scoped(_rules(algorithm, *each)) for each in THEMES.values())
     return [*light, "@media (prefers-color-scheme: dark) {", *dark, "}"]
 
 
-def document(proof: Proof, what: str, parts: Sequence[Part], theme: str | None = None) -> str:
-    """Put parts below each other on a sheet, under the algorithm's name."""
-    colours = _colours(theme)
+def _shifted(part: Part, x: float, y: float) -> str:
+    at = f"translate({round(x, 1):g} {round(y, 1):g})"
+    return "\n".join([f'<g transform="{at}">', *part.elements, "</g>"])
+
+
+def _below(upper: Part, lower: Part) -> Part:
+    y = upper.height + GAP
+    elements = [_shifted(upper, 0, 0), _shifted(lower, 0, y)]
+    return Part(max(upper.width, lower.width), y + lower.height, elements)
+
+
+def _beside(left: Part, right: Part) -> Part:
+    x = left.width + 2 * GAP
+    elements = [_shifted(left, 0, 0), _shifted(right, x, 0)]
+    return Part(x + right.width, max(left.height, right.height), elements)
+
+
+def arranged(parts: Sequence[Drawn]) -> Part:
+    """Put two parts below or beside each other, so that little of the sheet stays blank. Local.
+
+    Parameters
+    ----------
+    parts : sequence of callable
+        One or two functions from the width that a part may have to the part.
+    """
+    if len(parts) == 1:
+        return parts[0](WIDTH)
+    draw, draw_too = parts
+    one, other = draw(WIDTH), draw_too(WIDTH)
+    whole = _below(one, other)
+    if _blank(whole, one, other) < BLANK:
+        return whole
+    room = WIDTH - 2 * GAP
+    pairs = [
+        (_below, one, other),
+        (_below, one, draw_too(max(one.width, NARROWEST))),
+        (_below, draw(max(other.width, NARROWEST)), other),
+        (_beside, one, draw_too(room - one.width)),
+        (_beside, draw(room - other.width), other),
+    ]
+    found = []
+    for put, left, right in pairs:
+        whole = put(left, right)
+        if put is _below or whole.width <= WIDTH:
+            found.append((_blank(whole, left, right), whole))
+    most = max(BLANK, min(blank for blank, _ in found) + 0.1)
+    return min((whole for blank, whole in found if blank < most), key=lambda each: each.height)
+
+
+def _blank(whole: Part, one: Part, other: Part) -> float:
+    used = one.width * one.height + other.width * other.height
+    return 1 - used / (max(NARROWEST, whole.width) * whole.height)
+
+
+def document(proof: Proof, what: str, parts: Sequence[Drawn], theme: str | None = None) -> str:
+    """Put parts on a sheet, under the algorithm's name.
+
+    `parts` are functions from the width that they may have to what they draw.
+    """
     algorithm = proof.algorithm
-    width = max(NARROWEST, *(part.width for part in parts)) + 2 * MARGIN
+    rules = _colours(algorithm.name, theme)
+    drawing = arranged(parts)
+    width = max(NARROWEST, drawing.width) + 2 * MARGIN
     name = algorithm.title(proof.p, proof.root)
     lines = textwrap.wrap(algorithm.summary, int((width - 2 * MARGIN) / (12 * LETTER)))
     y = MARGIN + 16.0
-    body = [text_at(name, MARGIN, y, class_="head")]
+    mark = element("rect", class_="algorithm", x=MARGIN, y=y - 14, width=14, height=14, rx=3)
+    body = [mark, text_at(name, MARGIN + 22, y, class_="head")]
     for line in lines:
         y += 18
         body.append(text_at(line, MARGIN, y))
     y += 22
-    for part in parts:
-        at = f"translate({MARGIN} {round(y, 1):g})"
-        body += [f'<g transform="{at}">', *part.elements, "</g>"]
-        y += part.height + GAP
-    height = y - GAP + MARGIN
+    body.append(_shifted(drawing, MARGIN, y))
+    height = y + drawing.height + MARGIN
     about = (
         f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
         f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
@@ -162,7 +252,7 @@ def document(proof: Proof, what: str, parts: Sequence[Part], theme: str | None =
             tooltip(f"{name}: {what}"),
             f"<desc>{html.escape(about, quote=False)}</desc>",
             "<style>",
-            *[STYLE, *colours],
+            *[STYLE, *rules],
             "</style>",
             element("rect", class_="ground", width=size[0], height=size[1]),
             *body,

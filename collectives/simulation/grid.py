@@ -27,7 +27,8 @@ class Grid:
 
     Attributes
     ----------
-    collective, machine : str
+    collective, machine, numbers : str
+        What was simulated, the name of the machine, and its numbers in words.
     names, ranks, sizes : list
         Algorithms, numbers of ranks, and bytes.
     times : dict
@@ -38,6 +39,7 @@ class Grid:
 
     collective: str
     machine: str
+    numbers: str
     names: list[str]
     ranks: list[int]
     sizes: list[int]
@@ -87,6 +89,7 @@ class Grid:
 def simulated(
     rows: Sequence[Algorithm],
     machine: str,
+    numbers: str,
     make: Callable[[int], Topology],
     ranks: list[int],
     sizes: list[int],
@@ -102,8 +105,8 @@ def simulated(
     ----------
     rows : sequence of Algorithm
         Algorithms of one collective.
-    machine : str
-        The name of the machine.
+    machine, numbers : str
+        The name of the machine, and its numbers in words.
     make : callable
         Returns the machine with p ranks.
     ranks, sizes : list of int
@@ -145,7 +148,8 @@ def simulated(
                 continue
             times[p][row.name] = _times(row, topology, sizes, root, segment)
     collective = rows[0].collective.name
-    return Grid(collective, machine, [r.name for r in rows], ranks, sizes, times, left_out)
+    names = [row.name for row in rows]
+    return Grid(collective, machine, numbers, names, ranks, sizes, times, left_out)
 
 
 def _too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:

@@ -6,17 +6,12 @@ from itertools import pairwise
 from math import inf, isnan, nan
 from typing import Any
 
-from collectives.picture.figures import save, short
+from collectives.picture import colours
+from collectives.picture.figures import label_ends, save, short
 from collectives.simulation.grid import Grid
 from collectives.text.words import count
 
 __all__ = ["draw"]
-
-# Colours that are distinct for all kinds of colour vision (Okabe and Ito 2008), then others.
-COLOURS = [
-    *("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00"),
-    *("#999999", "#b5cf6b", "#9c9ede", "#e7969c", "#17becf", "#bcbd22", "#8c564b"),
-]
 
 
 def draw(grid: Grid, path: str) -> None:
@@ -33,18 +28,22 @@ def draw(grid: Grid, path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5.4), layout="constrained")
-    colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(grid.names)}
-    if len(grid.ranks) > 1 and len(grid.sizes) > 1:
-        _map(axes, grid, colours)
+    ranks = count(grid.ranks[-1], "rank")
+    if len(grid.ranks) > 1:
+        ranks = f"{grid.ranks[0]} to {ranks}"
+    what = f"{grid.collective} on {ranks}"
+    is_map = len(grid.ranks) > 1 and len(grid.sizes) > 1
+    if is_map:
+        what = f"Fastest {what}"
+        _map(axes, grid)
         axes.set_ylabel("ranks")
-        title = f"fastest {grid.collective}, simulated on {grid.machine}"
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     else:
-        _lines(axes, grid, colours)
+        _lines(axes, grid)
         axes.set_ylabel("time (s)")
-        where = f" on {count(grid.ranks[0], 'rank')}" if len(grid.ranks) == 1 else ""
-        title = f"{grid.collective}{where}, simulated on {grid.machine}"
-    axes.set_title(title, fontsize=11)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    axes.set_title(f"{what}, simulated\n{grid.numbers}", fontsize=10)
+    if not is_map:
+        label_ends(figure, [axes])
     save(figure, path)
 
 
@@ -56,7 +55,7 @@ def _size_axis(axes: Any, sizes: list[int]) -> None:
     axes.set_xlabel("message (bytes)")
 
 
-def _map(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
+def _map(axes: Any, grid: Grid) -> None:
     """Draw a map of the fastest algorithms, with the sizes at which two take equally long."""
     won: dict[str, None] = {}
     low, high = grid.sizes[0], grid.sizes[-1]
@@ -69,7 +68,7 @@ def _map(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
             end = min(limit, high)
             if name is not None:
                 won[name] = None
-                axes.fill_between([start, end], bottom, top, color=colours[name], linewidth=0)
+                axes.fill_between([start, end], bottom, top, **_area(grid, name))
             if limit < inf and name is not None and regions[k + 1][0] is not None:
                 borders.setdefault((name, regions[k + 1][0] or ""), []).append((end, bottom, top))
             start = end
@@ -89,7 +88,14 @@ def _map(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     _size_axis(axes, grid.sizes)
     for name in (name for name in grid.names if name in won):
-        axes.plot([], [], color=colours[name], linewidth=9, label=name)
+        axes.fill_between([], [], label=name, **_area(grid, name))
+
+
+def _area(grid: Grid, name: str) -> dict[str, Any]:
+    """Return how the area of an algorithm is filled; a second one of the same colour is hatched."""
+    style = colours.styles(grid.names)[name]
+    hatch = None if style.linestyle == "-" else "//"
+    return {"facecolor": style.color, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
 
 
 def _edges(ranks: list[int]) -> list[tuple[float, float]]:
@@ -100,17 +106,18 @@ def _edges(ranks: list[int]) -> list[tuple[float, float]]:
     return list(zip([first, *middles], [*middles, last], strict=True))
 
 
-def _lines(axes: Any, grid: Grid, colours: dict[str, str]) -> None:
+def _lines(axes: Any, grid: Grid) -> None:
     """Draw times over the sizes, or over the numbers of ranks if there is one size."""
     over_ranks = len(grid.ranks) > 1
     x = grid.ranks if over_ranks else grid.sizes
+    styles = colours.styles(grid.names)
     for name in grid.names:
         if over_ranks:
             times = [grid.times[p][name][0] for p in grid.ranks]
         else:
             times = grid.times[grid.ranks[0]][name]
         if not all(map(isnan, times)):
-            axes.plot(x, times, marker="o", markersize=4, color=colours[name], label=name)
+            axes.plot(x, times, markersize=4.5, label=name, **styles[name]._asdict())
     axes.set_yscale("log")
     axes.grid(alpha=0.3)
     if over_ranks:

@@ -16,9 +16,9 @@ from collectives.simulation.networks import (
     Topology,
     Torus,
 )
-from collectives.text.words import known
+from collectives.text.words import count, known, time_text
 
-__all__ = ["HELP", "rate", "seconds", "topology"]
+__all__ = ["HELP", "numbers", "rate", "seconds", "topology"]
 
 HELP = (
     "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
@@ -29,9 +29,10 @@ HELP = (
 WHERE = "collectives simulate --help describes them"
 KINDS = ("flat", "hosts", "fattree", "torus")
 INSIDE_ALPHA, INSIDE_BETA = 0.2e-6, 0.05e-9
+PER_SWITCH, OVERSUBSCRIPTION = "16", "2"
 TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-SPEEDS = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
-SPEEDS.update({name.replace("B/s", "bit/s"): speed / 8 for name, speed in list(SPEEDS.items())})
+BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
+SPEEDS = {**BYTES, **{name.replace("B/s", "bit/s"): speed / 8 for name, speed in BYTES.items()}}
 
 
 def seconds(text: str) -> float:
@@ -68,16 +69,7 @@ def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
     ArgumentError
         If the text cannot be read. The function raises it if the machine cannot have p ranks.
     """
-    head, *rest = [word.strip() for word in text.split(",")]
-    kind, _, size = head.partition("=")
-    if kind not in KINDS:
-        raise ArgumentError(f"--topology has no {kind!r}; {known(kind, KINDS, 'it has')} ({WHERE})")
-    options = {}
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise ArgumentError(f"--topology: {word!r} is not an option such as alpha=1us")
-        options[name] = value
+    kind, size, options = _words(text)
     alpha = seconds(options.pop("alpha", str(ALPHA)))
     beta = rate(options.pop("beta", str(BETA)))
     gamma = rate(options.pop("gamma", str(GAMMA)))
@@ -105,8 +97,10 @@ def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
             rate(options.pop("inside_beta", str(INSIDE_BETA))),
         )
         memory = rate(options.pop("memory")) if "memory" in options else None
-        per_switch = _whole("per_switch", options.pop("per_switch", "16"))
-        narrower = _read(options.pop("oversubscription", "2"), {"": 1.0}, "a number of times")
+        per_switch = _whole("per_switch", options.pop("per_switch", PER_SWITCH))
+        narrower = _read(
+            options.pop("oversubscription", OVERSUBSCRIPTION), {"": 1.0}, "a number of times"
+        )
         ranks = lengths[-1]
 
         def make(p: int) -> Topology:
@@ -124,6 +118,65 @@ def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
     if options:
         raise ArgumentError(f"--topology {kind} has no option {next(iter(options))!r} ({WHERE})")
     return text, make
+
+
+def _words(text: str) -> tuple[str, str, dict[str, str]]:
+    """Read a topology as its kind, its size, and its options, still as text."""
+    head, *rest = [word.strip() for word in text.split(",")]
+    kind, _, size = head.partition("=")
+    if kind not in KINDS:
+        raise ArgumentError(f"--topology has no {kind!r}; {known(kind, KINDS, 'it has')} ({WHERE})")
+    options = {}
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ArgumentError(f"--topology: {word!r} is not an option such as alpha=1us")
+        options[name] = value
+    return kind, size, options
+
+
+def numbers(text: str) -> str:
+    """Return a topology that `topology` can read, with all its numbers, in words. Local.
+
+    Examples
+    --------
+    >>> numbers("flat,alpha=2us")
+    'a flat network: alpha 2 us, beta 12.5 GB/s, gamma 20 GB/s'
+    """
+    kind, size, options = _words(text)
+    lengths = _lengths(kind, size)
+
+    def speed(name: str, default: float) -> str:
+        each = rate(options.get(name, str(default)))
+        if not each:
+            return "0 s/B"
+        unit = max((size, unit) for unit, size in BYTES.items() if size * each <= 1 or size == 1)[1]
+        return f"{1 / each / BYTES[unit]:.4g} {unit}"
+
+    parts = [
+        f"alpha {time_text(seconds(options.get('alpha', str(ALPHA))))}",
+        f"beta {speed('beta', BETA)}",
+        f"gamma {speed('gamma', GAMMA)}",
+    ]
+    for name in ("delay", "hop"):
+        if name in options:
+            parts.append(f"{name} {time_text(seconds(options[name]))}")
+    if kind in ("hosts", "fattree"):
+        inside = time_text(seconds(options.get("inside_alpha", str(INSIDE_ALPHA))))
+        parts.append(f"inside a host {inside}, {speed('inside_beta', INSIDE_BETA)}")
+    if kind == "fattree":
+        parts.append(f"{options.get('per_switch', PER_SWITCH)} hosts below a switch")
+        parts.append(f"oversubscription {options.get('oversubscription', OVERSUBSCRIPTION)}")
+    hosts = f"hosts of {count(lengths[-1], 'rank')}" if lengths else ""
+    if len(lengths) > 1:
+        hosts = f"{lengths[0]} {hosts}"
+    machine = {
+        "flat": "a flat network",
+        "hosts": hosts,
+        "fattree": f"a fat tree of {hosts}",
+        "torus": f"a torus of {' x '.join(map(str, lengths))}" if lengths else "a torus",
+    }[kind]
+    return f"{machine}: {', '.join(parts)}"
 
 
 def _lengths(kind: str, size: str) -> tuple[int, ...]:

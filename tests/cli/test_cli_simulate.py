@@ -10,6 +10,7 @@ import pytest
 from collectives.algorithms import unregister
 from collectives.cli import main
 from collectives.errors import ArgumentError
+from collectives.picture import colours
 from collectives.simulate import simulate
 from collectives.simulation import topology_text
 from collectives.topology import FatTree, Flat, Hosts, Topology, Torus
@@ -172,7 +173,29 @@ def test_pictures(words: tuple[str, ...], tmp_path: Path, capsys: Capture) -> No
     path = tmp_path / "who.svg"
     assert run("ring,butterfly,halving_doubling", *words, "--plot", str(path)) == 0
     assert f"The picture is in {path}" in capsys.readouterr().out
-    assert path.read_text().count("<path") > 10
+    text = path.read_text()
+    assert text.count("<path") > 10
+    title = f"allreduce on {words[1].replace('..', ' to ')} ranks, simulated"
+    assert title in text
+    assert "a flat network: alpha 1 us, beta 12.5 GB/s, gamma 20 GB/s" in text
+    assert colours.colour("butterfly") in text
+
+
+def test_the_numbers_of_a_machine_in_words() -> None:
+    assert topology_text.numbers("flat") == (
+        "a flat network: alpha 1 us, beta 12.5 GB/s, gamma 20 GB/s"
+    )
+    assert topology_text.numbers("hosts=4x8,beta=8Gbit/s,delay=2ms") == (
+        "4 hosts of 8 ranks: alpha 1 us, beta 1 GB/s, gamma 20 GB/s, delay 2 ms, inside a host "
+        "0.2 us, 20 GB/s"
+    )
+    assert topology_text.numbers("fattree=1,per_switch=4,alpha=0,gamma=3B/s").startswith(
+        "a fat tree of hosts of 1 rank: alpha 0 us, beta 12.5 GB/s, gamma 3 B/s, inside a host"
+    )
+    assert topology_text.numbers("fattree").endswith("16 hosts below a switch, oversubscription 2")
+    assert topology_text.numbers("torus=4x4,hop=1us,beta=0s").startswith(
+        "a torus of 4 x 4: alpha 1 us, beta 0 s/B, gamma 20 GB/s, hop 1 us"
+    )
 
 
 def test_a_file_of_ones_own(tmp_path: Path, capsys: Capture) -> None:

@@ -20,9 +20,15 @@ pytestmark = [pytest.mark.each_mpi, pytest.mark.usefixtures("mpi")]
 def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = "bench allreduce -n 2 -b 8 -e 1K -f 128 --algorithm auto,all --iters 5 --repeat 2"
-    done = command(*words.split(), "--json", str(path))
+    picture = tmp_path / "bench.svg"
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    plot = ["--plot", str(picture)] if drawn else []
+    done = command(*words.split(), "--json", str(path), *plot)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    if drawn:
+        assert lines.pop() == f"The picture is in {picture}"
+        assert "float32, 2 ranks on 1 host, " in picture.read_text()
     assert lines[0].split()[:4] == ["8", "2", "float32", "MPI"]
     assert lines[1].split()[3].startswith("auto=")
     document = json.loads(path.read_text())

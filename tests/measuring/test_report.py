@@ -115,6 +115,18 @@ def test_the_peers_and_the_limit_are_lines_of_the_plot(tmp_path: Path) -> None:
         assert f"<!-- {label} -->" in text
 
 
+def test_the_title_of_the_plot_has_the_numbers_of_the_machine() -> None:
+    reports = [
+        {"ranks": 2, "hosts": 1, "mpi": "MPICH 5.0", "usable_cores": 2, "rows": derived(64)},
+        {"ranks": 4, "hosts": 1, "mpi": "MPICH 5.0", "usable_cores": 2, "rows": derived(64)},
+    ]
+    here = {"cpu": "some CPU", "collectives": "1.0"}
+    assert bench_table.caption("float32", reports, here) == (
+        "float32, 2, 4 ranks on 1 host, MPICH 5.0, collectives 1.0\n"
+        "some CPU, 2 cores; state: near; a flag from rank 0 to rank 1 and back takes 100 ns"
+    )
+
+
 def test_consistency_leaves_other_libraries_out() -> None:
     rows = [row("allreduce", 8, 8.0), row("reduce", 8, 9.0), row("reduce", 8, 1.0, "gloo")]
     judged = consistency.judge(rows, 1.1)

@@ -37,7 +37,7 @@ def without_text(svg):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_png_has_the_colours_of_its_theme(pixels, theme):
-    colours, sheet_colours = sheet.THEMES[theme]
+    colours, sheet_colours, _ = sheet.THEMES[theme]
     svg = picture(RING, theme=theme)
     found, corner, width, height = pixels(png(svg))
     assert corner == sheet_colours[0]
@@ -66,7 +66,7 @@ def test_text_is_drawn(pixels):
 def test_a_theme_is_the_only_one_in_its_file():
     for draw in (picture, space_time, holdings):
         assert "prefers-color-scheme" in draw(RING)
-        for theme, (colours, _) in sheet.THEMES.items():
+        for theme, (colours, *_) in sheet.THEMES.items():
             text = draw(RING, theme=theme)
             assert "prefers-color-scheme" not in text
             (other,) = set(sheet.THEMES) - {theme}

@@ -148,6 +148,7 @@ class Panel {
     this.contract = contract;
     this.entry = entry;
     this.title.textContent = `${contract.name}: ${entry.name}`;
+    this.box.style.setProperty("--a", `var(--a${entry.colour})`);
     this.summary.textContent = entry.summary;
     this.summary.title = entry.cost ? `time: ${entry.cost}. Source: ${entry.source}` : "";
     const found = data.cases[settings.p];

@@ -1,0 +1,91 @@
+"""The colour of each algorithm, the same in pictures, plots and the explorer.
+
+Algorithms with the same idea share a colour, and two of one collective never do. There are fewer
+colours than names, because more colours could not be told apart. So lines in plots also differ in
+their marks and dashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+__all__ = ["DARK", "LIGHT", "PEERS", "Style", "colour", "styles"]
+
+# Ten colours on white, and the same ten on black. Any two have a CIELAB distance of over 25, and of
+# over 12 for readers who lack one kind of cone; each has a contrast of at least 3 with the ground.
+LIGHT = (
+    *("#fd1f48", "#df6706", "#504e16", "#6b1cec", "#a12456"),
+    *("#4676f9", "#1c5393", "#449047", "#22038d", "#ab73b8"),
+)
+DARK = (
+    *("#c90636", "#a64b05", "#b48806", "#af63fa", "#c50076"),
+    *("#1b9fe2", "#006e82", "#10c341", "#8e15f3", "#c05ab3"),
+)
+MARKS = "osD^v<>pPX"  # of the same ten
+
+NUMBERS = {
+    **dict.fromkeys(["butterfly", "recursive", "dissemination"], 0),
+    "kary": 1,
+    "double_tree": 2,
+    **dict.fromkeys(["halving_doubling", "reduce_scatter_gather", "scatter_allgather"], 3),
+    **dict.fromkeys(["all_to_all", "direct"], 4),
+    **dict.fromkeys(["ring", "chain"], 5),
+    **dict.fromkeys(["master_worker", "flat"], 6),
+    "tree": 7,
+    "bruck": 8,
+    **dict.fromkeys(["round_robin", "pairwise"], 9),
+}
+
+# What is not one algorithm: its colour on white, mark and dashes. The library's choice is black.
+PEERS = {
+    "auto": ("#1b1f24", "*", "-"),
+    "MPI": ("#1b1f24", "h", "--"),
+    "gloo": ("#767e88", "d", "--"),
+}
+DASHES = (
+    *("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (5, 1.5, 1, 1.5))),
+    *((0, (9, 2)), (0, (4, 1, 1, 1, 1, 1)), (0, (1, 4))),
+)
+
+
+class Style(NamedTuple):
+    """How a line of a plot is drawn, in Matplotlib's words."""
+
+    color: str
+    marker: str
+    linestyle: str | tuple[float, tuple[float, ...]]
+
+
+def number(name: str) -> int:
+    """Return the place of an algorithm's colour in `LIGHT` and `DARK`. Local.
+
+    Parameters
+    ----------
+    name : str
+        A name, also with a parameter (``kary:8``) or the size of segments (``ring/64K``). An
+        algorithm that is not included has the colour that follows from its name.
+    """
+    base = name.partition("/")[0].partition(":")[0]
+    return NUMBERS.get(base, crc32(base.encode()) % len(LIGHT))
+
+
+def colour(name: str) -> str:
+    """Return the colour of an algorithm on a white ground. Local."""
+    return LIGHT[number(name)]
+
+
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """Return how the line of each of the `labels` of one plot is drawn. Local.
+
+    No two are alike, except where more lines share a colour than there are `DASHES`.
+    """
+    found: dict[str, Style] = {}
+    taken: dict[tuple[str, str], int] = {}
+    for label in labels:
+        peer = PEERS.get(label.partition("/")[0])
+        tint, mark, dash = peer or (colour(label), MARKS[number(label)], DASHES[0])
+        again = taken[tint, mark] = taken.get((tint, mark), -1) + 1
+        found[label] = Style(tint, mark, DASHES[again % len(DASHES)] if again else dash)
+    return found
