@@ -31,6 +31,7 @@ myst_heading_anchors = 3
 
 autodoc_typehints = "none"  # the Parameters sections say more
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"  # the column of contents has no room for them
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
@@ -49,7 +50,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc"],
+    # The explorer needs the width of the page for two algorithms side by side.
+    "secondary_sidebar_items": {"**": ["page-toc"], "tutorial/explorer": []},
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }

@@ -19,6 +19,13 @@ A *case* is a dict of lists and numbers, ready for JSON:
     For each part, a bit mask of the ranks whose contributions it has in the end; one list for all
     ranks, or one for each.
 
+Of an algorithm that is wrong there is what happens up to the error, and two entries more:
+
+``error``
+    The text of the error.
+``stuck``
+    The ranks that did not finish the last of their rounds.
+
 Nearly all rooted algorithms are written for root 0, and number the ranks from the root. This is
 checked: if the case of every root is that of root 0 *turned*, only that of root 0 is written.
 """
@@ -27,14 +34,16 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from collectives.algorithms import Algorithm
 from collectives.algorithms.exchange import listed
+from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
-from collectives.plans.proof import Proof, check
+from collectives.plans.proof import Event, check, remains
 
-__all__ = ["Case", "cases", "turned"]
+__all__ = ["Case", "cases", "refused", "turned"]
 
 Case = dict[str, Any]
 
@@ -72,12 +81,41 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
             proofs = [check(algorithm, p=p, root=root) for root in range(1, p)]
             rest = [_case(algorithm, p, root, sources) for root in range(1, p)]
             for case, each in zip(rest, proofs, strict=True):
-                _add_steps(case, each)
+                _add_steps(case, each.events)
             found["roots"] += rest
         else:
             found["turn"] = turn
-    _add_steps(first, proof)
+    _add_steps(first, proof.events)
     return found
+
+
+def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | None:
+    """Return the case of an algorithm that is wrong, up to the error, or None. Local.
+
+    It is the case of the first root for which the proof fails; None means that there is nothing
+    to play, because the algorithm does not even begin.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        A row of the registry.
+    p : int
+        Number of ranks.
+    sources : Sources
+        Collects the lines that the rounds come from.
+    """
+    for root in range(p if algorithm.collective.rooted else 1):
+        try:
+            check(algorithm, p=p, root=root, record=False)
+        except ProofError as error:
+            try:
+                found = remains(algorithm, p, root)
+            except ProofError:
+                return None
+            case = _case(algorithm, p, root, sources, found.rounds)
+            _add_steps(case, found.events)
+            return {"roots": [case], "error": str(error), "stuck": found.stuck}
+    return None
 
 
 def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | None:
@@ -140,10 +178,15 @@ def turned(case: Case, p: int, root: int, turn: str) -> Case:
     }
 
 
-def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
-    """Return the case of one root, without the steps of its messages."""
+def _case(
+    algorithm: Algorithm, p: int, root: int, sources: Sources, limits: list[int] | None = None
+) -> Case:
+    """Return the case of one root, without the steps of its messages.
+
+    `limits` are the numbers of rounds of each rank that are read, by default all.
+    """
     contract = algorithm.collective
-    rounds, messages = _messages(algorithm, p, root, sources)
+    rounds, messages = _messages(algorithm, p, root, sources, limits)
     parts = contract.parts(p)
     cut = algorithm.blocks(p) // parts
     due = [[contract.sources(part, r, p, root) for part in range(parts)] for r in range(p)]
@@ -164,7 +207,7 @@ def _case(algorithm: Algorithm, p: int, root: int, sources: Sources) -> Case:
 
 
 def _messages(
-    algorithm: Algorithm, p: int, root: int, sources: Sources
+    algorithm: Algorithm, p: int, root: int, sources: Sources, limits: list[int] | None
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Run the generators of all ranks; match sent with received messages, in order."""
     rounds: list[list[int]] = []
@@ -173,23 +216,27 @@ def _messages(
     for r in range(p):
         generator = algorithm.run(r, p, root)
         rounds.append([])
-        for number, exchange in enumerate(generator):
+        for number, exchange in enumerate(islice(generator, None if limits is None else limits[r])):
             rounds[r].append(sources.spot(generator))
             sends += [(r, number, peer, list(run)) for peer, run in listed(exchange.send)]
             for peer, _ in listed(exchange.recv):
                 receives[peer, r].append((number, int(bool(exchange.fold))))
     messages = []
     for source, number, target, run in sends:
-        there, fold = receives[source, target].popleft()
-        messages.append([source, number, target, there, fold, 0, *run])
+        if limits is None or receives[source, target]:
+            there, fold = receives[source, target].popleft()
+            messages.append([source, number, target, there, fold, 0, *run])
     return rounds, messages
 
 
-def _add_steps(case: Case, proof: Proof) -> None:
-    """Add to each message of a case the step of the proof in which it arrives."""
-    case["depth"] = proof.depth
+def _add_steps(case: Case, events: list[Event]) -> None:
+    """Add to each message of a case the step in which it arrives; leave out those that do not."""
+    case["depth"] = max((event.time for event in events), default=0)
     steps: dict[tuple[int, int], deque[int]] = defaultdict(deque)
-    for event in proof.events:
+    for event in events:
         steps[event.source, event.target].append(event.time)
-    for message in case["messages"]:
-        message[5] = steps[message[0], message[2]].popleft()
+    messages, case["messages"] = case["messages"], []
+    for message in messages:
+        if arrivals := steps[message[0], message[2]]:
+            message[5] = arrivals.popleft()
+            case["messages"].append(message)

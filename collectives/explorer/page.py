@@ -15,7 +15,7 @@ from collectives import __version__
 from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.explorer.cases import cases
+from collectives.explorer.cases import cases, refused
 from collectives.explorer.sources import Sources
 from collectives.picture import colours as algorithm_colours
 from collectives.picture.sheet import DARK, LIGHT, contrast
@@ -178,8 +178,8 @@ def _entry(row: Algorithm) -> dict[str, Any]:
 def data(row: Algorithm) -> dict[str, Any]:
     """Return the data of one algorithm that the page plays. Local.
 
-    If an algorithm cannot run on some number of ranks, or is wrong there, the text of the error
-    replaces its cases.
+    If an algorithm cannot run on some number of ranks, the text of the error replaces its cases. If
+    it is wrong there, its case ends at the error.
     """
     sources = Sources(row.generate)
     found: dict[str, Any] = {}
@@ -191,7 +191,7 @@ def data(row: Algorithm) -> dict[str, Any]:
         try:
             found[str(p)] = cases(row, p, sources)
         except CollectivesError as error:
-            found[str(p)] = {"error": str(error)}
+            found[str(p)] = refused(row, p, sources) or {"error": str(error)}
     return {"cases": found, "spots": sources.spots, "functions": sources.data()}
 
 

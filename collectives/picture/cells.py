@@ -82,7 +82,7 @@ KEY = Cell(*KEY_MARK)
 
 
 def grids(proof: Proof, room: float = WIDTH) -> Part:
-    """Draw the grids of all steps, or of as many as a picture may have, in rows of `room` pixels."""
+    """Draw the grids of all steps, or of as many as a picture may have, in rows of that width."""
     cell = Cell.of(proof.p, proof.nblocks)
     dues = [[proof.due(r, b) for b in range(proof.nblocks)] for r in range(proof.p)]
     states = [proof.held(time) for time in range(proof.depth + 1)]

@@ -72,7 +72,7 @@ def number(name: str) -> int:
 
 
 def colour(name: str) -> str:
-    """Return the colour of an algorithm on a white ground. Local."""
+    """Return the colour of the algorithm `name` on a white ground. Local."""
     return LIGHT[number(name)]
 
 

@@ -52,6 +52,12 @@ def label_ends(figure: Any, axes: Sequence[Any]) -> None:
     """Write the label of each line of `axes` at its right end, without overlaps. Local.
 
     Call it when everything is drawn and limits are final.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    axes : sequence of matplotlib.axes.Axes
+        Axes of the figure.
     """
     figure.canvas.draw()  # makes the layout, which determines the heights of the axes
     for each in axes:

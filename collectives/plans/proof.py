@@ -26,25 +26,29 @@ written and on the merged plan. The proof fails for:
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from itertools import islice
 from math import isclose
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collectives.algorithms import Algorithm, get
 from collectives.errors import ProofError
 from collectives.plans.schedule import IN, OUT, Plan, Round, Run, compile
 from collectives.text.words import count, ranks, spans
 
-__all__ = ["Event", "Proof", "check", "compare_cost"]
+__all__ = ["Event", "Proof", "Remains", "check", "compare_cost", "remains"]
 
 # The numbers of ranks on which the cost formulas of a user's algorithm are compared with its proof,
 # for every root.
 COMPARED = range(2, 9)
+
+MOST_ROUNDS = 10_000  # of a rank of an algorithm that is wrong
 
 
 class Event(NamedTuple):
@@ -547,3 +551,73 @@ def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
         if again.results() != results:
             raise ProofError(f"{again.title}: the result depends on how the plan is run")
     return first.proof()
+
+
+class Remains(NamedTuple):
+    """What an algorithm that is wrong did before its error.
+
+    Attributes
+    ----------
+    events : list of Event
+        Every message that was received, in order of arrival.
+    rounds : list of int
+        How many rounds each rank entered.
+    stuck : list of int
+        The ranks that did not finish the last of these.
+    """
+
+    events: list[Event]
+    rounds: list[int]
+    stuck: list[int]
+
+
+def remains(algorithm: Algorithm, p: int, root: int = 0) -> Remains:
+    """Replay an algorithm that `check` refuses, up to the error. Local.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        A row of the registry.
+    p, root : int
+        As for `check`.
+
+    Raises
+    ------
+    ProofError
+        If not even the beginning of a rank's rounds can be replayed.
+    """
+    plans, rounds = zip(*(_beginning(algorithm, p, r, root) for r in range(p)), strict=True)
+    expressions = _Expressions(algorithm.collective.idempotent)
+    replay = _Replay(plans, expressions, in_place=False, record=True)
+    with contextlib.suppress(ProofError):
+        replay.run()
+    return Remains(
+        sorted(replay.events),
+        # A plan may end with a round of its own, which only copies.
+        [min(rank.round + 1, own) for rank, own in zip(replay.ranks, rounds, strict=True)],
+        [r for r, rank in enumerate(replay.ranks) if rank.open],
+    )
+
+
+def _beginning(algorithm: Algorithm, p: int, rank: int, root: int) -> tuple[Plan, int]:
+    """Return the plan of the rounds of a rank before the first that is wrong in itself, and how
+    many these are.
+    """
+    limit = MOST_ROUNDS
+    while True:
+        count = 0
+
+        def first(*place: int, limit: int = limit, **parameters: int) -> Any:
+            nonlocal count
+            for each in islice(algorithm.generate(*place, **parameters), limit):
+                count += 1
+                yield each
+
+        try:
+            some = replace(algorithm, generate=first)
+            return compile(some, p, rank, root, merged=False), count
+        except ProofError:
+            if limit == 0:
+                raise
+            # The generator raised an error after so many rounds, or the last of them is wrong.
+            limit = count if count < limit else limit - 1

@@ -20,6 +20,8 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 
 # A window is never as narrow as a phone, but a frame in it may be.
 FRAME = """<!DOCTYPE html><iframe src="index.html" width="360" height="800"></iframe><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => frame.contentWindow.postMessage({ theme: "dark" }, "*");
 window.onmessage = (event) => {
   document.body.innerHTML = '<pre id="report"></pre>';
   document.getElementById("report").textContent = event.data;

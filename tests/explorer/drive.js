@@ -18,8 +18,11 @@ async function until(what) {
 /* What a panel shows, read from the document, and the times of its messages. */
 function shown(panel) {
   const { run, stage } = panel;
-  if (!run) return { error: panel.box.querySelector(".error").textContent };
+  const error = panel.box.querySelector(".error");
+  if (!run) return { error: error.textContent };
   return {
+    error: error && error.textContent,
+    at: [...panel.box.querySelectorAll(".line.at code")].map((each) => each.textContent.trim()),
     title: panel.title.textContent,
     words: panel.words.textContent,
     counts: Object.fromEntries(Object.entries(panel.count).map(([k, dd]) => [k, dd.textContent])),
@@ -36,8 +39,36 @@ function shown(panel) {
   };
 }
 
+/* Where everything is in each step, and between: rows, captions, and messages under way. */
+function looked(page, [panel, ...others]) {
+  const tops = [panel, ...others].map(({ stage }) => stage.cells.filter((cell) => !cell.element)
+    .map((cell) => Math.round(cell.group.getBoundingClientRect().top + window.scrollY)));
+  const { layout } = panel.stage;
+  const chips = [...panel.stage.flying].flatMap(([message, [, ...drawn]]) => drawn.map((chip) => {
+    const [x, y] = chip.getAttribute("transform").match(/[-\d.]+/g).map(Number);
+    const body = chip.querySelector("rect");
+    const left = x + Number(body.getAttribute("x"));
+    const top = y + Number(body.getAttribute("y"));
+    return {
+      source: message.source, target: message.target, opacity: Number(getComputedStyle(chip).opacity),
+      box: [left, top, left + Number(body.getAttribute("width")), top + Number(body.getAttribute("height"))],
+    };
+  }));
+  const texts = panel.stage.cells.map((cell) => {
+    const [x, y] = [Number(cell.text.getAttribute("x")), Number(cell.text.getAttribute("y"))];
+    return { rank: cell.rank, box: [x - 2, y - layout.font / 3, x + 2, y + layout.font / 3] };
+  });
+  return { tops, chips, texts };
+}
+
 async function play(page, job) {
   await page.change({ beside: "", root: 0, ...page.defaults, ...job.settings });
+  if (job.look) {
+    return job.look.map((part) => {
+      page.seek(part * page.end);
+      return looked(page, page.shown);
+    });
+  }
   if (job.play) {
     page.pace = () => page.end / 0.2;
     let lines = 0;
@@ -89,9 +120,9 @@ async function keys(page) {
   press("Home");
   result.home = page.time;
   press(" ");
-  result.space = [page.playing, byId("play").textContent];
+  result.space = [page.playing, byId("play").textContent.trim()];
   press(" ");
-  result.again = [page.playing, byId("play").textContent];
+  result.again = [page.playing, byId("play").textContent.trim()];
   press("n");
   await settled();
   result.ranks = page.runs[0].p;
@@ -141,10 +172,15 @@ function access() {
 async function drive() {
   try {
     await until(() => explorer.page && explorer.page.shown);
+    await until(() => document.readyState === "complete");
+    await wait(100); // for what the page around it says
     const { page } = explorer;
+    found.notice = byId("notice").hidden ? "" : byId("notice").textContent;
     found.opened = { hash: window.location.hash, panels: page.shown.map(shown), time: page.time };
     for (const job of window.jobs) found.results.push(await play(page, job));
     if (window.pressKeys) found.keys = await keys(page);
+    found.wide = [...document.querySelectorAll(".lines")].map((each) => each.scrollWidth - each.clientWidth);
+    found.theme = document.documentElement.dataset.theme || "";
     found.width = window.innerWidth;
     found.scroll = document.documentElement.scrollWidth;
   } catch (error) {

@@ -124,12 +124,71 @@ def test_a_wrong_algorithm_is_there_with_its_error(registered):
     found = page.data(algorithms.get("allreduce", "silent"))["cases"]
     assert found["1"]["roots"][0]["messages"] == []
     assert found["2"]["error"].startswith("allreduce 'silent' on 2 ranks: rank 0 ends with block 0")
+    assert found["2"]["roots"][0]["messages"] == []
     found = page.data(algorithms.get("allreduce", "fails"))["cases"]
     assert re.fullmatch(
         r"allreduce 'fails' on 4 ranks: rank 0, round 1: raises IndexError: list index out of "
         r"range \(test_explorer_data.py, line \d+\)",
         found["4"]["error"],
     )
+
+
+def falls_out_in_the_third_round(r, p):
+    right, left = (r + 1) % p, (r - 1) % p
+    for t in range(p - 1):
+        wrong = t == 2 and r == 0
+        block = (r - t + (1 if wrong else 0)) % p
+        yield algorithms.Exchange(send=(right, block), recv=(left, (r - t - 1) % p), fold=True)
+
+
+def raises_in_the_third_round(r, p):
+    for t in range(p - 1):
+        if t == 2 and r == 1:
+            raise ValueError("no more")
+        yield algorithms.Exchange(
+            send=((r + 1) % p, (r - t) % p), recv=((r - 1) % p, (r - t - 1) % p), fold=True
+        )
+
+
+def names_a_rank_that_is_not_there(r, p, root):
+    if r == root:
+        yield algorithms.Exchange(send=((root + 1) % p, 0))
+        yield algorithms.Exchange(send=(p if root == 2 else (root + 2) % p, 0))
+    elif r in ((root + 1) % p, (root + 2) % p):
+        yield algorithms.Exchange(recv=(root, 0))
+
+
+@pytest.mark.parametrize(
+    ("collective", "generate", "message", "steps", "stuck"),
+    [
+        (
+            "allreduce",
+            falls_out_in_the_third_round,
+            "rank 1, round 3: expects block 2 from rank 0, which sends block 3",
+            {1, 2, 3},
+            [0, 1, 2],
+        ),
+        ("allreduce", raises_in_the_third_round, "rank 1, round 3: raises", {1, 2, 3}, [0, 2]),
+        ("broadcast", names_a_rank_that_is_not_there, "rank 2, round 2: ", {1}, [1]),
+    ],
+)
+def test_what_is_wrong_is_there_up_to_the_round_that_fails(
+    registered, collective, generate, message, steps, stuck
+):
+    registered(
+        collective, "wrong", generate, blocks=lambda p: p if collective == "allreduce" else 1
+    )
+    row = algorithms.get(collective, "wrong")
+    found = page.data(row)["cases"]["4" if collective == "allreduce" else "3"]
+    assert message in found["error"]
+    [case] = found["roots"]
+    assert {m[5] for m in case["messages"]} <= steps
+    assert case["depth"] == max(m[5] for m in case["messages"])
+    assert {m[5] for m in case["messages"]} >= set(range(1, case["depth"] + 1))
+    rounds = [len(each) for each in case["rounds"]]
+    assert all(m[1] < rounds[m[0]] and m[3] < rounds[m[2]] for m in case["messages"])
+    assert set(found["stuck"]) <= set(range(4))
+    assert found["stuck"] == stuck
 
 
 def test_a_number_of_ranks_that_is_refused_says_so(registered):

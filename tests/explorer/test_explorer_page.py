@@ -54,7 +54,8 @@ def hold(collective, p, root, panel):
         shown[rank, element].add((text, whole))
     for key, text in wanted.items():
         assert shown[key] == {(text, True)}, (panel["title"], key)
-    assert panel["words"].endswith("✓ Every rank has its result.")
+    assert panel["words"].endswith(" Every rank has its result.")
+    assert panel["error"] is None
     assert panel["leftover"] == 0
 
 
@@ -170,8 +171,8 @@ def test_keys_and_controls(written, tmp_path):
     assert keys["left"] == "2 of 6"
     assert keys["end"] == "24 of 24"
     assert keys["home"] == 0
-    assert keys["space"] == [True, "⏸ Pause"]
-    assert keys["again"] == [False, "▶ Play"]
+    assert keys["space"] == [True, "Pause"]
+    assert keys["again"] == [False, "Play"]
     assert keys["ranks"] == 5
     assert keys["cells"] == "ranks"
     assert keys["theme"] == "light"
@@ -209,9 +210,21 @@ def test_nonsense_in_a_link_is_left_out(written, tmp_path):
         "#algorithm=no/such&p=99&root=x&beta=-1&step=-3&time=abc&theme=<b>&nbytes=1e300&topology=x"
         "&hop=-1&perHost=2.5"
     )
-    opened = browse(written, tmp_path / "page", hash=link)["opened"]
-    assert opened["hash"] == "#algorithm=allreduce/ring&p=4"
-    assert opened["time"] == 0
+    found = browse(written, tmp_path / "page", hash=link)
+    assert found["opened"]["hash"] == "#algorithm=allreduce/ring&p=4"
+    assert found["opened"]["time"] == 0
+    assert found["notice"] == (
+        "The link names what this page does not have: algorithm=no/such, p=99, root=x, "
+        "nbytes=1e300, perHost=2.5, beta=-1, hop=-1, topology=x, theme=<b>. "
+        "It shows allreduce/ring on 4 ranks instead."
+    )
+
+
+def test_a_link_that_is_right_needs_no_notice(written, tmp_path):
+    link = "#algorithm=reduce/tree&beside=reduce/flat&p=7&cells=ranks&theme=dark"
+    found = browse(written, tmp_path / "page", hash=link)
+    assert found["notice"] == ""
+    assert found["theme"] == "dark"
 
 
 def test_where_motion_is_unwelcome_it_goes_in_steps(written, tmp_path):
@@ -229,6 +242,9 @@ def test_a_phone_shows_it_all(written, tmp_path, algorithm):
     found = browse(written, tmp_path / "page", jobs, narrow=True)
     assert found["width"] == 360
     assert found["scroll"] <= 360
+    assert found["wide"]
+    assert max(found["wide"]) == 0  # every line of the source can be read without scrolling
+    assert found["theme"] == "dark"  # as the page around it says
     [panel] = found["results"][0]["panels"]
     hold(algorithm.split("/")[0], 8, 0, panel)
 
@@ -244,4 +260,67 @@ def test_a_wrong_algorithm_is_shown_with_its_error(registered, tmp_path):
     wrong, right = browse(folder, tmp_path / "page", jobs)["results"]
     [panel] = wrong["panels"]
     assert panel["error"].startswith("allreduce 'quiet' on 3 ranks: rank 0 ends with block 0 of")
+    assert panel["messages"] == []
     hold("allreduce", 1, 0, right["panels"][0])
+
+
+def test_a_refused_algorithm_plays_up_to_the_round_that_fails(registered, tmp_path):
+    def late(r, p):
+        """Forget to fold in the last round."""
+        for t in range(p - 1):
+            yield algorithms.Exchange(
+                send=((r + 1) % p, (r - t + (r == 0 and t == 2)) % p),
+                recv=((r - 1) % p, (r - t - 1) % p),
+                fold=True,
+            )
+
+    registered("allreduce", "late", late, blocks=lambda p: p)
+    folder = explorer.write(tmp_path / "written").parent
+    jobs = [{"settings": {"algorithm": "allreduce/late", "p": 4}, "play": True}]
+    [result] = browse(folder, tmp_path / "page", jobs)["results"]
+    [panel] = result["panels"]
+    assert "rank 1, round 3: expects block 2 from rank 0, which sends block 3" in panel["error"]
+    assert result["state"] == "end"
+    assert result["chips"] > 0
+    assert len([m for m in panel["messages"] if m[-1] <= 2]) == 8
+    assert len(panel["messages"]) < 12
+    assert panel["words"].endswith(" It stops here.")
+    assert any(line.startswith("yield algorithms.Exchange(") for line in panel["at"])
+
+
+PARTS = [k / 40 for k in range(41)]
+
+
+def meet(a, b):
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def test_rows_stay_where_they_are_and_stand_side_by_side(written, tmp_path):
+    settings = {"algorithm": "allreduce/ring", "beside": "allreduce/all_to_all", "p": 7}
+    other = {"algorithm": "allgather/ring", "beside": "allgather/bruck", "p": 5}
+    jobs = [{"settings": each, "look": PARTS} for each in (settings, other)]
+    for looks in browse(written, tmp_path / "page", jobs)["results"]:
+        left, right = looks[0]["tops"]
+        assert left == right
+        assert len(set(left)) > 4
+        assert all(look["tops"] == [left, right] for look in looks)
+
+
+def test_opposing_messages_hide_neither_a_row_nor_each_other(written, tmp_path):
+    settings = {"algorithm": "allreduce/butterfly", "p": 7}
+    [looks] = browse(written, tmp_path / "page", [{"settings": settings, "look": PARTS}])["results"]
+    opposed = passing = 0
+    for look in looks:
+        solid = [chip for chip in look["chips"] if chip["opacity"] > 0.2]
+        passing += len(look["chips"]) - len(solid)
+        for chip in solid:
+            for text in look["texts"]:
+                between = sorted([chip["source"], chip["target"]])
+                if between[0] < text["rank"] < between[1]:
+                    assert not meet(chip["box"], text["box"]), chip
+            for other in look["chips"]:
+                if (chip["source"], chip["target"]) == (other["target"], other["source"]):
+                    opposed += 1
+                    assert not meet(chip["box"], other["box"])
+    assert opposed > 0
+    assert passing > 0

@@ -34,6 +34,7 @@ const NUMBERS = {
 };
 const WHOLE = ["p", "root", "perHost", "perSwitch", "oversubscription"];
 const TOPOLOGIES = Object.keys(MACHINES);
+const CELLS = ["numbers", "ranks"];
 const SPEEDS = ["0.25", "0.5", "1", "2", "4"];
 const THEMES = ["system", "light", "dark"];
 
@@ -50,11 +51,13 @@ class Page {
     this.defaults = { ...this.settings };
     this.time = 0;
     this.playing = false;
+    this.around = ""; // the theme of the page that has this one in a frame
     this.target = null; // where a step that plays will stop
     this.panels = [0, 1].map(() => new Panel(byId("panels"), (part) => this.seek(part * this.end)));
     this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     byId("version").textContent = catalogue.version;
-    byId("machine").open = window.innerWidth > 900 && window.innerHeight > 900;
+    const framed = window.parent !== window;
+    byId("machine").open = !framed && window.innerWidth > 900 && window.innerHeight > 900;
     this.listen();
     this.read();
   }
@@ -110,7 +113,10 @@ class Page {
 
   lay() {
     if (!this.shown) return;
-    for (const panel of this.shown) panel.lay(this.end, this.settings.cells === "ranks");
+    // Captions have the room of the longest one, so that nothing below moves when they change.
+    const most = Math.max(...this.shown.map((panel) => panel.tallest()));
+    byId("panels").style.setProperty("--words", `${Math.ceil(most)}px`);
+    for (const panel of this.shown) panel.lay(this.end, this.settings.cells === "ranks", this.runs);
     this.show();
   }
 
@@ -146,12 +152,14 @@ class Page {
     byId("size").disabled = contract.idempotent;
     byId("machine-words").textContent = machineText(settings, contract.idempotent);
     const root = document.documentElement;
-    if (settings.theme === "system") delete root.dataset.theme;
-    else root.dataset.theme = settings.theme;
+    const theme = settings.theme === "system" ? this.around : settings.theme;
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
     byId("theme").textContent = `Theme: ${settings.theme}`;
   }
 
   change(values) {
+    byId("notice").hidden = true;
     const step = this.runs && this.runs.length ? this.runs[0].stepAt(this.time) : 0;
     const over = this.time >= this.end;
     const other = "algorithm" in values || "p" in values || "root" in values || "beside" in values;
@@ -172,9 +180,14 @@ class Page {
     byId("time").value = Math.round(1000 * part);
     byId("time").setAttribute("aria-valuetext", `${timeText(this.time)} of ${timeText(this.end)}`);
     byId("clock").textContent = timeText(this.time);
-    byId("play").textContent = this.playing ? "⏸ Pause" : "▶ Play";
     byId("back").disabled = byId("first").disabled = this.time <= 0;
     byId("next").disabled = byId("last").disabled = this.time >= this.end;
+    this.mark();
+  }
+
+  /* Say whether it plays; the button's icon follows. */
+  mark() {
+    byId("play").querySelector("span").textContent = this.playing ? "Pause" : "Play";
     const root = document.documentElement;
     root.dataset.state = this.playing ? "playing" : this.time >= this.end ? "end" : "paused";
   }
@@ -231,7 +244,7 @@ class Page {
   pause() {
     this.playing = false;
     this.target = null;
-    if (this.shown) byId("play").textContent = "▶ Play";
+    if (this.shown) this.mark();
   }
 
   toggle() {
@@ -276,22 +289,30 @@ class Page {
     }
   }
 
-  /* Take from the link what is right, and leave the rest. */
+  /* Take from the link what is right, and say what is not. */
   read() {
     const words = new URLSearchParams(window.location.hash.slice(1));
     const settings = { ...this.defaults };
+    const wrong = [];
     for (const name of ["algorithm", "beside"]) {
-      if (words.has(name) && this.entryOf(words.get(name))) settings[name] = words.get(name);
+      if (this.entryOf(words.get(name) || "")) settings[name] = words.get(name);
+      else if (words.get(name)) wrong.push(name);
     }
     for (const [name, [least, most]] of Object.entries(NUMBERS)) {
       const value = Number(words.get(name));
       const good = words.get(name) && value >= least && value <= most;
       if (good && (!WHOLE.includes(name) || Number.isInteger(value))) settings[name] = value;
+      else if (words.has(name)) wrong.push(name);
     }
-    if (TOPOLOGIES.includes(words.get("topology"))) settings.topology = words.get("topology");
-    if (words.get("cells") === "ranks") settings.cells = "ranks";
-    if (THEMES.includes(words.get("theme"))) settings.theme = words.get("theme");
+    for (const [name, known] of Object.entries({ topology: TOPOLOGIES, cells: CELLS, theme: THEMES })) {
+      if (known.includes(words.get(name))) settings[name] = words.get(name);
+      else if (words.has(name)) wrong.push(name);
+    }
     this.settings = settings;
+    const left = wrong.map((name) => `${name}=${words.get(name)}`).join(", ");
+    byId("notice").textContent = `The link names what this page does not have: ${left}. `
+      + `It shows ${settings.algorithm} on ${countText(settings.p, "rank")} instead.`;
+    byId("notice").hidden = !wrong.length;
     this.pause();
     return this.apply(() => {
       if (words.get("step") === "end") return this.end;
@@ -347,6 +368,12 @@ class Page {
       if (window.location.hash !== this.hash) this.read();
     });
     document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("message", (event) => {
+      const theme = event.data && event.data.theme;
+      if (event.source !== window.parent || !["light", "dark"].includes(theme)) return;
+      this.around = theme;
+      this.fill(this.contractOf(this.settings.algorithm));
+    });
     let width = window.innerWidth;
     window.addEventListener("resize", () => {
       if (window.innerWidth !== width) this.lay();

@@ -37,6 +37,9 @@ class Text {
         const ranks = make("span", "ranks", row);
         const code = make("code", "", row);
         code.innerHTML = html || " "; // escaped where it was coloured, in sources.py
+        const indent = /^ */.exec(code.textContent)[0].length + 4; // of what does not fit into the line
+        code.style.paddingLeft = `${indent}ch`;
+        code.style.textIndent = `-${indent}ch`;
         this.rows[number].set(line, { row, ranks });
       }
     });
@@ -143,7 +146,7 @@ class Panel {
     this.text = new Text(this.play);
   }
 
-  /* Take an algorithm; what it cannot do on p ranks is said in its place. */
+  /* Take an algorithm; what it cannot do on p ranks is said. If it is wrong, it plays up to the error. */
   take(contract, entry, data, settings, length) {
     this.contract = contract;
     this.entry = entry;
@@ -154,22 +157,44 @@ class Panel {
     const found = data.cases[settings.p];
     this.run = null;
     this.box.classList.toggle("wrong", Boolean(found.error));
-    this.play.hidden = this.counts.hidden = Boolean(found.error);
+    this.play.hidden = this.counts.hidden = !found.roots;
     this.box.querySelectorAll(".error").forEach((each) => each.remove());
     if (found.error) {
-      make("p", "error", this.box, found.error).setAttribute("role", "alert");
-      return;
+      const error = make("p", "error", null, found.error);
+      error.setAttribute("role", "alert");
+      this.summary.after(error);
     }
+    if (!found.roots) return;
     this.run = new Run(contract, found, settings, length);
     this.table.lay(this.run);
     this.text.lay(this.run, data);
   }
 
-  lay(end, showRanks) {
+  /* `runs` are those of all panels, whose rows stand at the same heights. */
+  lay(end, showRanks, runs) {
     if (!this.run) return;
     const width = Math.max(280, Math.floor(this.stage.svg.parentNode.clientWidth));
-    this.stage.lay(this.run, width, showRanks);
+    this.stage.lay(this.run, width, showRanks, runs);
     this.lanes.lay(this.run, width, end);
+  }
+
+  /* The height of the longest caption, in pixels. */
+  tallest() {
+    if (!this.run) return 0;
+    const trial = make("div", "trial", this.words.parentNode);
+    for (let step = 0; step <= this.run.depth; step += 1) {
+      make("p", "words", trial, this.caption(step, step === this.run.depth));
+    }
+    const heights = [...trial.children].map((each) => each.getBoundingClientRect().height);
+    trial.remove();
+    return Math.max(...heights);
+  }
+
+  caption(step, over) {
+    const words = stepText(this.run, step);
+    if (!over) return words;
+    if (this.run.error) return `${words} It stops here.`;
+    return `${words} ${this.run.right() ? "Every rank has its result." : "A result is wrong."}`;
   }
 
   show(time) {
@@ -185,9 +210,7 @@ class Panel {
     this.set("messages", `${counts.messages} of ${counts.allMessages}`);
     this.set("sent", `${bytesText(counts.bytes)} of ${bytesText(counts.allBytes)}`);
     this.set("time", timeText(Math.min(time, run.end)));
-    const over = time >= run.end;
-    let words = stepText(run, step);
-    if (over) words += run.right() ? " ✓ Every rank has its result." : " ✗ A result is wrong.";
+    const words = this.caption(step, time >= run.end);
     if (this.words.textContent !== words) this.words.textContent = words;
     this.stage.svg.setAttribute("aria-label",
       `${run.contract.name} ${this.entry.name} on ${countText(run.p, "rank")}, after `

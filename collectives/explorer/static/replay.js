@@ -50,7 +50,10 @@ class Run {
   constructor(contract, found, settings, length) {
     const { p, root } = settings;
     const nbytes = contract.idempotent ? 0 : settings.nbytes; // a barrier sends no data
-    const plan = turned(found, p, contract.rooted ? root : 0);
+    // An algorithm that is wrong is there only for the root for which it fails.
+    const plan = found.error ? found.roots[0] : turned(found, p, contract.rooted ? root : 0);
+    this.error = found.error;
+    this.stuck = found.stuck || [];
     this.contract = contract;
     this.plan = plan;
     this.p = p;
@@ -65,6 +68,7 @@ class Run {
     const { end, spans, log } = timed(plan.rounds.map((row) => row.length), this.messages, machine);
     this.end = end;
     this.spans = spans;
+    this.messages = this.messages.filter((message) => message.done !== undefined);
     this.replay(log, settings.numbers);
     this.steps = [0];
     for (let step = 1; step <= this.depth; step += 1) {
@@ -126,13 +130,14 @@ class Run {
       if (kind === "enter") {
         // What a round sends is what the rank holds when it enters it.
         for (const each of leaving.get(`${rank} ${round}`) || []) {
-          each.load = this.elements(each.blocks).map((e) => ({ element: e, ...now[rank].get(e) }));
+          each.load = this.elements(each.blocks).filter((e) => now[rank].has(e))
+            .map((e) => ({ element: e, ...now[rank].get(e) }));
         }
       } else if (kind === "done") {
         for (const { element, value, mask } of message.load) {
           const held = now[message.target].get(element);
-          const both = message.fold ? held.mask | mask : mask;
-          const sum = message.fold ? held.value + value : value;
+          const both = message.fold && held ? held.mask | mask : mask;
+          const sum = message.fold && held ? held.value + value : value;
           const state = { value: counts ? bits(both).length : sum, mask: both };
           now[message.target].set(element, state);
           if (!this.changes[message.target].has(element)) this.changes[message.target].set(element, []);
@@ -179,7 +184,10 @@ class Run {
 
   /* The round that a rank is in, or has just finished; -1 once it is out of the last. */
   round(rank, time) {
-    return this.spans[rank].findIndex(([entered, left]) => entered <= time && time <= left);
+    const found = this.spans[rank].findIndex(([entered, left]) => entered <= time && time <= left);
+    const last = this.spans[rank].length - 1;
+    const waits = found < 0 && last >= 0 && this.stuck.includes(rank) && time >= this.spans[rank][last][0];
+    return waits ? last : found;
   }
 
   counts(time) {

@@ -3,24 +3,26 @@
 /* The stage: a row for each rank with its array, messages under way between them, and below the same
    over time: what each rank sends, receives and folds. */
 
-/* Where the cells of all ranks are, for a width in pixels. */
+/* Where the cells of all ranks are, for a width in pixels, and the same heights for all `runs`. */
 class Layout {
-  constructor(run, width) {
-    const { p, length } = run;
+  constructor(run, width, runs) {
+    const { p } = run;
     const layout = run.contract.layout;
     this.left = width < 500 ? 24 : 62;
     const room = width - this.left - (layout === "whole" ? 30 : 12);
-    this.lines = [];
-    for (let r = 0; r < p; r += 1) this.lines.push(this.arrays(run, r, layout));
-    const columns = Math.max(...this.lines.flat().map((line) => line.length), 1);
+    const ranks = [...Array(p).keys()];
+    this.lines = ranks.map((r) => this.arrays(run, r, layout));
+    const every = runs.flatMap((each) => ranks.map((r) => this.arrays(each, r, layout)));
+    const columns = Math.max(...every.flat().map((line) => line.length), 1);
     this.wide = Math.max(6, Math.min(124, room / columns));
     this.high = Math.max(18, Math.min(48, 0.8 * this.wide, 60 - 3 * p));
     const apart = Math.max(14, Math.min(48, 260 / p));
-    const most = Math.max(...this.lines.map((lines) => lines.length));
+    const most = Math.max(...every.map((lines) => lines.length));
     this.inner = this.high + 4;
     this.pitch = most * this.inner + apart;
     // How far above its cell waits what is folded in.
-    this.lift = run.messages.some((m) => m.fold) ? Math.min(0.75 * this.high, 0.8 * apart) : 0;
+    const folds = runs.some((each) => each.messages.some((m) => m.fold));
+    this.lift = folds ? Math.min(0.75 * this.high, 0.8 * apart) : 0;
     this.top = this.lift + 6;
     this.height = this.top + p * this.pitch - apart + 12;
     this.font = Math.min(22, this.wide * 0.46, this.high * 0.6);
@@ -56,6 +58,17 @@ class Layout {
     return this.corner(rank, x, y);
   }
 
+  /* Whether something as high as a cell hides the row of one of the ranks between two others. */
+  hides(y, source, target) {
+    const [low, high] = [Math.min(source, target), Math.max(source, target)];
+    for (let r = low + 1; r < high; r += 1) {
+      const top = this.corner(r, 0, 0)[1];
+      const bottom = top + this.lines[r].length * this.inner - 4;
+      if (y + 0.75 * this.high > top && y + 0.25 * this.high < bottom) return true;
+    }
+    return false;
+  }
+
   corner(rank, x, y) {
     return [this.left + x * this.wide, this.top + rank * this.pitch + y * this.inner];
   }
@@ -67,10 +80,10 @@ class Stage {
   }
 
   /* Draw everything that stays. */
-  lay(run, width, showRanks) {
+  lay(run, width, showRanks, runs) {
     this.run = run;
     this.showRanks = showRanks;
-    this.layout = new Layout(run, width);
+    this.layout = new Layout(run, width, runs);
     const { layout, svg } = this;
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${layout.height}`);
@@ -155,10 +168,11 @@ class Stage {
       + `${owners}${whole ? ", complete" : ""}`;
   }
 
-  /* Write what fits into a cell. */
-  write(text, words, letter = 0.58) {
-    const { wide, font } = this.layout;
-    const size = Math.min(font, (wide - 5) / (Math.max(words.length, 2) * letter));
+  /* Write what fits into a cell, or into a part of its width. */
+  write(text, words, letter = 0.58, wide = this.layout.wide) {
+    const { font } = this.layout;
+    const least = wide < this.layout.wide ? 3 : 2; // letters, so that most sizes are the same
+    const size = Math.min(font, (wide - 5) / (Math.max(words.length, least) * letter));
     text.style.fontSize = `${size}px`;
     text.textContent = size < 6 ? "" : words;
   }
@@ -177,16 +191,24 @@ class Stage {
       const [x2, y2] = this.layout.at(message.target, element, true);
       const bow = this.bow(message, x2 - x1) * 4 * eased * (1 - eased);
       const merging = message.fold && part === 1;
-      chip.classList.toggle("merging", merging);
-      const x = x1 + eased * (x2 - x1) + bow;
       const y = y1 + eased * (y2 - y1) - (merging ? this.layout.lift : 0);
+      chip.classList.toggle("merging", merging);
+      chip.classList.toggle("passing", this.layout.hides(y, message.source, message.target));
+      const x = x1 + eased * (x2 - x1) + bow;
       chip.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
     });
   }
 
+  /* Whether a message comes the opposite way at the same time: both then take half of the width. */
+  meets(message) {
+    message.met ??= this.run.messages.some((m) => m.source === message.target
+      && m.target === message.source && m.start < message.arrive && message.start < m.arrive);
+    return message.met;
+  }
+
   /* What goes straight up or down makes room: down to the right, up to the left. */
   bow(message, across) {
-    if (Math.abs(across) > this.layout.wide) return 0;
+    if (Math.abs(across) > this.layout.wide || this.meets(message)) return 0;
     const far = Math.abs(message.target - message.source);
     return Math.sign(message.target - message.source) * Math.min(26, 4 + 5 * (far - 1));
   }
@@ -196,7 +218,10 @@ class Stage {
     const middle = message.load[Math.floor((message.load.length - 1) / 2)].element;
     const [x1, y1] = layout.at(message.source, middle);
     const [x2, y2] = layout.at(message.target, middle, true);
-    const dx = layout.wide / 2;
+    const half = this.meets(message) && Math.abs(x2 - x1) < layout.wide;
+    const wide = half ? layout.wide / 2 : layout.wide;
+    const left = half && message.target > message.source ? wide : 0;
+    const dx = left + wide / 2;
     const dy = layout.high / 2;
     const bend = 2 * this.bow(message, x2 - x1);
     const path = draw("path", {
@@ -204,11 +229,14 @@ class Stage {
     }, this.paths);
     const chips = message.load.map(({ element, value, mask }) => {
       const chip = draw("g", { class: `chip ${colourOf(run, run.blockOf(element))}` }, this.chips);
-      const box = { x: 2, y: 2, width: layout.wide - 4, height: layout.high - 4, rx: 5 };
+      const margin = half ? 1 : 2;
+      const box = {
+        x: left + margin, y: 2, width: wide - 2 * margin, height: layout.high - 4, rx: 5,
+      };
       draw("rect", { class: "body", ...box }, chip);
       const text = draw("text", { class: "value", x: dx, y: dy }, chip);
       const plus = message.fold && !run.contract.idempotent ? "+" : "";
-      this.write(text, plus + (this.showRanks ? spansText(bits(mask)) : value), 0.7);
+      this.write(text, plus + (this.showRanks ? spansText(bits(mask)) : value), 0.7, wide);
       return chip;
     });
     return [path, ...chips];
