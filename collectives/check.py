@@ -1,5 +1,6 @@
 """Proofs of algorithms: the public names of `collectives.plans.proof`."""
 
-from collectives.plans.proof import Event, Proof, check, hazards
+from collectives.plans.proof import Event, Proof, check
+from collectives.plans.replay import hazards
 
 __all__ = ["Event", "Proof", "check", "hazards"]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from collectives.errors import ArgumentError
 from collectives.picture import colours
 from collectives.picture.text import between_pairs, blocks_text
-from collectives.plans.proof import Proof, named
+from collectives.plans.proof import Proof
+from collectives.plans.replay import named
 from collectives.text.words import count
 
 # Lengths are in pixels of the picture at its own size.

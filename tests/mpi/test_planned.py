@@ -191,7 +191,7 @@ def test_arguments_are_checked_at_once(world):
         "x is a list": {"x": [1.0]},
         "x is None, and must be an array": {},
         "out has 4 elements": {"x": np.ones(3), "out": np.ones(4)},
-        "op is 'sum'": {"x": np.ones(3), "op": "sum"},
+        "op is 'total'": {"x": np.ones(3), "op": "total"},
         "has no algorithm 'x'": {"x": np.ones(3), "algorithm": "x"},
         "out overlaps x in part": {"x": (memory := np.ones(4))[:3], "out": memory[1:]},
     }.items():
