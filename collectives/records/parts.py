@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from secrets import token_hex
 
 from collectives.errors import ArgumentError
 
@@ -62,7 +61,7 @@ class Parts:
         if owner == os.geteuid():
             return True
         # A file server may know this user by another number, which its files have, too.
-        name = f".{token_hex(8)}"
+        name = f".{os.urandom(8).hex()}"
         try:
             probe = self.create(name, os.O_WRONLY)
         except OSError:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-from secrets import token_hex
 
 __all__ = ["make_folder", "write"]
 
@@ -42,10 +41,11 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
             with open(whole, "wb") as stream:
                 stream.write(encoded)
             return
-        new = os.path.join(folder, f".collectives-{token_hex(8)}")
+        new = os.path.join(folder, f".collectives-{os.urandom(8).hex()}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with open(os.open(new, flags, 0o666), "wb") as stream:
+                _keep_mode(whole, stream.fileno())
                 stream.write(encoded)
             os.replace(new, whole)
         except BaseException:
@@ -55,6 +55,14 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     except OSError as error:
         # Not with the name of the other file.
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _keep_mode(path: str, file: int) -> None:
+    """Give an open file the permissions of the one that it will replace, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        known = os.lstat(path)
+        if stat.S_ISREG(known.st_mode):
+            os.fchmod(file, stat.S_IMODE(known.st_mode))
 
 
 def _is_own_pipe(path: str) -> bool:

@@ -38,6 +38,11 @@ def test_others_may_read_it_as_the_mask_says(tmp_path):
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o640
 
 
+def test_a_file_that_is_replaced_keeps_its_permissions(victim):
+    files.write(victim, "new")
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("new", 0o600)
+
+
 @pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symlink", "link"])
 def test_a_link_is_replaced(tmp_path, victim, make):
     path = tmp_path / "out.json"
