@@ -9,6 +9,7 @@ from typing import Any
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
 from collectives.errors import ArgumentError
+from collectives.text.words import article, shown
 
 __all__ = ["wait_all", "wait_any"]
 
@@ -93,8 +94,8 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
     """
     if not isinstance(requests, list):
         raise ArgumentError(
-            f"requests is a {type(requests).__name__}, and must be a list, in which the place of "
-            f"the complete request becomes None"
+            f"requests is {article(type(requests).__name__)}, and must be a list, in which the "
+            f"place of the complete request becomes None"
         )
     _checked(requests, timeout)
     began = looked = told = time.monotonic()
@@ -129,6 +130,7 @@ def _checked(
     for i, each in enumerate(requests):
         if not isinstance(each, (_core.Request, GroupedRequest, _core.PlannedCall, type(None))):
             raise ArgumentError(
-                f"requests[{i}] is {each!r}, and must be what a nonblocking call returned, or None"
+                f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
+                f"None"
             )
     return requests
