@@ -24,8 +24,8 @@ cdef Reduction reduction_called(op):
     found = built_in.get(op.upper()) if isinstance(op, str) else None
     if found is None:
         raise ArgumentError(
-            f"op is {shown(op)}, and must be one of collectives.{', '.join(built_in)}, its name, or "
-            f"made by collectives.reduction"
+            f"op is {shown(op)}, and must be one of collectives.{', '.join(built_in)}, its name, "
+            f"or made by collectives.reduction"
         )
     return found
 

@@ -46,7 +46,8 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             segment.check_calls(op.shared.call, op.shared.what)
         if waited > deadline:
             return StallError(
-                f"{title_of(op, plan)}: rank {engine.rank} waited {deadline:g} s: {situation(op, segment)}"
+                f"{title_of(op, plan)}: rank {engine.rank} waited {deadline:g} s: "
+                f"{situation(op, segment)}"
             )
         if segment is not None:
             check_peers(engine, op, plan)
