@@ -7,6 +7,7 @@ from typing_extensions import Self
 from collectives.text.origin import Origin
 
 COLLECTIVES: tuple[str, ...]
+MAKINGS: tuple[str, ...]
 DTYPES: tuple[str, ...]
 
 @final
