@@ -32,7 +32,13 @@ class Event(NamedTuple):
 
 
 class Expressions:
-    """Interned expressions: number -> contributors, block, order."""
+    """Interned expressions: number -> contributors, block, order.
+
+    Parameters
+    ----------
+    idempotent : bool
+        Whether a contribution may be folded twice.
+    """
 
     def __init__(self, idempotent: bool) -> None:
         self.idempotent = idempotent
@@ -50,9 +56,17 @@ class Expressions:
         return number
 
     def leaf(self, rank: int, block: int) -> int:
+        """Return the number of the contribution of `rank` to `block`. Local."""
         return self._add((-1, rank, block), 1 << rank, block, True)
 
     def fold(self, left: int, right: int) -> int:
+        """Return the number of the fold of the expressions `left` and `right`. Local.
+
+        Raises
+        ------
+        ProofError
+            If they are of different blocks, or share a contribution.
+        """
         a, b = self.mask[left], self.mask[right]
         if self.block[left] != self.block[right]:
             raise ProofError(f"folds block {self.block[right]} into block {self.block[left]}")
@@ -64,7 +78,9 @@ class Expressions:
 
 
 def named(blocks: Sequence[int]) -> str:
-    """Write the numbers of blocks, in their order, as text: ``block 3``, ``blocks 0-2, 7``."""
+    """Write the numbers of `blocks`, in their order, as text: ``block 3``, ``blocks 0-2, 7``.
+    Local.
+    """
     return f"block{'s' if len(blocks) != 1 else ''} {spans(blocks)}"
 
 
@@ -139,7 +155,18 @@ class _Rank:
 
 
 class Replay:
-    """All ranks, their queues, and the loop that runs them until there is no more progress."""
+    """All ranks, their queues, and the loop that runs them until there is no more progress.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        Those of all ranks.
+    expressions : Expressions
+    in_place : bool
+        Whether input and output are the same memory.
+    record : bool
+        Whether events, and what ranks hold after each round, are recorded.
+    """
 
     def __init__(
         self, plans: Sequence[Plan], expressions: Expressions, in_place: bool, record: bool = False
@@ -159,19 +186,26 @@ class Replay:
         self.depth = 0
         self.ready = deque(range(len(plans)))
 
-    def fail(self, rank: int, text: str) -> ProofError:
+    def _fail(self, rank: int, text: str) -> ProofError:
         number = self.ranks[rank].round + 1
         return ProofError(f"{self.title}: rank {rank}, round {number}: {text}")
 
     def run(self) -> None:
+        """Run all rounds of all ranks. Local.
+
+        Raises
+        ------
+        ProofError
+            If a round is wrong, or the ranks wait for each other for ever.
+        """
         while self.ready:
             number = self.ready.popleft()
             try:
-                self.advance(self.ranks[number])
+                self._advance(self.ranks[number])
             except ProofError as error:
                 if str(error).startswith(self.title):
                     raise
-                raise self.fail(number, str(error)) from None
+                raise self._fail(number, str(error)) from None
         stuck = [rank for rank in self.ranks if rank.waiting]
         if stuck:
             texts = []
@@ -182,19 +216,19 @@ class Replay:
                 texts.append(f"rank {me} in round {at + 1} waits for rank {message.peer} {verb}")
             raise ProofError(f"{self.title}: deadlock: {'; '.join(texts)}")
 
-    def advance(self, rank: _Rank) -> None:
+    def _advance(self, rank: _Rank) -> None:
         """Finish each round that has all its messages, and post the next one."""
         while not rank.waiting:
             if rank.open:
-                self.fold(rank)
+                self._fold(rank)
                 rank.open = False
             if rank.round + 1 == len(rank.plan.rounds):
                 return
             rank.round += 1
             rank.open = True
-            self.post(rank)
+            self._post(rank)
 
-    def fold(self, rank: _Rank) -> None:
+    def _fold(self, rank: _Rank) -> None:
         for step in rank.plan.rounds[rank.round].steps:
             values = rank.read(step.left, "reads")
             if step.right is not None:
@@ -206,7 +240,7 @@ class Replay:
         if rank.record:
             rank.history.append((rank.clock, tuple(rank.held)))
 
-    def post(self, rank: _Rank) -> None:
+    def _post(self, rank: _Rank) -> None:
         each = rank.plan.rounds[rank.round]
         # Hazards are the same with the output in place; the replay with it apart comes first.
         danger = None if self.in_place else hazards(each)
@@ -224,9 +258,9 @@ class Replay:
                 pairs.append((message.peer, me))
                 self.recvs.setdefault(pairs[-1], deque()).append((index, rank.clock))
         for pair in pairs:
-            self.match(*pair)
+            self._match(*pair)
 
-    def match(self, source: int, target: int) -> None:
+    def _match(self, source: int, target: int) -> None:
         sends, recvs = self.sends.get((source, target)), self.recvs.get((source, target))
         giver, taker = self.ranks[source], self.ranks[target]
         block_of = self.expressions.block
@@ -238,7 +272,7 @@ class Replay:
             blocks = [block_of[value] for value in values]
             expected = taker.plan.numbers(message.home)
             if blocks != list(expected):
-                raise self.fail(
+                raise self._fail(
                     target,
                     f"expects {named(expected)} from rank {source}, which sends {named(blocks)}",
                 )
@@ -258,7 +292,14 @@ class Replay:
                     self.ready.append(rank.plan.rank)
 
     def results(self) -> list[dict[int, int]]:
-        """Check the final memory against the contract; return each rank's expressions by block."""
+        """Check the final memory against the contract; return each rank's expressions by block.
+        Local.
+
+        Raises
+        ------
+        ProofError
+            If the memory is not what the collective promises.
+        """
         p, algorithm, root = len(self.plans), self.plans[0].algorithm, self.plans[0].root
         contract = algorithm.collective
         results = []

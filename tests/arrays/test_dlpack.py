@@ -360,7 +360,7 @@ def test_pinned_memory_is_host_memory(exporter, device):
 def test_flags_of_an_output(kind):
     for flags, text in (
         (READ_ONLY, "out is a read-only .*, and would be written"),
-        (IS_COPIED, "out is a .* that exports a copy of its memory"),
+        (IS_COPIED, "out is an? .* that exports a copy of its memory"),
     ):
         exported = EXPORTERS[kind](numbers(), flags=flags)
         assert _core.examine(exported)[1] == 5
