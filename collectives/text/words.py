@@ -93,5 +93,8 @@ def _safely(write: Callable[[object], str], value: object) -> str:
     """Return a text that can be encoded."""
     try:
         return write(value).encode(errors="backslashreplace").decode()
-    except Exception as error:  # it is the user's function that failed, not the caller's
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # it is the user's function that failed, not the caller's
         return f"<no text: {type(error).__name__} in {type(value).__name__}.__{write.__name__}__>"

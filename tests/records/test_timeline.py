@@ -76,12 +76,17 @@ def test_our_variable_counts(path):
     assert os.listdir(path.parent) == ["out.json"]
 
 
+def test_our_variable_does_not_count_if_it_is_empty(path):
+    env = {"COLLECTIVES_TIMELINE": "", "HOROVOD_TIMELINE": str(path)}
+    assert program(CALLS, 2, env=env).status == 0
+    assert os.listdir(path.parent) == ["out.json"]
+
+
 @pytest.mark.parametrize(
     "env",
     [
         {},
         {"COLLECTIVES_TIMELINE": ""},
-        {"COLLECTIVES_TIMELINE": "", "HOROVOD_TIMELINE": "not-wanted.json"},
         {"HOROVOD_TIMELINE": "DYNAMIC"},
     ],
 )
