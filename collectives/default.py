@@ -14,7 +14,7 @@ from collectives.calls.counts import Counts
 from collectives.calls.grouped import GroupedRequest
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError
-from collectives.process import abort, binding, child
+from collectives.process import abort, binding, child, meeting
 from collectives.reductions import SUM
 from collectives.text.words import error_text
 
@@ -126,6 +126,7 @@ def _at_exit() -> None:
         except Exception as error:  # also what a user's fold raises
             left = [str(error) if isinstance(error, CollectivesError) else error_text(error)]
             break
+    left += [f"{call}, given up inside of MPI" for call in meeting.inside()]
     _core.take_leave_all()
     if not left:
         abort.run_before_end()

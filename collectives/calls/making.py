@@ -12,7 +12,12 @@ import numpy as np
 
 from collectives import _core
 from collectives.choice.chooser import Chooser
-from collectives.errors import ArgumentError, CommunicatorError, UnsupportedTypeError
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    MismatchError,
+    UnsupportedTypeError,
+)
 from collectives.process import binding, segment
 from collectives.process.announcement import announced
 from collectives.process.meeting import Meeting
@@ -28,6 +33,9 @@ LARGEST = 2**31 - 1
 NO_COLOR = -1
 
 ADDRESSES = 1 << 47  # bytes that a process can address
+DIMENSIONS = 32  # of an array of NumPy
+
+REFUSALS = ArgumentError, UnsupportedTypeError, MismatchError, CommunicatorError
 
 
 class MakingCalls:
@@ -70,10 +78,6 @@ class MakingCalls:
             If another rank makes another call, or its arguments are wrong.
         StallError, PeerLostError, PeerAbortedError
             If another rank does not come before the deadline, has ended, or has given up.
-        MismatchError
-            If another rank makes another call, or its arguments are wrong.
-        StallError, PeerLostError, PeerAbortedError
-            If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
         """
@@ -89,6 +93,10 @@ class MakingCalls:
 
         Raises
         ------
+        MismatchError
+            If another rank makes another call.
+        StallError, PeerLostError, PeerAbortedError
+            If another rank does not come before the deadline, has ended, or has given up.
         CommunicatorError
             If the communicator is freed or broken.
         """
@@ -104,19 +112,19 @@ class MakingCalls:
         Gives what `announced` returns. If this rank fails, the others hear of it.
         """
         with self._engine:
-            said = announced(self._engine, making, check)
             call = self._meeting.call = f"{making}()"
             self._meeting.timeout = self.timeout
             try:
-                yield said
-            except (ArgumentError, CommunicatorError):  # on all ranks
+                yield announced(self._engine, making, check)
+            except REFUSALS:  # of which all ranks know
                 raise
             except BaseException as error:
-                self._engine.broken = (
-                    f"the communicator is broken: rank {self.rank} failed in {call}"
-                )
-                if self._segment is not None:
-                    self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
+                if self._engine.broken is None:
+                    self._engine.broken = (
+                        f"the communicator is broken: rank {self.rank} failed in {call}"
+                    )
+                    if self._segment is not None:
+                        self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
                 raise
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
@@ -166,18 +174,25 @@ class MakingCalls:
         >>> comm.allreduce(x, out=x).shape
         (2, 3)
         """
-        with self._together("empty", lambda: (_bytes_of(shape, dtype), 0)) as said:
+        dims: tuple[int, ...] = ()
+
+        def check() -> tuple[int, int]:
+            nonlocal dims
+            dims, nbytes = _checked_shape(shape, dtype)
+            return nbytes, 0
+
+        with self._together("empty", check) as said:
             if not self._chooser.lanes:
-                return _empty(shape, dtype)
+                return _empty(dims, dtype)
             first = self._segment is not None and self._segment.windows == 0
             array = segment.window(self._meeting, self._segment, [each for each, _ in said])
             if array is None:
-                return _empty(shape, dtype)
+                return _empty(dims, dtype)
             if first:  # programs compiled so far read no array of another rank in place
                 self._chooser.lends = True
                 self._chooser.forget_plans()
                 self.forget()
-        return array.view(dtype).reshape(shape)
+        return array.view(dtype).reshape(dims)
 
 
 def _checked_color(color: int | None, key: int) -> tuple[int, int]:
@@ -197,8 +212,8 @@ def _checked_color(color: int | None, key: int) -> tuple[int, int]:
     return number, place
 
 
-def _bytes_of(shape: Any, dtype: Any) -> int:
-    """Check the arguments of `Communicator.empty`; return the bytes of the array."""
+def _checked_shape(shape: Any, dtype: Any) -> tuple[tuple[int, ...], int]:
+    """Check the arguments of `Communicator.empty`; return the dimensions and bytes of the array."""
     try:
         dims = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
     except TypeError:
@@ -215,18 +230,22 @@ def _bytes_of(shape: Any, dtype: Any) -> int:
         ) from None
     if kind.hasobject:
         raise UnsupportedTypeError(f"dtype is {kind}, and shared memory cannot hold Python objects")
+    if kind.itemsize == 0:
+        raise ArgumentError(f"dtype is {kind}, whose elements have no bytes")
+    if len(dims) > DIMENSIONS:
+        raise ArgumentError(f"shape has {len(dims)} dimensions, and must have {DIMENSIONS} at most")
     nbytes: int = prod(dims) * kind.itemsize
-    if nbytes > ADDRESSES:
+    if max(nbytes, *dims, 0) > ADDRESSES:
         raise ArgumentError(
             f"shape is {shown(shape)}: the array would have {nbytes} bytes, and a process can "
             f"address {ADDRESSES}"
         )
-    return nbytes
+    return dims, nbytes
 
 
-def _empty(shape: Any, dtype: Any) -> Any:
+def _empty(dims: tuple[int, ...], dtype: Any) -> Any:
     """Return an ordinary array."""
     try:
-        return np.empty(shape, dtype)
+        return np.empty(dims, dtype)
     except MemoryError as error:
         raise CommunicatorError(f"no memory for an array: {error}") from None

@@ -265,7 +265,7 @@ def _guarded(fold: Fold) -> Fold:
     def guarded(x: Any, y: Any) -> Any:
         try:
             return fold(x, y)
-        except Exception as error:
+        except BaseException as error:  # the others wait for the result
             raise ArgumentError(f"op raised {error_text(error)}") from error
 
     return guarded

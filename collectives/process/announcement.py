@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from collectives._core import Engine
-from collectives.errors import MismatchError
+from collectives.errors import ArgumentError, CollectivesError, MismatchError
 from collectives.text.words import error_text, ranks
 
 __all__ = ["announced"]
@@ -49,9 +49,13 @@ def announced(
     text = f"{making}()"
     try:
         numbers = check()
-    except Exception as error:
+    except CollectivesError as error:
         refusal = error
-        text = f"{making}(): {error_text(error)}"
+    except Exception as error:  # of an object that the user passed
+        refusal = ArgumentError(f"an argument of {making}() raised {error_text(error)}")
+        refusal.__cause__ = error
+    if refusal is not None:
+        text = f"{making}(): {error_text(refusal)}"
     record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
     mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
     everybody = np.empty((engine.size, RECORD), np.uint8)

@@ -23,7 +23,7 @@ from collectives.process import binding, living
 from collectives.process.settings import Settings
 from collectives.text.origin import levels
 
-__all__ = ["Meeting", "completed", "members"]
+__all__ = ["Meeting", "completed", "inside", "members"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,9 @@ GRACE = 0.5  # seconds in which what a rank that has ended had sent before arriv
 # Memory that MPI may still write to, of exchanges that were given up.
 _abandoned: list[Any] = []
 
+# The threads that are inside of MPI, and what was called.
+_inside: dict[threading.Thread, str] = {}
+
 
 def members(mpi: Any) -> list[int]:
     """Return the ranks of an MPI communicator in ``COMM_WORLD``; negative numbers for those of
@@ -54,6 +57,11 @@ def members(mpi: Any) -> list[int]:
     group.Free()
     world.Free()
     return ranks
+
+
+def inside() -> list[str]:
+    """Return the calls that were given up and are still inside of MPI. Local."""
+    return [call for thread, call in _inside.items() if thread.is_alive()]
 
 
 def completed(request: Any, timeout: float, look: Callable[[float], None], *buffers: Any) -> bool:
@@ -234,6 +242,7 @@ class Meeting:
                 errors.append(error)
 
         thread = threading.Thread(target=run, name="collectives-mpi", daemon=True)
+        _inside[thread] = self.call
         thread.start()
         self._seen_ended = None
         began = looked = time.monotonic()
@@ -246,6 +255,7 @@ class Meeting:
             self._look(looked - began)
             if looked - began > self.timeout:
                 raise self._stalled()
+        del _inside[thread]
         with self._errors():
             if errors:
                 raise errors[0]

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import threading
 import time
 import uuid
 import warnings
@@ -24,6 +25,7 @@ from collectives.process import abort, child, environment
 from collectives.process.meeting import Meeting
 from collectives.records import parts, tape, tracefile
 from collectives.records.parts import Parts
+from collectives.text.words import shown
 
 __all__ = ["Timeline", "from_environment", "has_even_counter"]
 
@@ -53,6 +55,7 @@ class _Recording:
         self.parts = Parts(path)
         self.rank: int = facts["rank"]
         self.users = 1
+        self.lock = threading.Lock()
         self.file = self.parts.create(f"{self.rank}.records", os.O_RDWR)
         tape.is_held(self.file)  # it is new: this locks it
         self.lines = self.parts.create(f"{self.rank}.json", os.O_WRONLY | os.O_APPEND)
@@ -61,7 +64,10 @@ class _Recording:
         _core.start_tape(self.file, limit, has_even_counter(), self.tell)
 
     def say(self, row: dict[str, Any]) -> None:
-        os.write(self.lines, (json.dumps(row) + "\n").encode())
+        """Record a line. A thread may be in a call while another one closes the tape."""
+        with self.lock:
+            if self.lines >= 0:
+                os.write(self.lines, (json.dumps(row) + "\n").encode())
 
     def tell(self, number: int, label: tuple[Any, ...]) -> None:
         """Record the description of the calls with a label number."""
@@ -92,7 +98,9 @@ class _Recording:
 
     def let_go(self, done: bool) -> None:
         """Close the tape; delete it if its events are in the file (`done`)."""
-        os.close(self.lines)
+        with self.lock:
+            os.close(self.lines)
+            self.lines = -1
         if done:
             self.parts.remove(self.rank)
         os.close(self.file)  # this releases the lock
@@ -119,7 +127,12 @@ class Timeline:
     """
 
     def __init__(self, comm: Ranks, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+        try:
+            self.path = os.path.abspath(os.fsdecode(path))
+        except TypeError:
+            raise ArgumentError(f"path is {shown(path)}, and must be a path") from None
+        if "\0" in self.path:
+            raise ArgumentError(f"path is {shown(path)}, and must have no null character")
         self._comm: Ranks | None = comm
         self._facts: dict[str, Any] = {}
         self._since = 0

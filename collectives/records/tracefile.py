@@ -48,6 +48,8 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
     ArgumentError
         If the file cannot be written, or ranks of another job are recording for it.
     """
+    if not os.path.isfile(path) and os.path.lexists(path) and not os.path.islink(path):
+        raise ArgumentError(f"the timeline {path} cannot be written: it is no regular file")
     with parts.make(path) as tapes:
         for rank in tapes.ranks():
             with _opened(tapes, rank) as file:

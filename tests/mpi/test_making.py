@@ -67,6 +67,13 @@ def test_some_ranks_make_something_and_others_communicate(comm, tmp_path, making
         assert f"rank {comm.size - 1} called barrier(" in str(caught.value)
 
 
+class Index:
+    """An integer that fails when it is used."""
+
+    def __index__(self):
+        raise RuntimeError("no index")
+
+
 ARGUMENTS = {
     "color is text": (lambda comm: comm.split("a"), "color is 'a', and must be an integer or None"),
     "color is real": (lambda comm: comm.split(0.5), "color is 0.5, and must be an integer or None"),
@@ -82,6 +89,13 @@ ARGUMENTS = {
     "shape is negative": (lambda comm: comm.empty((2, -1)), "no negative dimension"),
     "bytes exceed an integer": (lambda comm: comm.empty(2**63, np.int8), "would have 9223372036"),
     "bytes exceed memory": (lambda comm: comm.empty(2**62), "would have 36893488147419103232 byt"),
+    "dimension is large": (lambda comm: comm.empty((0, 10**40)), "and a process can address"),
+    "dimensions are many": (
+        lambda comm: comm.empty([1] * 99),
+        "has 99 dimensions, and must",
+    ),
+    "shape is an error": (lambda comm: comm.empty(Index()), "raised RuntimeError: no index"),
+    "elements are empty": (lambda comm: comm.empty(3, "V0"), "whose elements have no bytes"),
     "dtype is none": (lambda comm: comm.empty(3, "nonsense"), "dtype is 'nonsense', and must be"),
 }
 
@@ -117,6 +131,10 @@ def test_too_little_memory(world):
     with pytest.raises(CommunicatorError, match=r"no (shared )?memory for an array"):
         world.comm.empty(2**46, np.int8)
     world.comm.barrier()
+
+
+def test_shapes_that_can_be_read_once(world):
+    assert world.comm.empty(iter([2, 3])).shape == (2, 3)
 
 
 def test_integers_of_numpy(world):

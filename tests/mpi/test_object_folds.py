@@ -154,6 +154,7 @@ every_call = pytest.mark.parametrize("name", CALLS)
         (ValueError("not these two"), "ValueError: not these two"),
         (ValueError("bad \udc80 name"), "ValueError: bad "),
         (Unprintable(), "Unprintable: <no text"),
+        (SystemExit("leave"), "SystemExit: leave"),
     ],
 )
 def test_an_operation_that_raises(either, name, error, text):

@@ -327,6 +327,52 @@ def test_a_file_that_cannot_be_written(world, tmp_path):
     assert world.allreduce(np.ones(1))[0] == world.size
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file(world, tmp_path, kind):
+    path = tmp_path / "pipe" if kind == "pipe" else "/dev/null"
+    if kind == "pipe" and world.rank == 0:
+        os.mkfifo(path)
+    with (
+        pytest.raises(ArgumentError, match=r"rank 0: the timeline .* it is no regular file"),
+        world.timeline(path),
+    ):
+        pytest.fail("it is not on")
+    world.barrier()
+
+
+def test_what_is_no_path(world):
+    for path in (None, 3, "a\0b"):
+        with pytest.raises(ArgumentError, match=r"path is .*, and must"):
+            world.timeline(path)
+    assert world.timeline(b"x.json").path == os.path.abspath("x.json")
+
+
+def test_threads_communicate_while_a_timeline_ends(world, tmp_path):
+    """Whoever describes a call for the first time may find the tape closed."""
+    if os.environ.get("COLLECTIVES_TIMELINE"):
+        pytest.skip("the tape is that of the whole run")
+    other = world.dup()
+    errors = []
+
+    def communicate():
+        try:
+            for n in range(40):
+                part = other.split(0)
+                part.allreduce(np.ones(n + 1))
+                part.free()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=communicate)
+    thread.start()
+    for n in range(40):
+        with world.timeline(tmp_path / f"{n}.json"):
+            pass
+    thread.join()
+    assert errors == []
+    other.free()
+
+
 def test_a_file_that_is_gone(world, tmp_path):
     """What was recorded is not thrown away."""
     if os.environ.get("COLLECTIVES_TIMELINE"):

@@ -323,3 +323,17 @@ def test_ufuncs_with_an_output(world, form):
     got = case.call(comm, op=op)
     want = wanted(case, op.function, inputs, comm.rank)
     assert got is None if want is None else (got == want).all()
+
+
+def test_a_function_that_returns_its_result():
+    """It has not written it: every rank would end with what it had."""
+    comm = cc.Communicator()
+    if comm.size == 1:
+        pytest.skip("nothing is folded")
+    with pytest.raises((ArgumentError, PeerAbortedError), match="returned a new array, and must"):
+        comm.allreduce(np.ones(3), op=cc.reduction(lambda x, y: x + y))
+
+
+def test_a_function_that_returns_its_argument(world):
+    for fold in (lambda x, y: np.add(x, y, out=y), lambda x, y: np.add(x, y, out=y[:])):
+        assert world.comm.allreduce(np.ones(3), op=cc.reduction(fold))[0] == world.comm.size

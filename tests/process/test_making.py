@@ -162,6 +162,53 @@ def test_a_rank_that_fails_tells_the_others(makes):
     said(result, rf"PeerAbortedError: rank 1 gave up: it failed in {call}\(\): KeyboardInterrupt")
 
 
+def test_a_split_that_was_given_up_ends_in_order():
+    """MPI cannot be finalised while a thread is inside of it."""
+    result = program(
+        """
+        import collectives as cc
+        comm = cc.world()
+        comm.split(0)
+        if comm.rank == 1:
+            def stop(*args):
+                raise KeyboardInterrupt
+            comm._meeting.split = stop
+        try:
+            comm.split(comm.rank % 2)
+        except BaseException as error:
+            print(type(error).__name__, flush=True)
+        """,
+        3,
+        env=PATIENT,
+    )
+    said(result, r"exits with operations in flight: split\(\), given up inside of MPI")
+    assert sorted(result.out.split()) == ["KeyboardInterrupt", *["PeerAbortedError"] * 2], result
+
+
+def test_an_interrupt_after_the_announcement_is_told():
+    result = program(
+        """
+        import collectives as cc
+        from collectives.process import announcement
+        comm = cc.world()
+        if comm.rank == 1:
+            def stop(*args):
+                raise KeyboardInterrupt
+            announcement.HEAD = type("Head", (), {"pack": announcement.HEAD.pack})()
+            announcement.HEAD.unpack_from = stop
+            announcement.HEAD.size = 17
+        try:
+            comm.dup()
+        except cc.errors.PeerAbortedError as error:
+            print(error, flush=True)
+            raise
+        """,
+        2,
+        env=PATIENT,
+    )
+    said(result, r"rank 1 gave up: it failed in dup\(\): KeyboardInterrupt")
+
+
 def test_a_rank_is_killed_inside_of_mpi():
     result = program(
         """

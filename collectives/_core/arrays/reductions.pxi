@@ -136,7 +136,13 @@ cdef class UserFold:
         if dst != right:
             memcpy(dst, right, n * PyArray_ITEMSIZE(accumulator))
         try:
-            self.function(incoming, accumulator)
+            result = self.function(incoming, accumulator)
+            if result is not None and result is not accumulator and PyArray_Check(result):
+                if not numpy.shares_memory(result, accumulator):
+                    raise ArgumentError(
+                        f"{shown(self.function)} returned a new array, and must write the result into "
+                        f"its second argument: y[:] = x + y"
+                    )
         finally:
             self.secure(op, incoming)
             self.secure(op, accumulator)
