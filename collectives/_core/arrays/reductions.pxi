@@ -140,8 +140,8 @@ cdef class UserFold:
             if result is not None and result is not accumulator and PyArray_Check(result):
                 if not numpy.shares_memory(result, accumulator):
                     raise ArgumentError(
-                        f"{shown(self.function)} returned a new array, and must write the result into "
-                        f"its second argument: y[:] = x + y"
+                        f"{shown(self.function)} returned a new array, and must write the result "
+                        f"into its second argument: y[:] = x + y"
                     )
         finally:
             self.secure(op, incoming)
