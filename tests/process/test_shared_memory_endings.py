@@ -160,7 +160,7 @@ if comm.rank == 1:
     opens_and_closes()
     time.sleep(1)
 assert (comm.allreduce(np.ones(3)) == comm.size).all()
-print("transport", comm.transport, flush=True)
+print(f"transport {comm.transport}\\n", end="", flush=True)
 """
     )
     assert result.status == 0, result
