@@ -139,6 +139,7 @@ leave()
     assert who_lost(notes, 1) < BOUND
 
 
+@pytest.mark.skipif(OPEN_MPI, reason="Open MPI crashes where two ranks have the process ID 1")
 def test_a_rank_lives_in_a_namespace_of_its_own():
     """Where numbers of processes say nothing, the lock does."""
     unshare = ["unshare", "--pid", "--fork"]
