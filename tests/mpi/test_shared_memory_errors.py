@@ -211,7 +211,7 @@ def test_a_fold_that_raises(world, fresh):
     def fold(left, right):
         if comm.rank == comm.size - 1:
             raise ValueError("this fold is unlucky")
-        return left + right
+        right += left
 
     def calls():
         op = cc.reduction(fold, name="unlucky", commutative=True)
