@@ -116,7 +116,7 @@ class MakingCalls:
             self._meeting.timeout = self.timeout
             try:
                 yield announced(self._engine, making, check)
-            except REFUSALS:  # of which all ranks know
+            except REFUSALS:  # nothing was made, and the ranks can go on
                 raise
             except BaseException as error:
                 if self._engine.broken is None:

@@ -19,7 +19,7 @@ from collectives.calls.objects import ObjectCalls
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
-from collectives.text.words import error_text
+from collectives.text.words import error_text, shown
 
 __all__ = ["ObjectFoldingCalls"]
 
@@ -92,10 +92,7 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "reduce_object"
-        op = _resolved(op)
-        fold = self._fold(name, op)
-        root = self._begin(name, root, timeout, _label(op))
-        objs = self._to_root(name, obj, root, timeout)
+        root, op, fold, objs = self._contributions(name, obj, op, root, timeout)
         if objs is None:
             return None
         result, error = parcels.tried(lambda: _folded(objs, op, fold))
@@ -134,10 +131,7 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "allreduce_object"
-        op = _resolved(op)
-        fold = self._fold(name, op)
-        self._begin(name, 0, timeout, _label(op))
-        objs = self._to_root(name, obj, 0, timeout)
+        _, op, fold, objs = self._contributions(name, obj, op, 0, timeout)
         results = []
 
         def result() -> parcels.Parcel:
@@ -207,10 +201,7 @@ class ObjectFoldingCalls(ObjectCalls):
         return self._scan("exscan_object", obj, op, timeout)
 
     def _scan(self, name: str, obj: Any, op: Reduction | str | Fold, timeout: float | None) -> Any:
-        op = _resolved(op)
-        fold = self._fold(name, op)
-        self._begin(name, 0, timeout, _label(op))
-        objs = self._to_root(name, obj, 0, timeout)
+        _, _, fold, objs = self._contributions(name, obj, op, 0, timeout)
 
         def results() -> list[parcels.Parcel]:
             # Packed at once: an operation may change its first object and return it.
@@ -224,13 +215,24 @@ class ObjectFoldingCalls(ObjectCalls):
 
         return self._from_root(name, results, 0, timeout)
 
+    def _contributions(
+        self, name: str, obj: Any, op: Any, root: int, timeout: float | None
+    ) -> tuple[int, Any, Fold, list[Any] | None]:
+        """Begin a call; return the root, the operation and its function, and on the root the
+        objects of all ranks. Collective.
+        """
+        op = _resolved(op)
+        fold = self._fold(name, op)
+        root = self._begin(name, root, timeout, _label(op))
+        return root, op, fold, self._to_root(name, obj, root, timeout)
+
     def _fold(self, name: str, op: Any) -> Fold:
         """Return what folds two objects."""
         with refusing(self._engine, name):
             if isinstance(op, Reduction):
                 if op.function is not None:
                     raise ArgumentError(
-                        f"op is {op!r}, which folds arrays in place; pass a function of two "
+                        f"op is {shown(op)}, which folds arrays in place; pass a function of two "
                         f"objects that returns the result"
                     )
                 if op.average and name.endswith("scan_object"):
@@ -241,8 +243,8 @@ class ObjectFoldingCalls(ObjectCalls):
                 return FOLDS[op.name]
             if not callable(op):
                 raise ArgumentError(
-                    f"op is {op!r}, and must be one of collectives.{', '.join(FOLDS)}, its name, "
-                    f"or a function of two objects that returns the result"
+                    f"op is {shown(op)}, and must be one of collectives.{', '.join(FOLDS)}, its "
+                    f"name, or a function of two objects that returns the result"
                 )
         fold: Fold = op
         return fold
