@@ -49,19 +49,32 @@ def test_the_program_ends_quietly(call, shm):
         assert ENDS in result.out
 
 
-def test_who_asks_again_and_again():
-    """A thread that looks whether a request is complete."""
-    text = """
+@pytest.mark.parametrize("pause", [0.001, 30])
+def test_who_asks_again_and_again(pause):
+    """A thread that looks whether a request is complete, and is between two looks at the end."""
+    text = f"""
     request = comm.irecv(np.empty(3), 1 - comm.rank)
             while not request.test():
-                time.sleep(0.001)
+                time.sleep({pause})
     """
+    end = "other.barrier()\ntime.sleep(0.3 + comm.rank / 2)\n"
     result = program(
-        BEGIN.replace("CALL", text.strip()) + "other.barrier()\ntime.sleep(0.3)\nother.barrier()\n",
-        env={"COLLECTIVES_TIMEOUT": "600"},
+        BEGIN.replace("CALL", text.strip()) + end, env={"COLLECTIVES_TIMEOUT": "600"}
     )
     assert (result.status, result.err) == (0, ""), result
-    assert ENDS in result.out
+
+
+def test_requests_of_threads_that_have_ended_end_the_job():
+    text = BEGIN.replace("CALL", "time.sleep(60)") + """
+def start():
+    comm.irecv(np.empty(3), 1 - comm.rank)
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+"""
+    result = program(text, env={"COLLECTIVES_TIMEOUT": "600"}, deadline=40)
+    assert result.status not in (0, 124), result
+    assert "exits with operations in flight: recv" in result.err, result
 
 
 def test_who_waits_for_its_turn():

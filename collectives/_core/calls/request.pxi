@@ -32,6 +32,23 @@ def pending(Engine engine=None):
     return lines
 
 
+def end_requests(threads):
+    """End the requests that these threads have started, as the program ends: the thread that looks
+    at one of them next gets CommunicatorError.
+    Local.
+
+    Parameters
+    ----------
+    threads : set of int
+        As ``threading.get_ident`` names them.
+    """
+    cdef Request request
+    for each in list(live):
+        request = each
+        if request.thread in threads:
+            request.give_up(None, too_late())
+
+
 cdef int make_room() except -1:
     """See that one more request can start, before anything of it has begun.
 
@@ -89,6 +106,7 @@ cdef class Request:
     cdef PlannedCall owner  # whose operation it is, if not the engine's
     cdef object error
     cdef bint late  # given up as the program ends
+    cdef unsigned long thread  # that started it
     cdef int waiters  # threads that look at the operation without the GIL
     cdef double looked  # when test() has last looked around
     cdef bint aside  # whether another request waits for it, and says so where this one would
@@ -109,6 +127,7 @@ cdef class Request:
         if developing or self.engine.agree is not None:
             self.origin = Origin()
         self.op = op
+        self.thread = pthread_self()
         live.add(self)
         with nogil:
             enlist(op)
@@ -164,16 +183,30 @@ cdef class Request:
         error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
         if is_too_late():
             self.late = True
-        if error is None or self.op == NULL:
+        if error is not None:
+            self.give_up(how(error), error)
+        return 0
+
+    cdef int give_up(self, str how, error) except -1:
+        """End the operation with an error, if it is not complete; where `how` is None without a
+        word to the other ranks, as the program ends.
+        """
+        cdef Operation *op = self.op
+        if op == NULL:
             return 0
         self.waiters += 1
         with nogil:
             delist(op)
         self.waiters -= 1
-        if op.state.status == RUNNING and self.error is None:
-            # First the error: other threads that wait look for it as soon as the operation ends.
-            self.error = error
-            abandon(self.engine, op, self.plan, self.keep, how(error), error)
+        if op.state.status != RUNNING or self.error is not None:
+            return 0
+        # First the error: other threads that wait look for it as soon as the operation ends.
+        self.error = error
+        if how is None:
+            self.late = True
+            drop(self.engine, op, self.plan, self.keep, "has ended, and gave up")
+        else:
+            abandon(self.engine, op, self.plan, self.keep, how, error)
         return 0
 
     cdef int check_thread(self) except -1:

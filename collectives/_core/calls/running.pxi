@@ -159,14 +159,8 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
 
 
 cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=None) except -1:
-    """Give an operation up: nobody may touch its memory again, as MPI still might."""
-    with nogil:
-        lock_in_flight()
-        if op.state.status == RUNNING:
-            fail(op, STALLED, 0, -1, 0)
-        unlock_in_flight()
-    lost.append((keep, engine.segment))
-    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
+    """Give an operation up, and tell the other ranks of this host why."""
+    drop(engine, op, plan, keep, how)
     # At the end of the program, the others hear that this rank has left in good order.
     if engine.segment is not None and not is_too_late():
         why = f"it {how} {title_of(op, plan)}"
@@ -175,6 +169,18 @@ cdef int abandon(Engine engine, Operation *op, Plan plan, keep, str how, error=N
         elif error is not None:
             why = error_text(error)
         engine.segment.give_up(why, error)
+    return 0
+
+
+cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
+    """End an operation: nobody may touch its memory again, as MPI still might."""
+    with nogil:
+        lock_in_flight()
+        if op.state.status == RUNNING:
+            fail(op, STALLED, 0, -1, 0)
+        unlock_in_flight()
+    lost.append((keep, engine.segment))
+    engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
     return 0
 
 
