@@ -28,8 +28,9 @@ import pages
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# What tests carry that start programs under a launcher: they run in both environments.
-MARK = "each_mpi"
+# What tests carry that start programs under a launcher: they run in both environments, or in the
+# first one.
+EACH, ANY = "each_mpi", "any_mpi"
 LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
@@ -129,15 +130,17 @@ class Run:
 
     def symbolic(self) -> None:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
-        others = ("-m", f"not {MARK}")
+        others = ("-m", f"not {EACH} and not {ANY}")
         self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=DEADLINE)
         self.command(self.first, *PYTEST, "--doctest-modules", "--pyargs", "collectives")
 
     def launching(self) -> None:
         """Processes, examples and the command line, in each environment."""
+        marks = f"{EACH} or {ANY}"
         for family, python in self.python.items():
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, "-m", MARK, *marked())
+            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, "-m", marks, *marked())
+            marks = EACH
             self.command(python, *words, env=env, deadline=DEADLINE)
 
     def mpi(self) -> None:
@@ -249,8 +252,9 @@ class Run:
 def marked() -> list[Path]:
     """Return the files with marked tests, so that pytest need not import all others for them."""
     files = sorted(TESTS.rglob("test_*.py"))
-    marks = f"pytest.mark.{MARK}"
-    return [file.relative_to(TESTS) for file in files if marks in file.read_text(encoding="utf-8")]
+    marks = re.compile(rf"pytest\.mark\.({EACH}|{ANY})\b")
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    return [file.relative_to(TESTS) for file, text in texts.items() if marks.search(text)]
 
 
 def numbers(text: str) -> list[int]:

@@ -14,9 +14,10 @@ from collectives.cli.bench import COMMON
 from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
 
-pytestmark = [pytest.mark.each_mpi, pytest.mark.usefixtures("mpi")]
+pytestmark = pytest.mark.usefixtures("mpi")
 
 
+@pytest.mark.each_mpi
 def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = "bench allreduce -n 2 -b 8 -e 1K -f 128 --algorithm auto,all --iters 5 --repeat 2"
@@ -42,6 +43,7 @@ def test_bench_gives_a_table_and_json(tmp_path: Path) -> None:
     assert document["runs"][0]["mpi"]
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("words", ["-n 3 --root 1 --op max", "-n 2 --dtype bool --op lxor"])
 def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
@@ -59,6 +61,7 @@ def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) 
         assert {each["asked"] for each in rows} == ({8, 1000} if operation.moves else {0})
 
 
+@pytest.mark.each_mpi
 def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "lazy.py"
     path.write_text(
@@ -75,6 +78,7 @@ def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
     assert "4000 wrong elements" in done.stderr
 
 
+@pytest.mark.each_mpi
 def test_bench_consistency_reports_ours_and_mpis(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = f"bench --consistency -n 2 -b 8 -e 16 --iters 3 --repeat 2 --json {path}"
@@ -88,6 +92,7 @@ def test_bench_consistency_reports_ours_and_mpis(tmp_path: Path) -> None:
         assert f"# {who}: {found} of {checked} relations are broken" in done.stdout
 
 
+@pytest.mark.any_mpi
 def test_bench_prunes_and_prints_a_summary() -> None:
     words = "bench allgather,alltoall -n 2 -b 8 -e 1K -f 128 --iters 3 --repeat 1 --prune 1"
     done = command(*words.split(), "--algorithm", "all,auto", "--markdown", "--segment", "256")
@@ -99,6 +104,7 @@ def test_bench_prunes_and_prints_a_summary() -> None:
     assert "| bytes | allgather | alltoall |" in done.stdout
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("name", [None, "gloo"])
 def test_bench_measures_peers(name: str | None, tmp_path: Path) -> None:
     """With torch, if it is here, and without."""
@@ -135,6 +141,7 @@ def test_bench_measures_peers(name: str | None, tmp_path: Path) -> None:
         assert each["wrong"] == (None if each["collective"] == "barrier" else 0)
 
 
+@pytest.mark.any_mpi
 def test_torch_is_not_imported_without_a_wish(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     words = "bench allreduce -n 2 -b 8 -e 8 --iters 1 --repeat 1"
@@ -145,6 +152,7 @@ def test_torch_is_not_imported_without_a_wish(tmp_path: Path) -> None:
     assert "limit" not in done.stdout
 
 
+@pytest.mark.each_mpi
 def test_bench_on_arrays_in_shared_memory(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = "bench all -n 2 -b 8 -e 64K -f 8192 --iters 2 --repeat 1 --buffers shared"
@@ -158,6 +166,7 @@ def test_bench_on_arrays_in_shared_memory(tmp_path: Path) -> None:
     assert "--buffers is shared, and the ranks share no memory" in done.stderr
 
 
+@pytest.mark.any_mpi
 def test_bench_without_shared_memory_says_so() -> None:
     words = "bench barrier -n 2 --iters 1 --repeat 1"
     done = command(*words.split(), COLLECTIVES_SHM="0")
