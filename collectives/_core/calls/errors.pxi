@@ -108,7 +108,7 @@ cdef str situation(Operation *op, Segment segment):
 
 cdef str elsewhere(Operation *op, Segment segment):
     """Say what helps if the ranks that are waited for have started this, and are elsewhere."""
-    if progress.wanted:
+    if progress.wanted or op.announced:  # calls that announce themselves block
         return ""
     awaited = waited_for(op, segment)
     if segment is not None and op.shared.call != NO_CALL:
