@@ -90,6 +90,7 @@ class Segment:
     ranks: list[int]
     nbytes: int
     kind: str
+    is_far: bool
     lanes: int
     lane_bytes: int
     lines: int

@@ -2,6 +2,7 @@
 
 cdef enum:
     LEARNED = 8 << 20  # bytes, of all ranks, from which on it is learned how to store them
+    PAST = 4 << 10  # bytes of payloads in a page from which on it pays to write for far cores
     STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
 
 
@@ -22,7 +23,10 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.window = <int>min(op.layout.segments, <int64_t>WINDOW)
     op.slots.in_use = op.window * op.plan.slots
     set_fold(op, call, plan)
-    choose_stores(op, call.kind, engine.stores)
+    op.shared.room = plan.lines * op.layout.stride
+    if op.shared.room <= CC_INLINE:
+        op.shared.room = 0
+    note_stores(op, call.kind, engine.stores)
     find_windows(op, call)
     if plan.room and op.layout.stride > plan.room:
         release(op)
@@ -84,14 +88,15 @@ cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     op.fold.span = plan.span
 
 
-cdef inline void choose_stores(Operation *op, int kind, int stores) noexcept:
-    """Decide what is written past the cache, or that it is to be learned."""
+cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
+    """Write down what is written past the cache, or that it is to be found out."""
     cdef Sharing *shared = &op.shared
     cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)
     shared.habit = -1
     shared.usual = CC_RESULTS if everywhere >= STREAMED else 0
     if stores == 2:
         shared.usual |= CC_PAYLOADS
+    shared.by_distance = stores == 0 and shared.room >= PAST
     shared.stores = shared.usual
     if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
         # Kinds of operations, by powers of two of their bytes.

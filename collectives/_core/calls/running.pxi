@@ -74,15 +74,19 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
         engine.check_host("begins a call")
     if shared.segment == NULL:
         return 0
-    if shared.habit >= 0:
-        shared.stores = cc_way(segment, shared.habit, shared.usual)
+    choose_stores(shared, segment)
     shared.page = segment.next
     segment.next += op.layout.segments
-    # An operation of many segments shares its few buffers with no other.
-    shared.needed = shared.page if op.layout.segments > 1 else segment.blocked
-    if op.layout.segments > 1:
-        segment.blocked = segment.next
+    cc_ring_take(&segment.ring, shared.page, op.layout.segments, shared.room, &shared.run)
     return 0
+
+
+cdef inline void choose_stores(Sharing *shared, cc_segment *segment) noexcept:
+    """Decide for one run what is written past the cache."""
+    cdef int usual = shared.usual
+    if shared.by_distance and segment.distance.is_far:
+        usual |= CC_PAYLOADS
+    shared.stores = usual if shared.habit < 0 else cc_way(segment, shared.habit, usual)
 
 
 cdef int overtake(Engine engine) except -1:

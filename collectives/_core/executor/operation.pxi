@@ -44,12 +44,14 @@ cdef struct Folding:
 cdef struct Sharing:
     cc_segment *segment  # NULL: nothing goes through shared memory
     uint64_t page  # of its first segment
-    uint64_t needed  # pages that all ranks must have finished before it starts
+    int64_t room  # bytes that one of its pages has for payloads
+    cc_run run  # where they are
     int64_t call  # its number among the calls on record, or NO_CALL
     uint64_t[3] what  # its fingerprint
     uint64_t[3] said  # the same, and what was called before: what a publication says
     int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
-    int usual  # the same, before anything is learned
+    int usual  # the same, before anything is learned, and where all ranks are near
+    int by_distance  # whether payloads go past the cache if other ranks are far
     int habit  # the kind of operation, if it is to be learned how it stores best; else -1
     int[2] windows  # in which the input and the output lie, or 0
     int way  # which bit of Step.lends counts

@@ -4,25 +4,23 @@
 # program names publications by page, rank and number.
 
 
-cdef inline int buffer_number(const Operation *op, int64_t segment) noexcept nogil:
-    """Return which of this rank's buffers a segment publishes in.
-
-    Operations of many segments use as few buffers as they have cursors: what is used again soon is
-    still in the cache.
-    """
-    if op.layout.segments > 1:
-        return <int>(segment % WINDOW)
-    return <int>(op.shared.page % CC_LANES)
+cdef inline char *payload_of(
+    const Operation *op, int64_t segment, int publication
+) noexcept nogil:
+    """Return where a publication of a segment has its payload."""
+    cdef const cc_run *run = &op.shared.run
+    return (
+        op.shared.segment.memory + run.first + segment % run.slots * run.room
+        + publication * op.layout.stride
+    )
 
 
 cdef inline uint64_t needed_before(const Operation *op, int64_t segment) noexcept nogil:
     """Return how many pages all ranks must have finished before a segment may publish."""
     cdef uint64_t page = op.shared.page + segment
-    cdef uint64_t needed = op.shared.needed
+    cdef uint64_t needed = cc_run_needs(&op.shared.run, op.shared.page, segment)
     if page >= CC_LANES and page - CC_LANES + 1 > needed:
         needed = page - CC_LANES + 1
-    if segment >= WINDOW and page - WINDOW + 1 > needed:
-        needed = page - WINDOW + 1
     return needed
 
 

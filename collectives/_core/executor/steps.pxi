@@ -79,10 +79,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             lent = lendable(op, step, &a_pass, n * op.layout.itemsize, &window)
             a_pass.publication = NULL
             if lent == NULL:
-                a_pass.publication = (
-                    cc_buffer_of(shared.segment, buffer_number(op, cursor.segment))
-                    + step.publication * op.layout.stride
-                )
+                a_pass.publication = payload_of(op, cursor.segment, step.publication)
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
         if op.fold.kernel != NULL or a_pass.n == 1:

@@ -17,6 +17,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "../shared/clock.h"
+
 /* Kinds of records; collectives/records/tape.py has the same numbers. */
 enum {
     CC_T_CALL = 1, /* a whole call */
@@ -69,13 +71,6 @@ typedef struct {
 } cc_tape;
 
 static int cc_counts; /* whether the processor's counter is used */
-
-static inline uint64_t cc_nanoseconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + t.tv_nsec;
-}
 
 static inline uint64_t cc_ticks(void)
 {

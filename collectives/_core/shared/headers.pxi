@@ -8,6 +8,20 @@ cdef extern from "_core/shared/process.h" nogil:
     int cc_own(cc_own_file *, int)
     void cc_disown(cc_own_file *)
 
+cdef extern from "_core/shared/distance.h" nogil:
+    ctypedef struct cc_distance:
+        int is_far
+
+cdef extern from "_core/shared/ring.h" nogil:
+    ctypedef struct cc_ring:
+        pass
+    ctypedef struct cc_run:
+        int64_t first
+        int64_t room
+        int64_t slots
+    void cc_ring_take(cc_ring *, uint64_t, int64_t, int64_t, cc_run *)
+    uint64_t cc_run_needs(const cc_run *, uint64_t, int64_t)
+
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
@@ -46,7 +60,9 @@ cdef extern from "_core/shared/segment.h" nogil:
         int nlines
         int64_t lane_bytes
         uint64_t next
-        uint64_t blocked
+        char *memory
+        cc_ring ring
+        cc_distance distance
         uint64_t calls
         uint64_t history
         uint64_t floor
@@ -61,13 +77,12 @@ cdef extern from "_core/shared/segment.h" nogil:
     void cc_segment_close(cc_segment *)
     int cc_window_of(const cc_segment *, const char *, size_t)
     cc_publication *cc_line_of(const cc_segment *, int, uint64_t, int)
-    char *cc_buffer_of(const cc_segment *, int)
     int cc_all_finished(cc_segment *, uint64_t)
     void cc_finish(cc_segment *, uint64_t)
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
     const char *cc_payload(const cc_segment *, const cc_publication *)
     void cc_publish(
-        const cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
+        cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
         uint64_t,
     )
     int cc_same(const uint64_t *, const uint64_t *)
