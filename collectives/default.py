@@ -118,7 +118,8 @@ def _at_exit() -> None:
     if _core.is_forked():
         return
     _core.end_threads(GRACE)  # daemon threads, which Python stops without waiting for them
-    _core.end_requests({each.ident for each in threading.enumerate()} - {threading.get_ident()})
+    others = {each.ident for each in threading.enumerate() if each.ident is not None}
+    _core.end_requests(others - {threading.get_ident()})
     limit = time.monotonic() + GRACE
     left = ["?"]
     while left and time.monotonic() < limit:

@@ -5,7 +5,8 @@ happen next is drawn at random from a seeded generator: a message moves, a step 
 its next round. A message moves only when both sides have posted it (a rendezvous), and reads its
 source at that moment, so that a program which overwrites what it still sends, or reads what has
 not arrived, gives a wrong result under some seed. What is published on a host is a copy, or where
-the program says that it may be lent, the memory itself.
+the program says that it may be lent, the memory itself. Where the program says that a result may be
+pushed into the outputs of others, some ranks get it so.
 
 A part of m elements is cut into blocks at ``m * k // cut``, a block of c elements into T segments
 at ``c * t // T``. Each segment runs the whole plan for itself. The blocks of a rank's input, output
@@ -24,11 +25,11 @@ from itertools import accumulate
 import numpy as np
 
 from collectives.algorithms.registry import Algorithm
+from collectives.plans.lending import APART, IN_PLACE
 from collectives.plans.program import (
-    APART,
-    IN_PLACE,
     MESSAGE_FIELDS,
     OPERAND_FIELDS,
+    PUSH_FIELDS,
     ROUND_FIELDS,
     STEP_FIELDS,
     Program,
@@ -63,6 +64,7 @@ class _Cursor:
         self.messages = _rows(packed.messages, MESSAGE_FIELDS)
         self.steps = _rows(packed.steps, STEP_FIELDS)
         self.operands = _rows(packed.operands, OPERAND_FIELDS)
+        self.pushes = _rows(packed.pushes, PUSH_FIELDS)
         self.tmp: dict[int, np.ndarray] = {}
         self.round = -1
         self.step = self.end = 0
@@ -145,6 +147,9 @@ class _Machine:
         self.waiting: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.memory, self.segments, self.op = memory, segments, op
         self.random = random.Random(seed)
+        # The ranks into whose output others write, and what they have written for whom.
+        self.accepts = {rank for rank in self.host_of if self.random.random() < 0.5}
+        self.pushed: set[tuple[tuple[int, int, int], int]] = set()
         self.cursors = {
             (r, t): _Cursor(r, t, plan) for r, plan in enumerate(packed) for t in range(segments)
         }
@@ -246,7 +251,7 @@ class _Machine:
     def local(self, cursor: _Cursor) -> bool:
         """Run the next step if its operands are there; say whether it did."""
         step = cursor.steps[cursor.step]
-        dst_space, dst, publication, count, *home, after_sends, _, lends, first, end = step
+        dst_space, dst, publication, count, *home, after_sends, _, lends, _, _, first, end = step
         operands = cursor.operands[first:end]
         if any(need in cursor.flying for _, _, _, need, _ in operands):
             return False
@@ -272,8 +277,10 @@ class _Machine:
             if len(value) != len(term):
                 raise Broken(f"rank {me} folds {len(term)} elements into {len(value)}")
             value = self.op(term, value) if is_left else self.op(value, term)
-        if dst_space != NOWHERE:
+        arrived = space == SLOT and len(terms) == 1 and (key, me) in self.pushed
+        if dst_space != NOWHERE and not arrived:
             self.store(cursor, (dst_space, dst, count), tuple(home), value)
+        self.push(cursor, step, value)
         if publication >= 0:
             if (me, t, publication) in self.published:
                 raise Broken(f"rank {me} publishes {publication} twice")
@@ -284,6 +291,18 @@ class _Machine:
             self.pool += self.waiting.pop((me, t, publication), [])
         cursor.step += 1
         return True
+
+    def push(self, cursor: _Cursor, step: Sequence[int], value: np.ndarray) -> None:
+        """Write a result into the outputs of those that accept it."""
+        space, dst, publication, count, *home = step[:6]
+        me, t = cursor.rank, cursor.segment
+        for number, after, when in cursor.pushes[step[9] : step[10]]:
+            peer = self.host_of[me][number]
+            if (peer, t, after) not in self.published:
+                raise Broken(f"rank {me} writes into rank {peer} without a sign")
+            if when & self.lends and peer in self.accepts:
+                self.store(self.cursors[peer, t], (space, dst, count), tuple(home), value)
+                self.pushed.add(((me, t, publication), peer))
 
 
 def poison(n: int, dtype: np.dtype) -> np.ndarray:

@@ -23,6 +23,10 @@ wait, because the executor starts a segment only when there is room for all its 
 step comes before one that it depends on. Therefore a plan that does not deadlock with messages does
 not deadlock with publications.
 
+If the output of another rank is in shared memory, who makes a block may write it there, too, and
+the other one copies nothing: it *pushes* the block. The program says when that is safe
+(`lending`).
+
 The publications of a rank are numbered block by block, in the order in which its generator sends
 them. A receiver runs the sender's generator to find the number of the publication that it needs.
 """
@@ -38,8 +42,8 @@ from typing import NamedTuple
 
 from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
+from collectives.plans.lending import SLOT, Host, Push
 from collectives.plans.schedule import (
-    IN,
     OUT,
     TMP,
     WORK,
@@ -51,7 +55,6 @@ from collectives.plans.schedule import (
 
 __all__ = ["Program", "most_publications", "pack"]
 
-SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 NOWHERE = -1  # the space of what a step does not write
 
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
@@ -59,19 +62,16 @@ WINDOW = 4
 ROUND_FIELDS = 4  # first message, end of messages, first step, end of steps
 MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, first) of the home
 # (space, first) of dst, publication, count, (space, first) of home, after_sends, is_final, lends,
-# first operand, end of operands
-STEP_FIELDS = 11
+# first push, end of pushes, first operand, end of operands
+STEP_FIELDS = 13
 OPERAND_FIELDS = 5  # space, first, peer, need, is_left
-
-# When a published block may stay in the caller's array, if that is in shared memory: if input and
-# output are separate arrays, and if they are the same array.
-APART, IN_PLACE = 1, 2
+PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
 
 Cell = tuple[int, int]
 
 
 class Program(NamedTuple):
-    """What one rank runs: four arrays of C ints, and what the executor has to know beforehand.
+    """What one rank runs: five arrays of C ints, and what the executor has to know beforehand.
 
     A block is identified by its space and its place in it, counted in blocks; blocks of the
     workspace that no step uses have no place. The home of a run is in the input, the output or the
@@ -82,8 +82,10 @@ class Program(NamedTuple):
     messages: array[int]
     steps: array[int]
     operands: array[int]
+    pushes: array[int]
     width: int  # most operands of a step
     span: int  # most blocks that a step folds
+    reach: int  # most pushes of a step
     lines: int  # most publications of a rank of this host; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a final step, which may scale it
 
@@ -105,6 +107,7 @@ class _Step:
     publication: int = -1
     is_final: bool = False
     lends: int = 0  # bits: APART, IN_PLACE
+    pushes: list[Push] = field(default_factory=list)
 
     def reads(self) -> set[Cell]:
         return {cell for operand in self.operands for cell in _cells(operand.run)}
@@ -177,16 +180,17 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
         The ranks that share memory with this one, including itself, in the order of their numbers
         in shared memory.
     lend : bool
-        Whether other ranks may read the caller's arrays in place, if these are in shared memory.
+        Whether other ranks may read the caller's arrays in place, and write results there, if these
+        are in shared memory.
     """
     rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
     if lend:
-        _mark_lent(plan, whole, local, rounds)
+        _mark(plan, whole, local, rounds)
     places = _places(plan)
     into_rounds, into_messages = array("i"), array("i")
-    into_steps, into_operands = array("i"), array("i")
-    width, span = 1, 0
+    into_steps, into_operands, into_pushes = array("i"), array("i"), array("i")
+    width, span, reach = 1, 0, 0
     lines = most_publications(plan, local) if local else 0
     for each in rounds:
         into_rounds.extend((len(into_messages) // MESSAGE_FIELDS, 0))
@@ -198,6 +202,11 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
             dst = places(step.dst) if step.dst is not None else (NOWHERE, 0)
             into_steps.extend((*dst, step.publication, step.home.length, *places(step.home)))
             into_steps.extend((int(step.after_sends), int(step.is_final), step.lends))
+            into_steps.append(len(into_pushes) // PUSH_FIELDS)
+            for push in step.pushes:
+                into_pushes.extend(push)
+            into_steps.append(len(into_pushes) // PUSH_FIELDS)
+            reach = max(reach, len(step.pushes))
             into_steps.append(len(into_operands) // OPERAND_FIELDS)
             for operand in step.operands:
                 where = places(operand.run)
@@ -208,9 +217,8 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
                 span = max(span, step.home.length)
         into_rounds[-3] = len(into_messages) // MESSAGE_FIELDS
         into_rounds[-1] = len(into_steps) // STEP_FIELDS
-    return Program(
-        into_rounds, into_messages, into_steps, into_operands, width, span, lines, scaled
-    )
+    into = into_rounds, into_messages, into_steps, into_operands, into_pushes
+    return Program(*into, width, span, reach, lines, scaled)
 
 
 def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
@@ -383,66 +391,21 @@ def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
     return not missing
 
 
-def _mark_lent(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
-    """Mark the steps whose publications may stay in the caller's array.
-
-    A publication may stay if no rank still reads it when a later step writes to the same place.
-    This is the case if that step, or one before it, has waited for something that each reader
-    published after reading. (The steps of a segment run in the order of the program.) After the
-    last step, a rank waits for all others.
-    """
+def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
+    """Mark the steps that may use the callers' arrays, if these are in shared memory."""
     if plan.rank not in local:
         return
-    me = list(local).index(plan.rank)
-    programs = [
-        _steps(rounds)
-        if rank == plan.rank
-        else _steps(_fused(compile(plan.algorithm, plan.p, rank, plan.root), whole, local))
-        for rank in local
-    ]
-    # For each rank, at which of its steps it publishes each block, and reads each one last.
-    published = [
-        {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
-        for steps in programs
-    ]
-    read = [
-        {
-            (o.peer, o.run.first): at
-            for at, step in enumerate(steps)
-            for o in step.operands
-            if o.run.space == SLOT
-        }
-        for steps in programs
-    ]
-    mine = programs[me]
-    landing = [m.run for each in rounds for m in each.messages if not m.send]
-    for at, step in enumerate(mine):
-        run = step.dst if step.dst is not None else step.operands[0].run
-        if step.publication < 0 or run.space not in (IN, OUT):
+    every = []
+    for rank in local:
+        if rank == plan.rank:
+            every.append((plan, rounds))
             continue
-        if step.dst is None and len(step.operands) > 1:
-            continue  # the result of the fold is stored only in the publication
-        readers = {q for q, reads in enumerate(read) if (me, step.publication) in reads}
-        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
-            cells = set(cells_of(run))
-            if any(not cells.isdisjoint(cells_of(each)) for each in landing):
-                continue
-            known: set[int] = set()
-            for later in mine[at + 1 :]:
-                for o in later.operands:
-                    if o.run.space == SLOT and o.peer in readers:
-                        done = read[o.peer][me, step.publication]
-                        if published[o.peer][o.run.first] >= done:
-                            known.add(o.peer)
-                overwrites = later.dst is not None and not cells.isdisjoint(cells_of(later.dst))
-                if overwrites and known != readers:
-                    break
-            else:
-                step.lends |= bit
-
-
-def _steps(rounds: list[_Round]) -> list[_Step]:
-    return [step for each in rounds for step in each.steps]
+        theirs = compile(plan.algorithm, plan.p, rank, plan.root)
+        every.append((theirs, _fused(theirs, whole, local)))
+        _mark_final(*every[-1])
+    host = Host(list(local).index(plan.rank), every)
+    host.mark_lent()
+    host.mark_pushed()
 
 
 def _places(plan: Plan) -> Callable[[Run], tuple[int, int]]:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from collectives.plans.lending import SLOT
 from collectives.plans.program import (
     MESSAGE_FIELDS,
     NOWHERE,
     OPERAND_FIELDS,
     ROUND_FIELDS,
-    SLOT,
     STEP_FIELDS,
     WINDOW,
     Program,
@@ -126,7 +126,7 @@ class _Translation:
     def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> Step:
         """Return a step with its times."""
         host = self.host
-        dst_space, dst, publication, count, home_space, home, _, _, _, begin, end = row
+        dst_space, dst, publication, count, home_space, home, *_, begin, end = row
         dst_space = self.output if dst_space == OUT else dst_space
         n = self.length(home_space, home, count)
         times = [(host.step, host.step)]

@@ -150,3 +150,32 @@ def test_other_libraries_share_them(comm):
     tensor.fill_(2)
     comm.allreduce(tensor, out=tensor)
     assert (x == 2 * comm.size).all()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ranks_pass_different_kinds_of_arrays(comm, memory, seed):
+    """A result goes straight into an output in shared memory, unless some rank has none there."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice([1000, 5000, 50_000 // comm.size, comm.size * N]))
+    alike = rng.random() < 0.5
+    op = (cc.SUM, cc.MAX, cc.AVG)[seed % 3]
+    algorithm = (None, "round_robin", "ring", "butterfly", "tree", "master_worker")[seed % 6]
+    kinds = [tuple(rng.integers(0, 2, 3)) for _ in range(comm.size)]
+    x_shared, out_shared, in_place = kinds[0] if alike else kinds[comm.rank]
+    given = [rng.integers(0, 100, n).astype(np.float32) for _ in range(comm.size)]
+    x = memory[0][:n] if x_shared else np.empty(n, np.float32)
+    out = memory[1][:n] if out_shared else np.empty(n, np.float32)
+    out = x if in_place else out
+    for _ in range(3):
+        out[:] = -1
+        x[:] = given[comm.rank]
+        if seed % 4:
+            comm.allreduce(x, out, op=op, algorithm=algorithm)
+        else:
+            comm.iallreduce(x, out, op=op).wait()
+        want = np.max(given, 0) if op is cc.MAX else np.sum(given, 0)
+        np.testing.assert_allclose(out, want / (comm.size if op is cc.AVG else 1), rtol=1e-6)
+        if not in_place:
+            assert (x == given[comm.rank]).all()
+        out[:] = 7  # nobody else reads it any more, or still writes there
+        assert (out == 7).all()

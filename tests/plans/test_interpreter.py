@@ -10,8 +10,11 @@ from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, 
 from collectives import algorithms
 from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.plans.program import APART, IN_PLACE, STEP_FIELDS, pack
+from collectives.plans.lending import APART, IN_PLACE
+from collectives.plans.program import STEP_FIELDS, pack
 from collectives.plans.schedule import Round, compile
+
+LENDS, PUSHES, PUSHES_END = 8, 9, 10  # fields of a step
 
 EVERY = [
     (c, variant)
@@ -259,9 +262,9 @@ def test_lending_too_much_goes_wrong(monkeypatch, fresh_plans):
 
     def generous(plan, *, whole, local, lend):
         made = pack(plan, whole=whole, local=local, lend=lend)
-        assert not made.steps[STEP_FIELDS - 3] & IN_PLACE
-        assert made.steps[STEP_FIELDS - 3] & APART
-        made.steps[STEP_FIELDS - 3] |= IN_PLACE
+        assert not made.steps[LENDS] & IN_PLACE
+        assert made.steps[LENDS] & APART
+        made.steps[LENDS] |= IN_PLACE
         return made
 
     monkeypatch.setattr("interpreter.pack", generous)
@@ -276,7 +279,7 @@ def test_a_two_shot_allreduce_lends_in_place():
     plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
     steps = pack(plan, whole=True, local=range(4), lend=True).steps
     rows = [steps[i : i + STEP_FIELDS] for i in range(0, len(steps), STEP_FIELDS)]
-    lends = [row[STEP_FIELDS - 3] for row in rows if row[2] >= 0]
+    lends = [row[LENDS] for row in rows if row[2] >= 0]
     assert lends == [APART | IN_PLACE] * 4
 
 
@@ -290,3 +293,41 @@ def test_a_deadlock_is_named():
     algorithms.unregister("allreduce", "crossed")
     with pytest.raises(Deadlock, match="rank 0 in round 1; rank 1 in round 1"):
         run(algorithm, [np.zeros(3)] * 2, 0, np.add, [3])
+
+
+def test_a_two_shot_allreduce_pushes_what_it_has_folded():
+    plan = compile(algorithms.get("allreduce", "round_robin"), 4, 1)
+    made = pack(plan, whole=True, local=range(4), lend=True)
+    rows = [made.steps[k : k + STEP_FIELDS] for k in range(0, len(made.steps), STEP_FIELDS)]
+    pushing = [row for row in rows if row[PUSHES] < row[PUSHES_END]]
+    assert [row[1] for row in pushing] == [1]  # its own block
+    pushes = [made.pushes[k : k + 3] for k in range(0, len(made.pushes), 3)]
+    assert sorted((peer, when) for peer, _, when in pushes) == [
+        (peer, APART | IN_PLACE) for peer in (0, 2, 3)
+    ]
+
+
+def test_no_result_is_pushed_into_a_message():
+    """Between hosts the outputs also receive messages, in an order of their own."""
+    for name in algorithms.names("allreduce"):
+        plan = compile(algorithms.get("allreduce", name), 4, 1)
+        assert not pack(plan, whole=True, local=(0, 1), lend=True).pushes
+
+
+def test_pushing_without_a_sign_goes_wrong(monkeypatch, fresh_plans):
+    """In an allgather nobody waits before it publishes: who pushes does not know that it may."""
+
+    def generous(plan, *, whole, local, lend):
+        made = pack(plan, whole=whole, local=local, lend=lend)
+        assert not made.pushes
+        for k in range(0, len(made.steps), STEP_FIELDS):
+            if made.steps[k + 2] >= 0:
+                made.steps[k + PUSHES_END] = 1
+        made.pushes.extend((1 - plan.rank, 0, APART | IN_PLACE))
+        return made
+
+    monkeypatch.setattr("interpreter.pack", generous)
+    algorithm = algorithms.get("allgather", "direct")
+    inputs = [np.arange(3), np.arange(3)]
+    with pytest.raises(Broken, match="without a sign"):
+        run(algorithm, inputs, 0, np.add, [3, 3], hosts=((0, 1),))

@@ -58,20 +58,21 @@ def test_who_asks_again_and_again(pause):
                 time.sleep({pause})
     """
     end = "other.barrier()\ntime.sleep(0.3 + comm.rank / 2)\n"
-    result = program(
-        BEGIN.replace("CALL", text.strip()) + end, env={"COLLECTIVES_TIMEOUT": "600"}
-    )
+    result = program(BEGIN.replace("CALL", text.strip()) + end, env={"COLLECTIVES_TIMEOUT": "600"})
     assert (result.status, result.err) == (0, ""), result
 
 
 def test_requests_of_threads_that_have_ended_end_the_job():
-    text = BEGIN.replace("CALL", "time.sleep(60)") + """
+    text = (
+        BEGIN.replace("CALL", "time.sleep(60)")
+        + """
 def start():
     comm.irecv(np.empty(3), 1 - comm.rank)
 thread = threading.Thread(target=start)
 thread.start()
 thread.join()
 """
+    )
     result = program(text, env={"COLLECTIVES_TIMEOUT": "600"}, deadline=40)
     assert result.status not in (0, 124), result
     assert "exits with operations in flight: recv" in result.err, result

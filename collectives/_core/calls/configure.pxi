@@ -106,9 +106,10 @@ cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
 cdef void find_windows(Operation *op, const Call *call) noexcept:
     """Note which of the caller's arrays are in shared memory, and whether they are one."""
     cdef Sharing *shared = &op.shared
-    shared.windows[0] = shared.windows[1] = shared.way = 0
+    shared.windows[0] = shared.windows[1] = shared.way = shared.open = 0
     if shared.segment == NULL or shared.segment.nwindows <= 1:
         return
+    shared.open = 1
     shared.way = 2 if overlap(&call.x, &call.out) else 1
     # A result that no step scales is scaled where it lies, at the end of its segment.
     if op.fold.scale != NULL and not op.fold.scaled:

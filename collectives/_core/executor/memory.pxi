@@ -68,6 +68,12 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
         if memory.sources == NULL or memory.sides == NULL:
             memory.width = 0
             return -1
+    if plan.reach > memory.reach:
+        free(memory.targets)
+        memory.targets = <char **>calloc(plan.reach, sizeof(char *))
+        memory.reach = plan.reach if memory.targets != NULL else 0
+        if memory.targets == NULL:
+            return -1
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 
@@ -125,5 +131,6 @@ cdef void release(Operation *op) noexcept:
     free(op.memory.tables)
     free(op.memory.sources)
     free(op.memory.sides)
+    free(op.memory.targets)
     free_slots(&op.slots)
     free(op)

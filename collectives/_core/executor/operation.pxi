@@ -56,6 +56,7 @@ cdef struct Sharing:
     int[2] windows  # in which the input and the output lie, or 0
     int way  # which bit of Step.lends counts
     int lent  # whether others read the caller's arrays
+    int open  # whether arrays may be in shared memory, on whichever rank: lines tell of them
 
 
 # Where one segment stands in its plan.
@@ -117,6 +118,8 @@ cdef struct Memory:
     const char **sources  # of the step that is run
     signed char *sides
     int width  # operands for which both have room
+    char **targets  # where it writes its result, too
+    int reach  # for which there is room
     int64_t *tables  # what Layout.starts points to
     size_t tables_reserved
 

@@ -21,7 +21,13 @@ cdef struct Message:
 cdef struct Step:
     int32_t dst_space, dst, publication, count, home_space, home, after_sends, is_final
     int32_t lends  # bits: 1 if the caller's arrays are apart, 2 if they are in one place
+    int32_t push, pushes_end
     int32_t operand, operands_end
+
+cdef struct Push:
+    int32_t peer  # in whose output the result of the step goes, too
+    int32_t after  # the publication of the peer after which it may
+    int32_t when  # bits, as of Step.lends: how the peer's arrays have to be
 
 cdef struct Operand:
     int32_t space, first, peer, need, is_left
@@ -31,6 +37,7 @@ cdef struct Packed:
     Message *messages
     Step *steps
     Operand *operands
+    Push *pushes
     int nrounds
     int slots  # most messages in one round
     int scaled  # whether final steps write the whole output
@@ -46,6 +53,7 @@ cdef class Plan:
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
     cdef int64_t room  # bytes that a publication may have on every host; 0: any number
     cdef int width  # most operands of a step
+    cdef int reach  # most pushes of a step
     cdef int span  # most blocks that one step folds
     # The number of the block for each place in a space: IN, OUT, WORK.
     cdef int32_t *blocks[3]
@@ -63,6 +71,7 @@ cdef class Plan:
         self.lines = split.lines
         self.room = room
         self.width = max(whole.width, split.width)
+        self.reach = max(whole.reach, split.reach)
         self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
         for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
@@ -97,6 +106,7 @@ cdef int pack(Packed *packed, object program) except -1:
     packed.messages = <Message *>copied(program.messages)
     packed.steps = <Step *>copied(program.steps)
     packed.operands = <Operand *>copied(program.operands)
+    packed.pushes = <Push *>copied(program.pushes)
     packed.nrounds = len(program.rounds) * sizeof(int) // sizeof(Round)
     packed.scaled = program.scaled
     packed.slots = 0
@@ -110,3 +120,4 @@ cdef void unpack(Packed *packed) noexcept:
     PyMem_Free(packed.messages)
     PyMem_Free(packed.steps)
     PyMem_Free(packed.operands)
+    PyMem_Free(packed.pushes)

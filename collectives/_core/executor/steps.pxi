@@ -50,7 +50,8 @@ cdef inline void gather(
     a_pass.dst = NULL
     a_pass.publication = NULL
     a_pass.scale = NULL
-    a_pass.stream_dst = a_pass.stream_publication = 0
+    a_pass.ntargets = 0
+    a_pass.stream_dst = a_pass.stream_publication = a_pass.stream_targets = 0
 
 
 cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) noexcept nogil:
@@ -58,12 +59,16 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef Sharing *shared = &op.shared
     cdef int64_t skip = 0
     cdef int64_t n = elements(op, cursor.segment, step.home_space, step.home, step.count, &skip)
+    cdef int64_t nbytes = n * op.layout.itemsize
     cdef uint64_t page = shared.page + cursor.segment
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
+    cdef uint64_t pushed = 0
     cdef char *lent = NULL
     cdef int window = 0
-    op.record.stepped = n * op.layout.itemsize
+    op.record.stepped = nbytes
+    if shared.open and nbytes > CC_INLINE and has_arrived(op, page, step):
+        return 0
     gather(op, cursor, step, skip, &a_pass)
     if step.dst_space != NOWHERE:
         a_pass.dst = address(op, cursor, step.dst_space, step.dst, skip)
@@ -75,9 +80,13 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     if step.publication >= 0:
         line = cc_line_of(shared.segment, shared.segment.me, page, step.publication)
         a_pass.publication = line.payload
-        if n * op.layout.itemsize > CC_INLINE:
-            lent = lendable(op, step, &a_pass, n * op.layout.itemsize, &window)
+        if nbytes > CC_INLINE:
+            if shared.open and step.push < step.pushes_end and nbytes >= LENT:
+                pushed = aim(op, page, step, &a_pass)
             a_pass.publication = NULL
+            lent = line.payload
+            if not pushed:
+                lent = lendable(op, step, &a_pass, nbytes, &window)
             if lent == NULL:
                 a_pass.publication = payload_of(op, cursor.segment, step.publication)
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
@@ -88,14 +97,76 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             fail(op, FOLD_RAISED, 0, -1, cursor.round)
             return -1
     if line != NULL:
-        if a_pass.stream_publication or (lent != NULL and a_pass.stream_dst):
+        if a_pass.stream_publication or (lent != NULL and a_pass.stream_dst) or pushed:
             cc_fence_streams()
         if lent == NULL:
             lent = a_pass.publication
-        else:
+        elif not pushed:
             shared.lent = 1
-        cc_publish(shared.segment, line, page, shared.said, window, lent, n * op.layout.itemsize)
+        if shared.open and nbytes > CC_INLINE:
+            tell_aside(op, cc_aside_of(line), pushed)
+        cc_publish(shared.segment, line, page, shared.said, window, lent, nbytes)
     return 0
+
+
+cdef inline bint has_arrived(
+    const Operation *op, uint64_t page, const Step *step
+) noexcept nogil:
+    """Say whether a step would only copy what its owner has pushed to where it goes."""
+    cdef const cc_segment *segment = op.shared.segment
+    cdef const Operand *operand = &op.plan.operands[step.operand]
+    cdef const cc_publication *line
+    if step.operands_end - step.operand != 1 or operand.space != SLOT or not step.is_final:
+        return False
+    if step.publication >= 0:
+        return False
+    line = cc_line_of(segment, operand.peer, page, operand.first)
+    return cc_aside_of(line).pushed >> segment.me & 1
+
+
+cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pass) noexcept nogil:
+    """Have a pass write its result into the outputs of all ranks that read it; return their bits,
+    or 0 if some of these outputs are not in shared memory.
+    """
+    cdef const cc_segment *segment = op.shared.segment
+    cdef const cc_publication *line
+    cdef const cc_aside *aside
+    cdef const Push *push
+    cdef uint64_t pushed = 0
+    cdef int window
+    cdef int i
+    for i in range(step.push, step.pushes_end):
+        push = &op.plan.pushes[i]
+        line = cc_line_of(segment, push.peer, page, push.after)
+        aside = cc_aside_of(line)
+        if push.peer >= 64 or line.nbytes <= CC_INLINE or not aside.way & push.when:
+            return 0
+        window = <int>(aside.output >> CC_OFFSET_BITS)
+        if window == 0 or segment.windows[window].base == NULL:
+            return 0
+        op.memory.targets[i - step.push] = (
+            segment.windows[window].base + (aside.output & ((<uint64_t>1 << CC_OFFSET_BITS) - 1))
+            + (a_pass.dst - op.layout.output)
+        )
+        pushed |= <uint64_t>1 << push.peer
+    a_pass.targets = op.memory.targets
+    a_pass.ntargets = step.pushes_end - step.push
+    a_pass.stream_targets = op.shared.stores != 0
+    return pushed
+
+
+cdef inline void tell_aside(const Operation *op, cc_aside *aside, uint64_t pushed) noexcept nogil:
+    """Write down where the output is, and who has the result."""
+    cdef const Sharing *shared = &op.shared
+    cdef int window = shared.windows[1]
+    aside.output = 0
+    if window:
+        aside.output = (
+            <uint64_t>window << CC_OFFSET_BITS
+            | <uint64_t>(op.layout.output - shared.segment.windows[window].base)
+        )
+    aside.way = shared.way
+    aside.pushed = pushed
 
 
 cdef inline char *lendable(
@@ -136,4 +207,6 @@ cdef int combine_by_user(
         memcpy(a_pass.publication, made, n * op.layout.itemsize)
     if a_pass.scale != NULL:
         a_pass.scale(made, made, a_pass.factor, n)
+    for k in range(a_pass.ntargets):
+        memcpy(a_pass.targets[k], made, n * op.layout.itemsize)
     return 0

@@ -40,7 +40,9 @@ typedef struct {
     int n;
     char *dst;            /* or NULL */
     char *publication;    /* or NULL; it has what `dst` has, before it is scaled */
-    int stream_dst, stream_publication;
+    char **targets;       /* to where what is in `dst` is written, too */
+    int ntargets;
+    int stream_dst, stream_publication, stream_targets;
     cc_scale_fn scale;    /* of dst, or NULL */
     long double factor;
 } cc_pass;
@@ -64,7 +66,7 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
     char *const dst = pass->dst, *const pub = pass->publication;
     /* Where the last fold writes: what is not streamed, or else the tile. */
     char *const direct = dst && !pass->stream_dst ? dst : pub && !pass->stream_publication ? pub : NULL;
-    const int both = dst && pub;
+    const int both = (dst && pub) || pass->ntargets;
 
     if (last == 0 && !both && !pass->scale) {
         cc_put(dst ? dst : pub, s[0], nbytes, dst ? pass->stream_dst : pass->stream_publication);
@@ -93,6 +95,8 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
             made = to;
         }
         cc_put(dst + at, made, left, pass->stream_dst);
+        for (int k = 0; k < pass->ntargets; ++k)
+            cc_put(pass->targets[k] + at, made, left, pass->stream_targets);
     }
 }
 

@@ -21,8 +21,11 @@ cdef extern from "_core/kernels/combine.h" nogil:
         int n
         char *dst
         char *publication
+        char **targets
+        int ntargets
         int stream_dst
         int stream_publication
+        int stream_targets
         cc_scale_fn scale
         long double factor
     void cc_combine(const cc_pass *, cc_fold_fn, size_t, size_t)

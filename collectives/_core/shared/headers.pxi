@@ -25,6 +25,7 @@ cdef extern from "_core/shared/ring.h" nogil:
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
+        CC_OFFSET_BITS
     ctypedef struct cc_window:
         char *base
         char *mine
@@ -33,6 +34,10 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t[3] what
         uint64_t nbytes
         char *payload
+    ctypedef struct cc_aside:
+        uint64_t output
+        uint64_t way
+        uint64_t pushed
     ctypedef struct cc_rank_area:
         uint64_t progress
         uint64_t started
@@ -80,6 +85,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_all_finished(cc_segment *, uint64_t)
     void cc_finish(cc_segment *, uint64_t)
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
+    cc_aside *cc_aside_of(const cc_publication *)
     const char *cc_payload(const cc_segment *, const cc_publication *)
     void cc_publish(
         cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,

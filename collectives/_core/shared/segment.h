@@ -48,6 +48,13 @@ typedef struct {
     char payload[CC_INLINE];
 } cc_publication;
 
+/* What is in place of the payload where that is elsewhere, if ranks have arrays in shared memory. */
+typedef struct {
+    uint64_t output;  /* where the owner's output is, as an offset in a window, or 0 */
+    uint64_t way;     /* 1 if its input and output are apart, 2 if they are the same array */
+    uint64_t pushed;  /* bits: the ranks of the host that have the result in their outputs already */
+} cc_aside;
+
 /* What a rank has called: the number of the call + 1, and its fingerprint. */
 typedef struct {
     uint64_t number;
@@ -293,6 +300,8 @@ static inline const char *cc_payload(const cc_segment *s, const cc_publication *
     return line->nbytes <= CC_INLINE ? line->payload
                                      : s->windows[line->offset >> CC_OFFSET_BITS].base + offset;
 }
+
+static inline cc_aside *cc_aside_of(const cc_publication *line) { return (cc_aside *)line->payload; }
 
 /* Show a publication of `nbytes`, whose payload is in its place in a window. */
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,

@@ -1,0 +1,241 @@
+"""Which publications may stay in the callers' arrays, and which results may be written there.
+
+If a caller's array is in shared memory, others can read a block where it lies (it is *lent*), and
+write their results into it (they *push* them). Both are a matter of order: a place may be written
+when nobody needs what was there. A program has no locks; it has what a rank has waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from collectives.plans.schedule import IN, OUT, Message, Plan, Run
+
+__all__ = ["APART", "IN_PLACE", "SLOT", "Host", "Push"]
+
+SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
+
+# When a block may be lent or pushed: if input and output of the rank whose memory it is are
+# separate arrays, and if they are the same array.
+APART, IN_PLACE = 1, 2
+
+Cell = tuple[int, int]
+
+
+class Operand(Protocol):
+    run: Run
+    peer: int
+
+
+class Step(Protocol):
+    dst: Run | None
+    home: Run
+    publication: int
+    is_final: bool
+    lends: int
+    pushes: list[Push]
+
+    @property
+    def operands(self) -> Sequence[Operand]: ...
+
+
+class Round(Protocol):
+    @property
+    def messages(self) -> Sequence[Message]: ...
+    @property
+    def steps(self) -> Sequence[Step]: ...
+
+
+class Push(NamedTuple):
+    """A result that goes into the output of another rank.
+
+    Attributes
+    ----------
+    peer : int
+        That rank, by its number on this host.
+    publication : int
+        One of the peer, which comes when nobody needs that memory any more.
+    when : int
+        Bits: APART, IN_PLACE, as the peer's arrays are.
+    """
+
+    peer: int
+    publication: int
+    when: int
+
+
+class Host:
+    """The programs of all ranks of a host, to find out what a rank knows of the others.
+
+    A rank that has waited for a publication knows that its owner has run all steps before that one.
+    (The steps of a segment run in the order of the program.) After the last step, a rank that lends
+    waits for all others.
+
+    Parameters
+    ----------
+    me : int
+        The number of this rank on its host.
+    ranks : sequence of (Plan, sequence of rounds)
+        The plan and the program of each rank of the host. Final steps are marked.
+    """
+
+    def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[Round]]]) -> None:
+        self.me = me
+        self.outputs = [plan.wanted() for plan, _ in ranks]
+        self.messages = [[m for each in rounds for m in each.messages] for _, rounds in ranks]
+        self.programs = [[step for each in rounds for step in each.steps] for _, rounds in ranks]
+        # For each rank, at which of its steps it publishes each block, and reads each one last.
+        self.published = [
+            {step.publication: at for at, step in enumerate(steps) if step.publication >= 0}
+            for steps in self.programs
+        ]
+        self.read = [
+            {
+                (o.peer, o.run.first): at
+                for at, step in enumerate(steps)
+                for o in step.operands
+                if o.run.space == SLOT
+            }
+            for steps in self.programs
+        ]
+
+    def readers(self, of: int, publication: int) -> set[int]:
+        """Return the ranks that read a publication of a rank. Local.
+
+        Parameters
+        ----------
+        of, publication : int
+            Whose, and which.
+        """
+        return {q for q, reads in enumerate(self.read) if (of, publication) in reads}
+
+    def mark_lent(self) -> None:
+        """Mark the steps whose publications may stay in the caller's array. Local.
+
+        A publication may stay if no rank still reads it when a later step writes to the same place.
+        This is the case if that step, or one before it, has waited for something that each reader
+        published after reading.
+        """
+        mine = self.programs[self.me]
+        landing = [message.run for message in self.messages[self.me] if not message.send]
+        for at, step in enumerate(mine):
+            run = step.dst if step.dst is not None else step.operands[0].run
+            if step.publication < 0 or run.space not in (IN, OUT):
+                continue
+            if step.dst is None and len(step.operands) > 1:
+                continue  # the result of the fold is stored only in the publication
+            readers = self.readers(self.me, step.publication)
+            for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+                cells = set(cells_of(run))
+                if any(not cells.isdisjoint(cells_of(each)) for each in landing):
+                    continue
+                known: set[int] = set()
+                for later in mine[at + 1 :]:
+                    for o in later.operands:
+                        if o.run.space == SLOT and o.peer in readers:
+                            done = self.read[o.peer][self.me, step.publication]
+                            if self.published[o.peer][o.run.first] >= done:
+                                known.add(o.peer)
+                    overwrites = later.dst is not None and not cells.isdisjoint(cells_of(later.dst))
+                    if overwrites and known != readers:
+                        break
+                else:
+                    step.lends |= bit
+
+    def mark_pushed(self) -> None:
+        """Mark the steps whose results go into the outputs of all who read them, too. Local.
+
+        Each of them does nothing with the publication but to copy it into its output for good. And
+        this rank knows, when it runs the step, that nobody needs what was there before.
+        """
+        if any(self.messages):
+            return
+        for at, step in enumerate(self.programs[self.me]):
+            if step.publication < 0 or not step.is_final:
+                continue
+            readers = sorted(self.readers(self.me, step.publication))
+            pushes = [self._push(at, step, q) for q in readers]
+            step.pushes = [push for push in pushes if push is not None and push.when]
+            if len(step.pushes) < len(readers):
+                step.pushes = []
+
+    def _push(self, at: int, step: Step, q: int) -> Push | None:
+        """Return when rank `q` may get the result of a step pushed, if ever."""
+        theirs = self.programs[q]
+        uses = [k for k, each in enumerate(theirs) if _takes(each, self.me, step)]
+        if len(uses) != 1 or self.outputs[q] != self.outputs[self.me]:
+            return None
+        copy = theirs[uses[0]]
+        if copy.dst is None or copy.dst != step.dst:
+            return None
+        if len(copy.operands) != 1 or copy.publication >= 0 or not copy.is_final:
+            return None
+        when, after = 0, -1
+        for bit, cells_of in ((APART, Run.cells), (IN_PLACE, Run.shared)):
+            cells = set(cells_of(copy.dst))
+            last = max(
+                (k for k in range(uses[0]) if _touches(theirs[k], cells, cells_of)), default=-1
+            )
+            if self._waited(at, q, last) and self._all_read(at, step, q, uses[0], cells, cells_of):
+                when |= bit
+                after = max(after, last)
+        waited = self._waited(at, q, after)
+        return Push(q, min(waited), when) if when else None
+
+    def _waited(self, at: int, q: int, done: int) -> set[int]:
+        """Return the publications of rank `q` for which this one has waited in its steps up to
+        `at`, and which `q` makes in its step `done` or later.
+        """
+        return {
+            o.run.first
+            for step in self.programs[self.me][: at + 1]
+            for o in step.operands
+            if o.run.space == SLOT and o.peer == q and self.published[q][o.run.first] >= done
+        }
+
+    def _all_read(
+        self,
+        at: int,
+        step: Step,
+        q: int,
+        end: int,
+        cells: set[Cell],
+        cells_of: Callable[[Run], Iterable[Cell]],
+    ) -> bool:
+        """Say whether what rank `q` publishes from its `cells` before its step `end`, where it may
+        have lent them, is known to be read when this rank runs its step `at`.
+        """
+        for each in self.programs[q][:end]:
+            run = each.dst if each.dst is not None else each.operands[0].run
+            if each.publication < 0 or run.space == SLOT or cells.isdisjoint(cells_of(run)):
+                continue
+            for r in self.readers(q, each.publication):
+                done = self.read[r][q, each.publication]
+                if r != self.me:
+                    if not self._waited(at, r, done):
+                        return False
+                # A step may read what it overwrites, element by element.
+                elif done > at or (done == at and set(cells_of(run)) != cells):
+                    return False
+        return True
+
+
+def _takes(each: Step, peer: int, step: Step) -> bool:
+    """Say whether a step reads what a peer publishes in its own `step`."""
+    numbers = range(step.publication, step.publication + step.home.length)
+    return any(
+        o.run.space == SLOT and o.peer == peer and not set(numbers).isdisjoint(_numbers(o.run))
+        for o in each.operands
+    )
+
+
+def _numbers(run: Run) -> range:
+    return range(run.first, run.first + run.length)
+
+
+def _touches(step: Step, cells: set[Cell], cells_of: Callable[[Run], Iterable[Cell]]) -> bool:
+    """Say whether a step reads or writes memory."""
+    runs = [o.run for o in step.operands if o.run.space != SLOT]
+    runs += [step.dst] if step.dst is not None else []
+    return any(not cells.isdisjoint(cells_of(run)) for run in runs)
