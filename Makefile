@@ -83,6 +83,6 @@ $(ENVS)/%/documented: $(ENVS)/%/installed
 .SECONDARY:
 
 clean:
-	rm -rf $(ENVS) docs/_build docs/_extra docs/algorithms build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(ENVS) docs/_build docs/_extra docs/algorithms docs/background/shared_memory_*.txt build dist *.egg-info collectives/_core.c .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find collectives -name '*.so' -delete

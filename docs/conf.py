@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "docstrings",
     "layers",
+    "memory_pictures",
     "registry_pages",
     "terminal",
 ]

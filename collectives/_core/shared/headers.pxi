@@ -19,6 +19,7 @@ cdef extern from "_core/shared/ring.h" nogil:
         int64_t first
         int64_t room
         int64_t slots
+    void cc_ring_open(cc_ring *, int64_t, int64_t)
     void cc_ring_take(cc_ring *, uint64_t, int64_t, int64_t, cc_run *)
     uint64_t cc_run_needs(const cc_run *, uint64_t, int64_t)
 

@@ -63,6 +63,38 @@ cdef tuple mappings(segment):
     return () if segment is None else (<Segment>segment).mappings()
 
 
+def ring_places(int64_t nbytes, int64_t width, operations):
+    """Return where the pages of operations lie in a ring, for tests and pictures. Local.
+
+    Parameters
+    ----------
+    nbytes, width : int
+        Bytes of the ring, and those after which it comes round again if pages are not long.
+    operations : sequence of (int, int)
+        The number of pages of each operation, and the bytes of each of its pages.
+
+    Returns
+    -------
+    list of (int, int, int)
+        For each page: its first byte, the byte behind it, and the number of pages that all ranks
+        must have finished before it is written.
+    """
+    cdef cc_ring ring
+    cdef cc_run run
+    cdef int64_t pages, room, i, start
+    cdef uint64_t page = 0
+    places = []
+    cc_ring_open(&ring, nbytes, width)
+    for pages, room in operations:
+        cc_ring_take(&ring, page, pages, room, &run)
+        for i in range(pages):
+            start = run.first + i % run.slots * room if room else 0
+            needs = max(cc_run_needs(&run, page, i), <uint64_t>max(0, <int64_t>page + i + 1 - CC_LANES))
+            places.append((start, start + room, needs))
+        page += pages
+    return places
+
+
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
     return cc_segment_bytes(p, nlines, lane_bytes)
