@@ -221,7 +221,7 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "shared memory",
             f"{facts['ranks']} ranks share {size_text(facts['nbytes'])} ({facts['kind']}), "
-            f"{facts['lanes']} lanes of {size_text(facts['lane_bytes'])} for each",
+            f"a ring of {size_text(facts['lanes'] * facts['lane_bytes'])} for each",
         )
         yield Finding("flags", state.text([facts["round_trip"]]))
         alone, at_once = (facts["copied"] / facts[f"copy_{how}"] for how in ("alone", "at_once"))

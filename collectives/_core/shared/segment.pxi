@@ -82,15 +82,15 @@ def ring_places(int64_t nbytes, int64_t width, operations):
     cdef cc_ring ring
     cdef cc_run run
     cdef int64_t pages, room, i, start
-    cdef uint64_t page = 0
+    cdef int64_t page = 0
     places = []
     cc_ring_open(&ring, nbytes, width)
     for pages, room in operations:
         cc_ring_take(&ring, page, pages, room, &run)
         for i in range(pages):
             start = run.first + i % run.slots * room if room else 0
-            needs = max(cc_run_needs(&run, page, i), <uint64_t>max(0, <int64_t>page + i + 1 - CC_LANES))
-            places.append((start, start + room, needs))
+            by_lanes = max(0, page + i + 1 - CC_LANES)
+            places.append((start, start + room, max(cc_run_needs(&run, page, i), by_lanes)))
         page += pages
     return places
 
