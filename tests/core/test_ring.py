@@ -49,9 +49,7 @@ def test_long_pages_have_four_places():
 
 
 def test_an_operation_that_does_not_fit_begins_a_lap():
-    (_, first, _), (start, _, needs) = _core.ring_places(1 << 20, 1 << 12, [(1, 3072), (1, 2048)])[
-        :2
-    ]
-    assert (first, start, needs) == (3072, 3072, 0)  # four pages of 2048 bytes fit
+    places = _core.ring_places(1 << 20, 4096, [(1, 3072), (1, 2048)])
+    assert places == [(0, 3072, 0), (3072, 5120, 0)]  # four pages of 2048 bytes fit
     places = _core.ring_places(4096, 4096, [(1, 3072), (1, 2048), (1, 64)])
     assert places == [(0, 3072, 0), (0, 2048, 1), (2048, 2112, 1)]

@@ -81,7 +81,7 @@ def ring_places(int64_t nbytes, int64_t width, operations):
     """
     cdef cc_ring ring
     cdef cc_run run
-    cdef int64_t pages, room, i, start
+    cdef int64_t pages, room, i, start, needs
     cdef int64_t page = 0
     places = []
     cc_ring_open(&ring, nbytes, width)
@@ -89,8 +89,8 @@ def ring_places(int64_t nbytes, int64_t width, operations):
         cc_ring_take(&ring, page, pages, room, &run)
         for i in range(pages):
             start = run.first + i % run.slots * room if room else 0
-            by_lanes = max(0, page + i + 1 - CC_LANES)
-            places.append((start, start + room, max(cc_run_needs(&run, page, i), by_lanes)))
+            needs = max(<int64_t>cc_run_needs(&run, page, i), page + i + 1 - CC_LANES, 0)
+            places.append((start, start + room, needs))
         page += pages
     return places
 
