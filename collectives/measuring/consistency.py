@@ -11,6 +11,11 @@ arrays, with sizes in bytes of the larger of input and output:
 - *monotony*: it is not slower than itself on more data;
 - *division*: on f times as much data, it is not slower than f calls.
 
+One more is not from there, and says whether the choice between algorithms, segments and stores goes
+over from one to the next where it should:
+
+- *growth*: on twice as much data, from 16 KiB on, it takes 1.3 to 2.6 times as long.
+
 A rule is broken if one side takes more than the tolerance times the other, and the difference is
 larger than the noise, that is, the deviation of the blocks of a call from their median. A time that
 is zero after the subtraction of barriers is not compared.
@@ -83,6 +88,9 @@ def judge(rows: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
     return result
 
 
+GROWTH = 1.3, 2.6  # times as long, at least and at most, on twice as much data
+GROWS = 16 << 10  # bytes from which on; below, the latency counts
+
 Side = tuple[str, float, float]  # a text, us, and noise in us
 
 
@@ -110,19 +118,23 @@ def _relations(times: dict[tuple[str, int], dict[str, Any]]) -> list[tuple[str, 
             if more % less == 0:
                 calls = more // less
                 found.append(("division", _side([large]), _side([small], calls)))
+            if more == 2 * less and less >= GROWS:
+                least, most = GROWTH
+                found.append(("growth", _side([small], least), _side([large])))
+                found.append(("growth", _side([large]), _side([small], most)))
     return found
 
 
-def _side(rows: list[dict[str, Any]], calls: int = 1) -> Side:
+def _side(rows: list[dict[str, Any]], times: float = 1) -> Side:
     """Return one side of a relation."""
     size = f" of {size_text(rows[0]['bytes'])}" if rows[0]["bytes"] else ""
     text = " + ".join(row["collective"] for row in rows) + size
-    if calls > 1:
-        text = f"{calls} times {text}"
+    if times > 1:
+        text = f"{times:g} times {text}"
     return (
         text,
-        calls * sum(row["median_us"] for row in rows),
-        calls * sum(row["noise_us"] for row in rows),
+        times * sum(row["median_us"] for row in rows),
+        times * sum(row["noise_us"] for row in rows),
     )
 
 

@@ -167,6 +167,29 @@ def test_consistency_finds_what_is_broken_and_nothing_else() -> None:
     assert "factor 2.00" in text
 
 
+@pytest.mark.parametrize(
+    ("large", "broken"),
+    [
+        (1.1, [("1.3 times allreduce of 16 KiB", "allreduce of 32 KiB")]),
+        (1.3, []),
+        (2.6, [("allreduce of 32 KiB", "2 times allreduce of 16 KiB")]),
+        (
+            3.0,
+            [
+                ("allreduce of 32 KiB", "2 times allreduce of 16 KiB"),
+                ("allreduce of 32 KiB", "2.6 times allreduce of 16 KiB"),
+            ],
+        ),
+    ],
+)
+def test_twice_the_data_takes_about_twice_as_long(large, broken) -> None:
+    rows = [row("allreduce", 16 << 10, 10.0), row("allreduce", 32 << 10, 10.0 * large)]
+    judged = consistency.judge(rows, 1.1)["violations"]["ours"]
+    assert [(each["left"], each["right"]) for each in judged] == broken
+    short = [row("allreduce", 8, 10.0), row("allreduce", 16, 10.0)]
+    assert not consistency.judge(short, 1.0)["violations"]["ours"]
+
+
 def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
     rows = [
         row("allreduce", 8, 10.0, "MPI"),
