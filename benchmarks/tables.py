@@ -6,6 +6,7 @@ files against it.
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import simulation
@@ -25,6 +26,7 @@ PAGES = (
     "docs/howto/choose.md",
     "docs/howto/simulate.md",
 )
+TURNS = 3  # measurements of a state from which on it is shown
 BEGIN, END = "<!-- [results] {} -->\n", "<!-- [end] -->"
 
 # The files of each part of the page, with what is said of an MPI beside its name.
@@ -277,45 +279,80 @@ def scale():
     yield ""
 
 
-def for_readme():
-    """Yield the table of README.md: allreduce of two ranks."""
-    peers = {"MPICH": "mpich-2", "Open MPI": "openmpi-2", "Intel MPI": "impi-2"}
-    runs = {peer: run_of(name)["runs"][0] for peer, name in peers.items()}
-    runs["gloo"] = run_of("mpich-gloo-2")["runs"][0]
-    head = ["bytes", "ours", "a streaming copy", *(f"x {peer}" for peer in runs)]
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
-    rows = {
-        (peer, row["asked"], row["algorithm"]): row
-        for peer, run in runs.items()
-        for row in run["rows"]
-        if row["collective"] == "allreduce"
+PEERS = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi"}
+STATES = "near", "far"
+
+
+def states_rows():
+    """Return what was measured in each state, beside each MPI."""
+    return {
+        (peer, row["state"], row["collective"], row["bytes"]): row
+        for peer, name in PEERS.items()
+        for row in run_of(f"states/{name}")["rows"]
+        if row["state"] in STATES and row["turns"] >= TURNS
     }
-    for asked in dict.fromkeys(asked for _, asked, _ in rows):
-        ours = rows["MPICH", asked, "auto"]
-        times = ours["median_us"], ours["limit_us"]
-        ratios = [
-            rows[peer, asked, "auto"]["ratios"][peer if peer == "gloo" else "MPI"] for peer in runs
-        ]
-        cells = [f"{each:.3g}" if each < 100 else f"{each:,.0f}" for each in times]
-        cells += [f"{each:.2g}" for each in ratios]
-        yield f"| {bench_markdown.bytes_text(asked)} | {' | '.join(cells)} |"
-    yield "".join(
-        f"\n{run['mpi']}: {states([r for r in run['rows'] if r['collective'] == 'allreduce'])}."
-        for peer, run in runs.items()
-        if peer != "gloo"
-    )
 
 
-WHOLE = {"scale": scale, "choice": choice, "best": best, "network": network}
+def both_states(collective="allreduce"):
+    """Yield the table of one collective of two ranks: near, and far."""
+    found = states_rows()
+    heads = [f"{state}: {what}" for state in STATES for what in ("us", *(f"x {p}" for p in PEERS))]
+    yield f"| bytes | {' | '.join(heads)} |"
+    yield "|---" * (len(heads) + 1) + "|"
+    for nbytes in sorted({key[3] for key in found if key[2] == collective}):
+        cells = []
+        for state_name in STATES:
+            rows = [found.get((peer, state_name, collective, nbytes)) for peer in PEERS]
+            times = [row["ours_us"] for row in rows if row]
+            cells.append(short(statistics.median(times)) if times else "")
+            cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
+        yield f"| {size_text(nbytes)} | {' | '.join(cells)} |"
+    yield ""
+
+
+def every_state():
+    """Yield the tables of all collectives in both states, and that of arrays in shared memory."""
+    documents = [run_of(f"states/{name}") for name in PEERS.values()]
+    yield f"`{'`; `'.join(each['command'] for each in documents)}`; {documents[0]['date']}."
+    for collective in dict.fromkeys(key[2] for key in states_rows()):
+        yield from ("", f"{collective}:", "", *both_states(collective))
+    yield "allreduce of arrays in shared memory, beside a copy of the same size:"
+    yield ""
+    heads = [f"{state}: {what}" for state in STATES for what in ("us", "the copy, us", "copy / us")]
+    yield f"| bytes | {' | '.join(heads)} |"
+    yield "|---" * (len(heads) + 1) + "|"
+    found = {key: row for key, row in states_rows().items() if "shared_us" in row}
+    for nbytes in sorted({key[3] for key in found}):
+        cells = []
+        for name in STATES:
+            rows = [row for key, row in found.items() if (key[1], key[3]) == (name, nbytes)]
+            if not rows:
+                cells += ["", "", ""]
+                continue
+            ours, copy = (statistics.median(r[f"{k}_us"] for r in rows) for k in ("shared", "copy"))
+            cells += [short(ours), short(copy), f"{copy / ours:.2f}"]
+        yield f"| {size_text(nbytes)} | {' | '.join(cells)} |"
+    yield ""
+
+
+def short(us):
+    return f"{us:.3g}" if us < 1000 else f"{us:,.0f}"
+
+
+WHOLE = {
+    "scale": scale,
+    "choice": choice,
+    "best": best,
+    "network": network,
+    "readme": both_states,
+    "states": every_state,
+}
 
 
 def filled(text):
     """Return a page with its tables written anew."""
     for part in re.findall(re.escape(BEGIN.format("PART")).replace("PART", "(.*?)"), text):
-        if part == "readme":
-            lines = list(for_readme())
-        elif part in MODEL:
+        if part in MODEL:
             lines = list(MODEL[part](list(simulations())))
         elif part in WHOLE:
             lines = list(WHOLE[part]())
