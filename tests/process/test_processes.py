@@ -189,7 +189,7 @@ def test_mpi_that_the_program_initialises():
         MPI.Finalize()
         try:
             cc.Communicator()
-        except cc.errors.BindingError as error:
+        except cc.errors.CommunicatorError as error:
             print(error, flush=True)
         """
     )

@@ -79,7 +79,7 @@ def forsaken(Engine engine):
 
     Waits for nothing, not even for a lock: a finalizer calls this, anywhere.
     """
-    if not (forked or funneled and pthread_self() != main_thread):
+    if not (forked or finalised or funneled and pthread_self() != main_thread):
         if try_lock_in_flight():
             advance_in_flight()
             unlock_in_flight()
@@ -233,7 +233,7 @@ cdef class Request:
         cdef double moment
         cdef Operation *op = self.op
         self.check_thread()
-        if op != NULL and not self.late:
+        if op != NULL and not self.late and not finalised:
             with nogil:
                 lock_in_flight()
                 advance_in_flight()

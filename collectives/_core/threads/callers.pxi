@@ -15,6 +15,7 @@ cdef extern from "<unistd.h>" nogil:
 # in a process that was not forked.
 cdef bint guarded = False
 cdef bint forked = False
+cdef bint finalised = False  # MPI, by the program or at its end
 cdef bint funneled = False  # MPI may be called by one thread only
 cdef bint serialized = False  # MPI may be called by one thread at a time
 cdef unsigned long main_thread = 0
@@ -44,6 +45,11 @@ def guard():
         raise CommunicatorError(
             f"this process was forked from {world_place}, and MPI does not survive a fork: "
             f"communicate in the parent only, or start children anew (multiprocessing's 'spawn')"
+        )
+    if finalised:
+        raise CommunicatorError(
+            "MPI is finalised already, and nothing can be communicated after that: call "
+            "MPI.Finalize() last, or leave it to mpi4py, which does it when the program ends"
         )
     if funneled and pthread_self() != main_thread:
         raise CommunicatorError(
@@ -113,6 +119,18 @@ def fork_noticed():
     """Refuse everything from now on; called in a forked child. Local."""
     global forked, guarded
     forked = guarded = True
+
+
+def finalise_noticed():
+    """Refuse everything from now on; called just before MPI is finalised. Local."""
+    global finalised, guarded
+    stop_progress()
+    finalised = guarded = True
+
+
+def is_finalised():
+    """Say whether MPI, which was in use, is finalised. Local."""
+    return bool(finalised)
 
 
 def is_forked():
