@@ -20,7 +20,7 @@ from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
-from collectives.errors import ArgumentError, CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError, MPIError
 from collectives.process import binding, environment, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
@@ -290,13 +290,19 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         ------
         CommunicatorError
             If operations are in flight; the text lists them.
+        MPIError
+            If MPI fails, for instance because the program has freed `mpi`. The communicator is
+            freed nevertheless.
         """
         if _core.is_finalised():  # what MPI had of it is gone
             self._let_go()
             return
         with self._engine:
             for mpi in self._let_go():
-                mpi.Free()
+                try:
+                    mpi.Free()
+                except binding.load().Exception as error:
+                    raise MPIError(f"free(): MPI says: {error}") from error
 
     def _let_go(self) -> list[Any]:
         """Leave the shared memory; return the communicators of MPI that are left to free. Local."""

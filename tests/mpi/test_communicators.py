@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.errors import ArgumentError, CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError, MPIError
 
 
 def works(comm):
@@ -219,3 +219,12 @@ def test_a_broken_communicator_says_so(world, fresh, stalls):
             comm.allreduce(np.ones(3))
         assert repr(comm).startswith(f"<collectives.Communicator, rank 0 of {comm.size}, broken: r")
     world.comm.barrier()
+
+
+def test_free_of_what_the_program_has_freed():
+    comm = cc.Communicator()
+    comm.mpi.Free()
+    with pytest.raises(MPIError, match=r"free\(\): MPI says"):
+        comm.free()
+    comm.free()
+    assert "freed" in repr(comm)
