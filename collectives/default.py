@@ -13,7 +13,6 @@ from collectives._core import PlannedCall, Request
 from collectives.calls.counts import Counts
 from collectives.calls.grouped import GroupedRequest
 from collectives.communicator import Communicator
-from collectives.errors import CollectivesError
 from collectives.process import abort, binding, child, meeting
 from collectives.reductions import SUM
 from collectives.text.words import error_text
@@ -125,21 +124,19 @@ def _at_exit() -> None:
     while left and time.monotonic() < limit:
         try:
             left = _core.pending()
-        except Exception as error:  # also what a user's fold raises
-            left = [str(error) if isinstance(error, CollectivesError) else error_text(error)]
+        except Exception as error:  # a warning that is one
+            left = [error_text(error)]
             break
+    left += _core.untold()
     left += [f"{call}, given up inside of MPI" for call in meeting.inside()]
+    if left and not abort.has_reported():
+        abort.end_job(
+            f"exits with operations in flight: {'; '.join(left)}. Wait for every request before "
+            f"the program ends"
+        )
     _core.take_leave_all()
-    if not left:
-        abort.run_before_end()
-        binding.finalise()
-        return
-    MPI = binding.load()
-    abort.end_job(
-        MPI,
-        f"collectives: rank {MPI.COMM_WORLD.Get_rank()} exits with operations in flight: "
-        f"{'; '.join(left)}. Wait for every request before the program ends",
-    )
+    abort.run_before_end()
+    binding.finalise()
 
 
 atexit.register(_at_exit)

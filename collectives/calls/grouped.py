@@ -157,8 +157,7 @@ class GroupedRequest:
         arguments: tuple[Any, ...],
         timeout: float | None = None,
     ) -> None:
-        if engine.broken is not None:
-            raise CommunicatorError(engine.broken)
+        engine.check_whole()
         self._engine = engine
         self._arguments = arguments
         self._timeout = timeout  # of a blocking call

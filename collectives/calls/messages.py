@@ -185,8 +185,7 @@ class Messages:
 
     def _skip(self, out: Any, timeout: float | None, blocking: bool) -> Any:
         """Return what a call without any message returns."""
-        if self._engine.broken is not None:
-            raise CommunicatorError(self._engine.broken)
+        self._engine.check_whole()
         if timeout is not None:
             _core.seconds(timeout)
         if blocking:

@@ -339,8 +339,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
     def _begin(self, name: str, root: Any, timeout: float | None, op: str = "") -> int:
         """Check the arguments, and under ``COLLECTIVES_VALIDATE=1`` the calls of all ranks."""
         engine = self._engine
-        if engine.broken is not None:
-            raise CommunicatorError(engine.broken)
+        engine.check_whole()
         with refusing(engine, name):
             number = engine.check_root(root)
             if timeout is not None:

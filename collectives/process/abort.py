@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
@@ -38,6 +38,7 @@ GRACE = 1.0
 PLACES = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
 
 _installed: Callable[..., None] | None = None
+_has_reported = False
 _before_end: list[Callable[[], None]] = []
 
 
@@ -58,22 +59,34 @@ def wished() -> bool:
     return environment.flag("COLLECTIVES_ABORT", default=True)
 
 
-def end_job(MPI: Any, text: str, status: int = 1) -> None:
-    """Print a text, and end all ranks. Local; the other ranks are not asked.
+def has_reported() -> bool:
+    """Return whether this rank ends alone because of an exception that was reported. Local."""
+    return _has_reported
+
+
+def end_job(text: str) -> NoReturn:
+    """Say what is wrong with this rank, and end all ranks: under ``COLLECTIVES_ABORT=0``, and when
+    the program has finalised MPI, only this one. Local; the other ranks are not asked.
 
     Parameters
     ----------
-    MPI : module
-        ``mpi4py.MPI``, initialised.
     text : str
-    status : int
-        The exit status of the job, as far as the launcher passes it on.
+        What goes after the number of the rank.
     """
+    MPI = _mpi()
+    ends_all = wished() and MPI is not None
+    if not ends_all:
+        _core.give_up_all(f"it {text}")
+    _core.take_leave_all()
     run_before_end()
     _flush(sys.stdout)
-    report.write(f"{text}\n")
+    report.write(f"collectives: rank {_rank()[0]} {text}\n")
     time.sleep(FAREWELL)
-    MPI.COMM_WORLD.Abort(status)
+    if ends_all:
+        MPI.COMM_WORLD.Abort(1)
+    if MPI is not None:  # a launcher takes a rank that does not finalise MPI for a crash
+        MPI.Finalize()
+    os._exit(1)
 
 
 def _flush(stream: Any) -> None:
@@ -177,6 +190,7 @@ def interactive() -> bool:
 
 def _end_of_rank(text: str, status: int) -> None:
     """Print the report of an uncaught exception, and end all ranks if that is wished."""
+    global _has_reported
     MPI = _mpi()
     rank, size = _rank()
     ends_all = wished() and MPI is not None
@@ -198,3 +212,4 @@ def _end_of_rank(text: str, status: int) -> None:
     finally:
         if ends_all:
             MPI.COMM_WORLD.Abort(status)
+        _has_reported = True

@@ -85,6 +85,12 @@ cdef class Engine:
         self.held = False
         leave(&self.queue)
 
+    cpdef int check_whole(self) except -1:
+        """Raise CommunicatorError if the communicator is broken or freed. Local."""
+        if self.broken is not None:
+            raise told(self, CommunicatorError(self.broken))
+        return 0
+
     cdef bint enter_unless_inside(self) except -1:
         """Come to be the one thread inside; say whether this one was."""
         if self.held and self.queue.owner == pthread_self():
@@ -105,8 +111,7 @@ cdef class Engine:
         call.planned = False
         call.timeout = COMMON
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         if self.agree is None:
             if timeout is not None:
                 call.timeout = seconds(timeout)
@@ -144,8 +149,7 @@ cdef class Engine:
         call.planned = False
         call.timeout = COMMON
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         call.counts = &counts[0]
         call.receive_counts = &receive_counts[0]
         try:
@@ -175,8 +179,7 @@ cdef class Engine:
         call.planned = False
         call.timeout = COMMON
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         keep = check(self, &call, counts, counts, None, root, 1.0, 1.0)
         call.announced = kind + 1
         choice = choice_for(self, &call, None)
@@ -199,8 +202,7 @@ cdef class Engine:
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         call.kind = kind
         call.planned = True
         planned.engine = self
@@ -230,8 +232,7 @@ cdef class Engine:
         call.planned = False
         call.timeout = COMMON
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         keep = check(self, &call, record, out, None, 0, 1.0, 1.0)
         call.announced = KINDS + 1 + MAKINGS.index(making)
         choice = choice_for(self, &call, None)
@@ -250,8 +251,7 @@ cdef class Engine:
         cdef int64_t most
         cdef tuple keep
         check_caller()
-        if self.broken is not None:
-            raise CommunicatorError(self.broken)
+        self.check_whole()
         call.timeout = deadline_of(timeout)
         keep = check_messages(&call, x, out)
         if out is None:

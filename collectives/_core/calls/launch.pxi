@@ -16,8 +16,7 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
         start = cc_ticks()
     inside = engine.enter_unless_inside()
     try:
-        if engine.broken is not None:  # by the thread that was inside
-            raise CommunicatorError(engine.broken)
+        engine.check_whole()  # the thread that was inside may have broken it
         if not blocking:
             make_room()
         if text is not None:

@@ -42,8 +42,7 @@ cdef class PlannedCall:
     cdef int begin(self, double timeout, bint blocking) except -1:
         """Put the operation at its start."""
         cdef Engine engine = self.engine
-        if engine.broken is not None:
-            raise CommunicatorError(engine.broken)
+        engine.check_whole()
         if self.request is not None and not self.request.test():
             raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
         self.request = None

@@ -12,24 +12,38 @@ cdef list lost = []
 
 
 def pending(Engine engine=None):
-    """Return a line for each request that is not complete, of one engine or of all. Local.
+    """Return a line for each request that is not complete: those of one engine, or all whose
+    communicator is whole, as the others will never be complete. Local.
 
-    Raises the error of one that fails, with the place that started it.
+    Raises the error of that engine, if the program was not told of it, with the place that started
+    what failed.
     """
+    cdef Request request
     lines = []
-    for request in list(live):
-        if (<Request>request).aside:
+    for each in list(live):
+        request = each
+        if request.aside or engine is not None and request.engine is not engine:
             continue
-        if engine is None or (<Request>request).engine is engine:
-            try:
-                request.test()
-            except CollectivesError as error:
-                if (<Request>request).late:
-                    continue
-                raise type(error)(f"{error}, started at {request.where()}") from error
-            if request.state() is not None:
-                lines.append(f"{request.state()}, started at {request.where()}")
+        request.move()
+        text = request.state()
+        if text is not None and (engine is not None or request.engine.broken is None):
+            lines.append(f"{text}, started at {request.where()}")
+    if engine in unheard:
+        error, where = unheard.pop(engine)
+        if not isinstance(error, CollectivesError):  # of a user's fold
+            raise error
+        raise type(error)(f"{error}, started at {where}") from error
     return lines
+
+
+def untold():
+    """Return a line for each communicator that a request has broken, if the program was not told.
+    Local.
+    """
+    return [
+        f"{error if isinstance(error, CollectivesError) else error_text(error)}, started at {where}"
+        for error, where in unheard.values()
+    ]
 
 
 def end_requests(threads):
@@ -139,9 +153,10 @@ cdef class Request:
         if op == NULL or op.state.status == RUNNING:
             return 0
         if op.state.status == FAILED and self.error is None:
+            whole = self.engine.broken is None
             error = failed(self.engine, op, self.plan, self.keep)
             if self.error is None:
-                self.error = error
+                self.keep_error(error, whole)
         if self.waiters or self.op == NULL:
             return 0
         if op.state.status == DONE:
@@ -160,6 +175,13 @@ cdef class Request:
                 delist(op)
         if op.state.status == DONE and self.owner is None:
             recycle(self.engine, op)
+        return 0
+
+    cdef int keep_error(self, error, bint breaks) except -1:
+        """Keep an error for whoever waits, and whether it is what `breaks` the communicator."""
+        self.error = error
+        if breaks:
+            unheard[self.engine] = error, self.where()
         return 0
 
     cdef int watch(self, int change) except -1:
@@ -201,7 +223,7 @@ cdef class Request:
         if op.state.status != RUNNING or self.error is not None:
             return 0
         # First the error: other threads that wait look for it as soon as the operation ends.
-        self.error = error
+        self.keep_error(error, how is not None and self.engine.broken is None)
         if how is None:
             self.late = True
             drop(self.engine, op, self.plan, self.keep, "has ended, and gave up")
@@ -217,22 +239,10 @@ cdef class Request:
             check_caller()
         return 0
 
-    def test(self):
-        """Move the operations in flight on; say whether this one is complete.
-        Local.
-
-        Returns
-        -------
-        bool
-
-        Raises
-        ------
-        MismatchError, PeerLostError, PeerAbortedError, MPIError
-            If the operation failed, each time again; the communicator is broken then.
-        """
+    cdef int move(self) except -1:
+        """Move the operations in flight on, and see what has become of this one."""
         cdef double moment
         cdef Operation *op = self.op
-        self.check_thread()
         if op != NULL and not self.late and not finalised:
             with nogil:
                 lock_in_flight()
@@ -247,9 +257,25 @@ cdef class Request:
                 elif moment - self.looked > SLICE:
                     self.looked = moment
                     self.look_around(0, deadline_of(None))
-        self.settle()
+        return self.settle()
+
+    def test(self):
+        """Move the operations in flight on; say whether this one is complete.
+        Local.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        MismatchError, PeerLostError, PeerAbortedError, MPIError
+            If the operation failed, each time again; the communicator is broken then.
+        """
+        self.check_thread()
+        self.move()
         if self.error is not None:
-            raise self.error
+            raise told(self.engine, self.error)
         if self.op != NULL and self.op.state.status != DONE:
             return False
         return type(self.keep[0]) is not Pending or (<Pending>self.keep[0]).arrived()
@@ -309,7 +335,7 @@ cdef class Request:
             self.watch(-1)
         self.settle()
         if self.error is not None:
-            raise self.error
+            raise told(self.engine, self.error)
         return finished(self.keep[0])
 
     def _look(self, double waited, timeout=None):

@@ -118,7 +118,7 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
     if status == RUNNING:
         status = await_end(engine, op, plan, keep, timeout)
     if status == FAILED:
-        raise failed(engine, op, plan, keep)
+        raise told(engine, failed(engine, op, plan, keep))
     if op.shared.habit >= 0 and op.shared.segment != NULL:
         cc_learn(
             op.shared.segment, op.shared.habit, op.shared.stores, (now() - began) / op.nbytes
@@ -157,7 +157,7 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
                 raise
             if error is not None:
                 abandon(engine, op, plan, keep, how(error), error)
-                raise error
+                raise told(engine, error)
     finally:
         inside -= 1
 
@@ -186,6 +186,17 @@ cdef int drop(Engine engine, Operation *op, Plan plan, keep, str how) except -1:
     lost.append((keep, engine.segment))
     engine.broken = f"the communicator is broken: rank {engine.rank} {how} {title_of(op, plan)}"
     return 0
+
+
+# For each communicator that a request has broken, as long as the program was not told: the error,
+# and where the request was started.
+cdef dict unheard = {}
+
+
+cdef object told(Engine engine, error):
+    """Return the error that the program is told of a communicator."""
+    unheard.pop(engine, None)
+    return error
 
 
 cdef object failed(Engine engine, Operation *op, Plan plan, keep):
