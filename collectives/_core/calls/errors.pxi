@@ -145,6 +145,7 @@ cdef str round_and_ranks(Operation *op, Segment segment):
     cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
+    cdef str idle = "nothing was posted"
     if op.state.live == 0 and op.shared.lent:
         readers = ", ".join(map(str, behind(segment, op.shared.page + op.layout.segments)))
         return f"nothing but that rank {readers} has read what is in shared memory"
@@ -161,8 +162,10 @@ cdef str round_and_ranks(Operation *op, Segment segment):
         silent, late = missing(op, cursor, segment)
         parts += [f"for rank {rank} to send" for rank in silent]
         parts += [f"for rank {rank} to finish what came before" for rank in late]
-        return f"{where} waits {', '.join(parts)}"
-    return "nothing was posted"
+        if parts:
+            return f"{where} waits {', '.join(parts)}"
+        idle = f"{where} waits for nothing: what it needs has come, and it goes on in the next call"
+    return idle
 
 
 cdef set waited_for(Operation *op, Segment segment):
