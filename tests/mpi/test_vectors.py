@@ -394,3 +394,21 @@ def test_errors_are_also_what_a_caller_would_guess(world):
     with pytest.raises(errors.CollectivesError, match="x is a list"):
         world.comm.gatherv([1])
     world.comm.barrier()
+
+
+@pytest.mark.parametrize(
+    ("count", "kind", "text"),
+    [
+        (2**62, ArgumentError, "a process can address 140737488355328 bytes"),
+        (2**43, errors.CommunicatorError, "there is no memory"),
+    ],
+)
+def test_counts_that_no_memory_can_hold(fresh, count, kind, text):
+    comm = fresh(validate=False, timeout=20)
+    if comm.size == 1:
+        pytest.skip("a rank knows what it sends to itself")
+    receive_counts = [1] * comm.size
+    receive_counts[comm.rank - 1] = count
+    with pytest.raises(kind, match=text):
+        comm.alltoallv(np.ones(comm.size), [1] * comm.size, receive_counts=receive_counts)
+    comm.barrier()

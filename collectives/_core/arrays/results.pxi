@@ -1,13 +1,13 @@
 # Results: memory of the kind of the input, made by NumPy or by the library of the input.
 
-from cpython.exc cimport PyErr_SetString
+from cpython.exc cimport PyErr_Clear, PyErr_ExceptionMatches, PyErr_SetString
 from numpy cimport PyArray_Descr, PyArray_DESCR, PyArray_EMPTY
 
 import numpy
 
 cdef extern from "numpy/arrayobject.h":
-    ndarray PyArray_Empty(int, npy_intp *, PyArray_Descr *, int)
-    ndarray PyArray_NewLikeArray(ndarray, int, void *, int)
+    PyObject *PyArray_Empty(int, npy_intp *, PyArray_Descr *, int)
+    PyObject *PyArray_NewLikeArray(ndarray, int, void *, int)
 
 cdef extern from "<sys/mman.h>" nogil:
     enum:
@@ -50,14 +50,30 @@ cdef object numpy_result(ndarray like, tuple shape, View *out):
     cdef ndarray made
     cdef int k
     if shape is None:
-        made = PyArray_NewLikeArray(like, NPY_CORDER, NULL, 0)
+        made = owned(PyArray_NewLikeArray(like, NPY_CORDER, NULL, 0))
     else:
         fill_dims(<int64_t *>dims, len(shape), shape)
         Py_INCREF(<object>PyArray_DESCR(like))  # PyArray_Empty takes it away
-        made = PyArray_Empty(len(shape), dims, PyArray_DESCR(like), 0)
+        made = owned(PyArray_Empty(len(shape), dims, PyArray_DESCR(like), 0))
     out.data = <char *>PyArray_DATA(made)
     out.count = PyArray_SIZE(made)
     return made
+
+
+cdef inline ndarray owned(PyObject *made):
+    """Return an array that NumPy has made; raise CommunicatorError if there was no memory."""
+    if made == NULL:
+        refuse_memory()
+    array = <ndarray>made
+    Py_DECREF(array)  # the reference that came is the one that `array` has
+    return array
+
+
+cdef int refuse_memory() except -1:
+    if PyErr_ExceptionMatches(MemoryError):
+        PyErr_Clear()
+        raise CommunicatorError("there is no memory for an array of the size of the result")
+    return -1
 
 
 cdef int64_t fill_dims(int64_t *dims, int ndim, tuple shape) except -1:
@@ -118,7 +134,9 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     cdef void *made = NULL
     out.count = shape_result(&prototype, dims, like, shape)
     if kind.api.allocate(&prototype, &managed, NULL, report) or managed == NULL:
-        raise MemoryError(f"the library of x allocated nothing for a result of shape {shape}")
+        raise CommunicatorError(
+            f"the library of x has no memory for a result of shape {shape}"
+        )
     out.data = <char *>managed.dl_tensor.data + managed.dl_tensor.byte_offset
     if out.count == 0:
         out.data = &nowhere

@@ -5,6 +5,8 @@ from numpy cimport NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_FARRAY
 
 from functools import partial
 
+cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
+
 
 cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscale):
     """Check the arguments; return (what the caller gets, what else must stay alive)."""
@@ -84,6 +86,7 @@ cdef tuple check_vector(
             raise ArgumentError(
                 f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
             )
+    check_bytes(total, call.x.itemsize)
     # Of an alltoall, no rank knows the whole; all must still choose alike.
     call.nbytes = 0 if kind == ALLTOALL else total * call.x.itemsize
     keep = check_fold(engine, call, op)
@@ -94,6 +97,7 @@ cdef tuple check_vector(
         call.receive_counts if kind == ALLTOALL else call.counts, call.role.outputs,
         call.role.first_output,
     )
+    check_bytes(wanted, call.x.itemsize)
     if kept_x is not None:
         if out is None:
             result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
@@ -104,6 +108,16 @@ cdef tuple check_vector(
     result = kept_out if type(kept_out) is Pending else out
     kept_x = check_output(engine, call, kept_x, wanted)
     return result, kept_x, kept_out, keep, packed
+
+
+cdef int check_bytes(int64_t count, int64_t itemsize) except -1:
+    """Raise if no process could hold the elements that counts ask for."""
+    if count > ADDRESSES // itemsize:
+        raise ArgumentError(
+            f"the counts are {count} elements of {itemsize} bytes in all, and a process can "
+            f"address {ADDRESSES} bytes"
+        )
+    return 0
 
 
 cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
@@ -121,10 +135,10 @@ cdef int root_of(Engine engine, root) except -1:
     """Return the rank that `root` names."""
     try:
         number = PyNumber_Index(root)
-    except TypeError:
+    except Exception as error:  # also of a user's type
         raise ArgumentError(
             f"root is {shown(root)}, and must be an integer in 0..{engine.size - 1}"
-        ) from None
+        ) from error
     if not 0 <= number < engine.size:
         raise ArgumentError(f"root is {number}, and must be in 0..{engine.size - 1}")
     return number
@@ -171,7 +185,7 @@ cdef object view_of_out(Call *call, out, bint moves):
         or not PyArray_CHKFLAGS(out, NPY_ARRAY_FARRAY) or call.planned
     ):
         return view_of(out, &call.out, "out", True, moves)
-    scratch = PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0)
+    scratch = owned(PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0))
     view_of(scratch, &call.out, "out", True, moves)
     return pending_place(scratch, buffers.Place(out, partial(numpy.copyto, out, scratch)))
 

@@ -3,8 +3,6 @@
 import os
 import sys
 
-from cpython.ref cimport Py_DECREF, PyObject
-
 from collectives import errors
 from collectives.text.origin import Origin
 

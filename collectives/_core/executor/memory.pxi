@@ -1,6 +1,6 @@
 # The memory of operations: reserved once for each size class, then recycled.
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 
 @cython.final
