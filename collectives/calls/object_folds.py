@@ -79,8 +79,8 @@ class ObjectFoldingCalls(ObjectCalls):
         ------
         ArgumentError
             On every rank, if `op` is no operation, or the object of any rank cannot be pickled. On
-            the root alone, if `op` raises an error: all data has arrived by then, and the
-            communicator is usable afterwards.
+            the root alone, if an object cannot be loaded there, or `op` raises an error: all data
+            has arrived by then, and the communicator is usable afterwards.
         CollectivesError
             Otherwise, as for `allreduce`.
 
@@ -92,10 +92,10 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "reduce_object"
-        root, op, fold, objs = self._contributions(name, obj, op, root, timeout)
-        if objs is None:
+        root, op, fold, got = self._contributions(name, obj, op, root, timeout)
+        if got is None:
             return None
-        result, error = parcels.tried(lambda: _folded(objs, op, fold))
+        result, error = parcels.tried(lambda: _folded(got, op, fold))
         if error is not None:
             raise ArgumentError(f"{name}: rank {root}: {error}") from error.__cause__
         return result
@@ -120,7 +120,7 @@ class ObjectFoldingCalls(ObjectCalls):
         ------
         ArgumentError
             On every rank, if `op` is no operation or raises an error, or the object of any rank
-            cannot be pickled. The communicator is usable afterwards.
+            cannot be pickled, or not be loaded on rank 0. The communicator is usable afterwards.
         CollectivesError
             Otherwise, as for `allreduce`.
 
@@ -131,15 +131,15 @@ class ObjectFoldingCalls(ObjectCalls):
         True
         """
         name = "allreduce_object"
-        _, op, fold, objs = self._contributions(name, obj, op, 0, timeout)
+        _, op, fold, got = self._contributions(name, obj, op, 0, timeout)
         results = []
 
         def result() -> parcels.Parcel:
-            results.append(_folded(objs or [], op, fold))
+            results.append(_folded(got or [], op, fold))
             return parcels.pack(results[0], "the result of op")
 
-        got = self._to_all(name, result, 0, timeout)
-        return results[0] if results else got
+        copied = self._to_all(name, result, 0, timeout)
+        return results[0] if results else copied
 
     def scan_object(
         self, obj: Any, op: Reduction | str | Fold = SUM, *, timeout: float | None = None
@@ -201,13 +201,13 @@ class ObjectFoldingCalls(ObjectCalls):
         return self._scan("exscan_object", obj, op, timeout)
 
     def _scan(self, name: str, obj: Any, op: Reduction | str | Fold, timeout: float | None) -> Any:
-        _, _, fold, objs = self._contributions(name, obj, op, 0, timeout)
+        _, _, fold, got = self._contributions(name, obj, op, 0, timeout)
 
         def results() -> list[parcels.Parcel]:
             # Packed at once: an operation may change its first object and return it.
             each = [
                 parcels.pack(result, "the result of op").copied()
-                for result in accumulate(objs or [], _guarded(fold))
+                for result in accumulate(parcels.unpack_each(got or []), _guarded(fold))
             ]
             if name == "scan_object":
                 return each
@@ -217,9 +217,9 @@ class ObjectFoldingCalls(ObjectCalls):
 
     def _contributions(
         self, name: str, obj: Any, op: Any, root: int, timeout: float | None
-    ) -> tuple[int, Any, Fold, list[Any] | None]:
+    ) -> tuple[int, Any, Fold, list[parcels.Parcel] | None]:
         """Begin a call; return the root, the operation and its function, and on the root the
-        objects of all ranks. Collective.
+        parcels of all ranks. Collective.
         """
         op = _resolved(op)
         fold = self._fold(name, op)
@@ -273,9 +273,9 @@ def _guarded(fold: Fold) -> Fold:
     return guarded
 
 
-def _folded(objs: list[Any], op: Any, fold: Fold) -> Any:
-    """Return the fold of all objects."""
-    result = reduce(_guarded(fold), objs)
+def _folded(got: list[parcels.Parcel], op: Any, fold: Fold) -> Any:
+    """Return the fold of the objects in all parcels."""
+    result = reduce(_guarded(fold), parcels.unpack_each(got))
     if isinstance(op, Reduction) and op.average:
-        return _guarded(operator.truediv)(result, len(objs))
+        return _guarded(operator.truediv)(result, len(got))
     return result

@@ -117,10 +117,13 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         True
         """
         root = self._begin("gather_object", root, timeout)
-        return self._to_root("gather_object", obj, root, timeout)
+        got = self._to_root("gather_object", obj, root, timeout)
+        return None if got is None else [parcels.unpack(each) for each in got]
 
-    def _to_root(self, name: str, obj: Any, root: int, timeout: float | None) -> list[Any] | None:
-        """Return copies of the objects of all ranks on the root, and None elsewhere."""
+    def _to_root(
+        self, name: str, obj: Any, root: int, timeout: float | None
+    ) -> list[Parcel] | None:
+        """Return parcels with copies of all ranks' objects on the root, and None elsewhere."""
         parcel, sizes = self._announce(name, obj, timeout)
         # All ranks know the counts already.
         options = None, timeout, 1.0, 1.0, True
@@ -143,7 +146,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             for buffer in got[-1].buffers:
                 in_flight.add(self._message(None, None, buffer, source))
         in_flight.wait()
-        return [parcels.unpack(each) for each in got]
+        return got
 
     def allgather_object(self, obj: Any, *, timeout: float | None = None) -> list[Any]:
         """Give the objects of all ranks to every rank.

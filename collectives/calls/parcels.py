@@ -32,6 +32,7 @@ __all__ = [
     "tried",
     "unfilled",
     "unpack",
+    "unpack_each",
 ]
 
 # Buffers of this many bytes and more are sent separately; smaller ones are copied into the pickle.
@@ -205,3 +206,26 @@ def unpack(parcel: Parcel) -> Any:
     parcel : Parcel
     """
     return pickle.loads(parcel.envelope.data, buffers=parcel.buffers)
+
+
+def unpack_each(parcels: list[Parcel]) -> list[Any]:
+    """Return the objects of all ranks, for a result that the other ranks wait for. Local.
+
+    Parameters
+    ----------
+    parcels : list of Parcel
+
+    Raises
+    ------
+    ArgumentError
+        If one cannot be loaded.
+    """
+    objs = []
+    for rank, each in enumerate(parcels):
+        try:
+            objs.append(unpack(each))
+        except BaseException as error:
+            raise ArgumentError(
+                f"the object of rank {rank} cannot be loaded: {error_text(error)}"
+            ) from error
+    return objs

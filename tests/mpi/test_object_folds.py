@@ -19,6 +19,15 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
+def unloadable():
+    raise OSError("not here")
+
+
+class Unloadable:
+    def __reduce__(self):
+        return unloadable, ()
+
+
 @pytest.fixture(params=["world", "plain"])
 def either(request):
     """With and without the agreement before each call."""
@@ -193,6 +202,21 @@ def test_unpicklable_on_one_rank(either, name):
     with pytest.raises(ArgumentError, match=f"^{name}: rank {last}: obj cannot be pickled"):
         CALLS[name](comm, obj, cc.SUM)
     comm.barrier()
+
+
+@every_call
+def test_what_cannot_be_loaded_on_the_root(either, name):
+    """The others wait for the result, but in a reduction."""
+    comm = either.comm
+    folds = comm.size - 1 if name == "reduce_object" else 0
+    obj = Unloadable() if comm.rank == 0 else 1
+    if name == "reduce_object" and comm.rank != folds:
+        assert CALLS[name](comm, obj, cc.SUM) is None
+    else:
+        text = f"^{name}: rank {folds}: the object of rank 0 cannot be loaded: OSError: not here"
+        with pytest.raises(ArgumentError, match=text):
+            CALLS[name](comm, obj, cc.SUM)
+    assert comm.allgather_object(comm.rank) == list(range(comm.size))
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "reduce_object"])
