@@ -88,7 +88,7 @@ def pack(obj: Any, name: str) -> Parcel:
     file = io.BytesIO()
     try:
         pickle.Pickler(file, 5, buffer_callback=inside).dump(obj)
-    except Exception as error:
+    except BaseException as error:  # the other ranks wait for it
         raise ArgumentError(f"{name} cannot be pickled: {error_text(error)}") from error
     # The lengths are known only now, and pickle ignores what follows the pickled object.
     file.write(np.array([*map(len, buffers), len(buffers)], np.int64).tobytes())
@@ -111,10 +111,11 @@ def pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
     """
     try:
         each = list(objs)  # type: ignore[arg-type]  # raises TypeError if it is not iterable
-    except TypeError:
+    except BaseException as error:  # the other ranks wait for the objects
         raise ArgumentError(
-            f"objs is {shown(objs)}, and must be a sequence of {size} objects, one for each rank"
-        ) from None
+            f"objs is {shown(objs)}, and must be a sequence of {size} objects, one for each rank: "
+            f"{error_text(error)}"
+        ) from error
     if len(each) != size:
         raise ArgumentError(
             f"objs has {len(each)} objects, and must have {size}, one for each rank"

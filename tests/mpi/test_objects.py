@@ -241,6 +241,11 @@ def test_alltoall_of_objects_that_differ_much(world):
         assert all((each == source * 10 + comm.rank).all() for each in got)
 
 
+class Leaving:
+    def __reduce__(self):
+        raise SystemExit(7)
+
+
 CALLS = {
     "alltoall_object": lambda comm, obj: comm.alltoall_object([obj] * comm.size),
     "broadcast_object": lambda comm, obj: comm.broadcast_object(obj, comm.size - 1),
@@ -263,6 +268,7 @@ def either(request):
         (threading.Lock(), r"cannot be pickled: TypeError: cannot pickle '_thread\.lock'"),
         (Opaque(), "cannot be pickled: RuntimeError: not this one"),
         (lambda: 0, "cannot be pickled: .*lambda"),
+        (Leaving(), "cannot be pickled: SystemExit: 7"),
     ],
 )
 def test_unpicklable_on_one_rank(either, name, bad, text):
@@ -283,6 +289,20 @@ def test_unpicklable_on_all_ranks(world):
         comm.gather_object(threading.Lock())
     for rank in range(comm.size):
         assert f"rank {rank}: obj cannot be pickled" in str(caught.value)
+
+
+def test_objects_that_cannot_be_read(either):
+    comm = either.comm
+
+    def objs():
+        yield 0
+        raise OSError("not this one")
+
+    for call, odd in (comm.alltoall_object, comm.size - 1), (comm.scatter_object, 0):
+        text = f"^{call.__name__}: rank {odd}: objs is .*: OSError: not this one"
+        with pytest.raises(ArgumentError, match=text):
+            call(objs() if comm.rank == odd else [1] * comm.size)
+        assert comm.allgather_object(comm.rank) == list(range(comm.size))
 
 
 @pytest.mark.parametrize("wrong", [-1, 1])
