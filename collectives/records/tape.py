@@ -113,12 +113,22 @@ class Tape:
         ValueError
             If they are not a tape, or end before anything was recorded.
         """
+        with open(parts.open(f"{rank}.json", os.O_RDONLY), encoding="utf-8") as lines:
+            return cls.parsed(lines.read(), file, f"{rank}.records in {parts.path}")
+
+    @classmethod
+    def parsed(cls, text: str, file: int, name: str) -> Tape:
+        """Read open records, and the `text` of the lines that belong to them. Local.
+
+        Raises
+        ------
+        ValueError
+            As for `read`; it calls the records by their `name`.
+        """
         facts: dict[str, Any] = {}
         labels: dict[int, dict[str, Any]] = {}
         adding = False
-        with open(parts.open(f"{rank}.json", os.O_RDONLY), encoding="utf-8") as lines:
-            rows = lines.read().splitlines()
-        for line in rows:
+        for line in text.splitlines():
             row = json.loads(line)
             if "label" in row:
                 labels[row["label"]] = row
@@ -128,10 +138,10 @@ class Tape:
                 facts = row
         head = os.pread(file, 64, 0)
         if len(head) < 64 or not facts:
-            raise ValueError(f"{rank}.records in {parts.path} is not a tape")
+            raise ValueError(f"{name} is not a tape")
         version, counts, t0, t1, n0, n1, used, full = np.frombuffer(head, np.uint64)
         if version != 1:
-            raise ValueError(f"{rank}.records in {parts.path} is of another version of collectives")
+            raise ValueError(f"{name} is of another version of collectives")
         memory = b""
         while piece := os.pread(file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)):
             memory += piece

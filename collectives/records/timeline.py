@@ -20,7 +20,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from collectives import _core
-from collectives.errors import ArgumentError, CommunicatorError, TimelineWarning
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    CommunicatorError,
+    TimelineWarning,
+)
 from collectives.process import abort, child, environment
 from collectives.process.meeting import Meeting
 from collectives.records import parts, tape, tracefile
@@ -58,7 +63,8 @@ class _Recording:
         self.lock = threading.Lock()
         self.file = self.parts.create(f"{self.rank}.records", os.O_RDWR)
         tape.is_held(self.file)  # it is new: this locks it
-        self.lines = self.parts.create(f"{self.rank}.json", os.O_WRONLY | os.O_APPEND)
+        self.lines = self.parts.create(f"{self.rank}.json", os.O_RDWR | os.O_APPEND)
+        self.is_in_folder = True
         self.say(facts)
         limit = environment.number("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
         _core.start_tape(self.file, limit, has_even_counter(), self.tell)
@@ -87,14 +93,29 @@ class _Recording:
             }
         )
 
+    def read(self) -> tape.Tape:
+        """Return what is on the tape so far."""
+        text = b""
+        while piece := os.pread(self.lines, 1 << 20, len(text)):
+            text += piece
+        return tape.Tape.parsed(text.decode(), self.file, f"{self.rank}.records")
+
     def stop(self) -> None:
         if not _core.stop_tape():
             warnings.warn(
                 f"the timeline of this rank ends early: {self.rank}.records was full "
                 f"(COLLECTIVES_TIMELINE_LIMIT)",
                 TimelineWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
+
+    def leave_folder(self) -> None:
+        """Take the tape out of the folder of its timeline, whose events are in the file. Other
+        timelines may still need it: it stays open.
+        """
+        if self.is_in_folder:
+            self.is_in_folder = False
+            self.parts.remove(self.rank)
 
     def let_go(self, done: bool) -> None:
         """Close the tape; delete it if its events are in the file (`done`)."""
@@ -102,13 +123,15 @@ class _Recording:
             os.close(self.lines)
             self.lines = -1
         if done:
-            self.parts.remove(self.rank)
+            self.leave_folder()
         os.close(self.file)  # this releases the lock
         self.parts.close()
 
 
-# The recording of this process, which all active timelines share.
+# The recording of this process, which all active timelines share, and the lock of whoever changes
+# or reads it.
 _recording: _Recording | None = None
+_lock = threading.RLock()
 _of_environment: Timeline | None = None
 
 
@@ -154,9 +177,11 @@ class Timeline:
         comm = self._comm
         # After an error, the other ranks may be in any call.
         together = comm is not None and error is None and comm._engine.broken is None
-        if comm is not None and together:
-            comm.barrier()  # no rank is in a call of the with block any more
-        self.stop()
+        try:
+            if comm is not None and together:
+                comm.barrier()  # no rank is in a call of the with block any more
+        finally:
+            self.stop()
         if comm is not None and together:
             comm.barrier()
 
@@ -170,7 +195,6 @@ class Timeline:
         CommunicatorError
             If the communicator is broken, or the timeline is already on.
         """
-        global _recording
         comm = self._comm
         if self._is_on or comm is None:
             raise CommunicatorError(f"the timeline {self.path} is on already")
@@ -202,27 +226,43 @@ class Timeline:
                 "offset": offset,
             }
             problems = meeting.allgather(problem)  # after this, the files exist on all hosts
-            fresh = None
-            if not any(problems) and _recording is None:
-                try:
-                    fresh = _Recording(self.path, self._facts)
-                except (OSError, ArgumentError) as error:
-                    problem = f"the timeline {self.path} cannot be recorded: {error}"
+            if not any(problems):
+                problem = self._record()
             problems = meeting.allgather(problem)
             for rank, each in enumerate(problems):
                 if each:
-                    if fresh is not None:
-                        _core.stop_tape()
-                        fresh.let_go(True)
+                    self._end_recording()
                     parts.discard(parts.folder(self.path))
                     raise ArgumentError(f"rank {rank}: {each}")
-        if fresh is not None:
-            _recording = fresh
-        elif _recording is not None:
-            _recording.users += 1
         _core.set_clock()
         self._since = _core.monotonic_ticks()
-        self._is_on = True
+
+    def _record(self) -> str:
+        """Begin to use the recording of this process; return the problem, if any."""
+        global _recording
+        with _lock:
+            try:
+                if _recording is None:
+                    _recording = _Recording(self.path, self._facts)
+                else:
+                    _recording.users += 1
+            except (OSError, CollectivesError) as error:
+                return f"the timeline {self.path} cannot be recorded: {error}"
+            self._is_on = True
+        return ""
+
+    def _end_recording(self) -> None:
+        """Stop, without a word, what has hardly begun."""
+        global _recording
+        with _lock:
+            if not self._is_on or _recording is None:
+                return
+            self._is_on = False
+            _recording.users -= 1
+            if _recording.users == 0:
+                _core.stop_tape()
+                _recording.let_go(True)
+                _recording = None
 
     def _create(self, mark: str, hosts: list[str]) -> str:
         """Create the file; return the problem, if any."""
@@ -236,35 +276,36 @@ class Timeline:
         """Stop recording; add the events of this rank, and of ranks that have died, to the file.
         Local.
         """
+        with _lock:
+            if self._is_on and _recording is not None:  # None in a forked child
+                self._is_on = False
+                self._stop(_recording)
+
+    def _stop(self, recording: _Recording) -> None:
         global _recording
-        if not self._is_on:
-            return
-        self._is_on = False
-        recording = _recording
-        if recording is None:  # in a forked child
-            return
         recording.users -= 1
         if recording.users == 0:
             _recording = None
             recording.stop()
         added = False
+        mine = recording.parts.path == parts.folder(self.path)
         try:
-            mine = recording.parts.path == parts.folder(self.path)
             if mine and recording.users == 0:
                 recording.say({"adding": True})
             _core.set_clock()
-            one = tape.Tape.read(recording.parts, recording.rank, recording.file)
-            tracefile.add(self.path, tape.events(one, self._facts, self._since))
+            tracefile.add(self.path, tape.events(recording.read(), self._facts, self._since))
             added = True
         except OSError as error:
             warnings.warn(
                 f"the timeline {self.path} lacks rank {self._facts['rank']}, whose tape stays "
                 f"beside it: {error}",
                 TimelineWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if recording.users == 0:
             recording.let_go(added)
+        elif mine and added:
+            recording.leave_folder()
         with contextlib.suppress(OSError):
             tracefile.complete(self.path)
 
@@ -328,8 +369,8 @@ def finish() -> None:
 
 
 def _forget() -> None:
-    global _recording
-    _recording = None
+    global _lock, _recording
+    _recording, _lock = None, threading.RLock()
 
 
 child.forget(_forget)

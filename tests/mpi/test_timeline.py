@@ -417,6 +417,83 @@ def test_no_more_room(world, tmp_path, monkeypatch):
 # -- traces --------------------------------------------------------------------------------------
 
 
+def in_threads(*calls):
+    """Run calls in threads of their own, and raise what one of them raises."""
+    failed = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if failed:
+        raise failed[0]
+
+
+def test_timelines_of_several_threads(world, tmp_path):
+    """Each has the calls of its own thread, whichever begins or ends first, on each rank."""
+    comms = world.dup(), world.dup()
+    paths = [world.broadcast_object(str(tmp_path / f"{k}.json")) for k in range(2)]
+
+    def record(comm, path):
+        for _ in range(10):
+            with comm.timeline(path):
+                comm.allreduce(np.ones(3))
+
+    in_threads(*(lambda pair=pair: record(*pair) for pair in zip(comms, paths, strict=True)))
+    world.barrier()
+    for comm, path in zip(comms, paths, strict=True):
+        loaded = Loaded(path)
+        check(loaded, comm.size)
+        assert all(loaded.of(rank, "allreduce") for rank in range(comm.size))
+        assert not Path(parts.folder(path)).exists()
+        comm.free()
+
+
+def test_timelines_that_threads_end_at_once(world, tmp_path):
+    paths = [world.broadcast_object(str(tmp_path / f"{k}.json")) for k in range(2)]
+    for _ in range(20):
+        timelines = [world.timeline(path) for path in paths]
+        for each in timelines:
+            each.start()
+        world.allreduce(np.ones(3))
+        world.barrier()
+        in_threads(*(each.stop for each in timelines))
+        world.barrier()
+        for path in paths:
+            check(Loaded(path), world.size)
+        world.barrier()
+
+
+def test_the_first_of_two_timelines_ends_first(world, tmp_path):
+    """Nothing is in its file twice, and the other one goes on."""
+    first, second = (
+        world.timeline(world.broadcast_object(str(tmp_path / f"{k}.json")))
+        for k in range(2)
+    )
+    first.start()
+    second.start()
+    world.allreduce(np.ones(3))
+    world.barrier()
+    first.stop()
+    world.barrier()
+    for rank in range(world.size):
+        assert len(Loaded(first.path).of(rank, "allreduce")) == 1
+    assert not Path(parts.folder(first.path)).exists()
+    world.allreduce(np.ones(3))
+    world.barrier()
+    second.stop()
+    world.barrier()
+    for rank in range(world.size):
+        assert len(Loaded(second.path).of(rank, "allreduce")) == 2
+
+
 def test_a_trace_says_what_ran_and_why(world):
     x = np.ones(1000)
     with world.trace() as trace:
