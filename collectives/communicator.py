@@ -433,13 +433,18 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         ArgumentError
             If there is no such collective or algorithm, or `nbytes` is not a number of bytes.
         """
+        if not isinstance(collective, str):
+            raise ArgumentError(
+                f"collective is {shown(collective)}, and must be one of "
+                f"{', '.join(_core.COLLECTIVES)}"
+            )
         try:
             nbytes = index(nbytes)
-        except TypeError:
+        except Exception as error:  # also of a user's type
             raise ArgumentError(
                 f"nbytes is {article(type(nbytes).__name__)}, and must be a number of bytes: "
                 f"x.nbytes"
-            ) from None
+            ) from error
         if nbytes < 0:
             raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
         return self._chooser.explain(collective, algorithm, nbytes)

@@ -72,7 +72,7 @@ def reduction(
     Raises
     ------
     ArgumentError
-        If `fn` is not callable.
+        If `fn` is not callable, or `name` is no text.
 
     Examples
     --------
@@ -85,5 +85,7 @@ def reduction(
     """
     if not callable(fn):
         raise ArgumentError(f"fn is {shown(fn)}, and must be a function of two arrays")
+    if not isinstance(name, (str, type(None))):
+        raise ArgumentError(f"name is {shown(name)}, and must be text")
     title = name or str(getattr(fn, "__name__", "function"))
     return Reduction(title, -1, False, fn, commutative)

@@ -41,10 +41,10 @@ def checked(counts: Counts, size: int, name: str = "counts") -> Integers:
     """
     try:
         listed = [index(each) for each in counts]
-    except TypeError:
+    except Exception as error:  # also of a user's type
         raise ArgumentError(
             f"{name} is {shown(counts)}, and must be a sequence of {size} integers"
-        ) from None
+        ) from error
     if len(listed) != size or min(listed) < 0:
         raise ArgumentError(
             f"{name} is {shown(counts)}, and must be {size} numbers of elements, one for each "

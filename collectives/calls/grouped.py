@@ -308,8 +308,8 @@ def _group(arrays: Iterable[Any], out: Iterable[Any] | None) -> _core.Group:
 def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
     try:
         return list(arrays)
-    except TypeError:
-        raise ArgumentError(f"{name} is {shown(arrays)}, and must be a list of arrays") from None
+    except Exception as error:  # also of a user's type
+        raise ArgumentError(f"{name} is {shown(arrays)}, and must be a list of arrays") from error
 
 
 def _refuse_overlaps(group: _core.Group) -> None:

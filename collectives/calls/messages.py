@@ -236,7 +236,7 @@ def _number(name: str, value: Any, limit: int) -> int:
     """Return an integer argument of any integer type, if it is in the range below `limit`."""
     try:
         number = index(value)
-    except TypeError:
+    except Exception:  # also of a user's type
         number = -1
     if not 0 <= number < limit:
         raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..{limit - 1}")

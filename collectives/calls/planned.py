@@ -64,7 +64,7 @@ class PlannedCalls:
         >>> planned()
         array([5., 1., 1.])
         """
-        if collective not in _core.COLLECTIVES:
+        if not isinstance(collective, str) or collective not in _core.COLLECTIVES:
             raise ArgumentError(
                 f"collective is {shown(collective)}, and must be one of "
                 f"{', '.join(_core.COLLECTIVES)}"

@@ -50,7 +50,14 @@ def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) 
     >>> second
     array([0, 1, 2])
     """
-    listed = _checked(list(requests), timeout)
+    try:
+        listed = list(requests)
+    except Exception as error:  # also of a user's type
+        raise ArgumentError(
+            f"requests is {shown(requests)}, and must be an iterable of what nonblocking calls "
+            f"returned"
+        ) from error
+    _checked(listed, timeout)
     return [None if each is None else each.wait(timeout) for each in listed]
 
 
@@ -121,9 +128,7 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
             waiting._look(looked - began, timeout)
 
 
-def _checked(
-    requests: Sequence[Waitable | None], timeout: float | None
-) -> Sequence[Waitable | None]:
+def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None:
     """Check the arguments."""
     if timeout is not None:
         _core.seconds(timeout)
@@ -133,4 +138,3 @@ def _checked(
                 f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
                 f"None"
             )
-    return requests

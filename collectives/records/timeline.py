@@ -152,8 +152,8 @@ class Timeline:
     def __init__(self, comm: Ranks, path: str | os.PathLike[str]) -> None:
         try:
             self.path = os.path.abspath(os.fsdecode(path))
-        except TypeError:
-            raise ArgumentError(f"path is {shown(path)}, and must be a path") from None
+        except Exception as error:  # also of a user's type
+            raise ArgumentError(f"path is {shown(path)}, and must be a path") from error
         if "\0" in self.path:
             raise ArgumentError(f"path is {shown(path)}, and must have no null character")
         self._comm: Ranks | None = comm

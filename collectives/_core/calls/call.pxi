@@ -97,7 +97,7 @@ cdef inline double factor_of(value, str name) except? -1.0:
 cdef double converted(value, str name) except? -1.0:
     try:
         return value
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # also of a user's type
         raise ArgumentError(f"{name} is {shown(value)}, and must be a real number") from None
 
 
@@ -116,7 +116,7 @@ cpdef double seconds(value, str name="timeout") except? -2.0:
     cdef double number
     try:
         number = value
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # also of a user's type
         number = -1
     if not number > 0:
         raise ArgumentError(f"{name} is {shown(value)}, and must be a positive number of seconds")
