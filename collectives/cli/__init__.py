@@ -8,6 +8,7 @@ need it: ``list``, ``explain``, ``explore``, ``simulate`` and ``timeline`` work 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = arguments.main(arguments)
         sys.stdout.flush()
+    except MemoryError as error:
+        print(f"collectives: there is not enough memory: {error}", file=sys.stderr, flush=True)
+        return 2
     except CollectivesError as error:
         print(f"collectives: {error}", file=sys.stderr, flush=True)
         return 2
@@ -80,4 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the output (head, less) has gone; nor can what is buffered be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        print(f"collectives: the output cannot be written: {error}", file=sys.stderr, flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     return status

@@ -11,7 +11,7 @@ from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
-from collectives.text.words import known
+from collectives.text.words import error_text, known
 
 __all__ = [
     "add_load",
@@ -105,8 +105,8 @@ def load(paths: list[str], option: str = "--load ") -> None:
             runpy.run_path(path, run_name=Path(path).stem)
         except CollectivesError:
             raise
-        except Exception as error:
-            raise ArgumentError(f"{option}{path}: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ArgumentError(f"{option}{path}: {error_text(error)}") from error
 
 
 def resolve(text: str) -> tuple[str, str, list[str]]:

@@ -77,7 +77,7 @@ def token(path: str | Path) -> str | None:
             line = file.readline().rstrip().rstrip(",")
             found: str = json.loads(line + "}")["otherData"]["token"]
             return found
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -142,7 +142,7 @@ def _mended(file: int) -> int:
 def _is_event(line: bytes) -> bool:
     try:
         return "ph" in json.loads(line)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return False
 
 
@@ -238,7 +238,7 @@ def load(path: str | Path) -> dict[str, Any]:
             found = json.load(file)
     except OSError as error:
         raise ArgumentError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} is not a timeline: it is not JSON ({error})") from None
     about = found.get("otherData") if isinstance(found, dict) else None
     writer = about.get("writer", "") if isinstance(about, dict) else ""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import command, environment
+from commands import DEADLINE, command, environment
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
@@ -111,6 +111,7 @@ def test_a_loaded_algorithm_can_be_explained(tmp_path: Path) -> None:
         (["bench", "--consistency", "--algorithm", "all"], "leave --algorithm out"),
         (["bench"], "say what to measure: all, or one of allreduce,"),
         (["run", "-n", "2"], "run needs a program"),
+        (["simulate", "ring", "-p", "99999999999"], "there is not enough memory"),
         (["run", "-n", "2", "nosuch.py"], "no file 'nosuch.py'"),
     ],
 )
@@ -119,6 +120,39 @@ def test_errors_are_one_line_and_status_2(words: list[str], text: str) -> None:
     assert done.returncode == 2
     assert text in done.stderr
     assert done.stderr.startswith("collectives: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+    leaves, deep = tmp_path / "leaves.py", tmp_path / "deep.json"
+    leaves.write_text("raise SystemExit(0)\n")
+    deep.write_text("[" * 100_000)
+    for words, text in (
+        (["explain", str(leaves)], "leaves.py: SystemExit: 0"),
+        (["list", "--load", str(leaves)], "leaves.py: SystemExit: 0"),
+        (["timeline", str(deep)], "deep.json is not a timeline"),
+    ):
+        done = command(*words)
+        assert done.returncode == 2
+        assert text in done.stderr
+        assert done.stderr.startswith("collectives: ")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "collectives", "list"],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("collectives: the output cannot be written: ")
     assert done.stderr.count("\n") == 1
 
 
