@@ -9,7 +9,7 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
-from collectives.errors import ArgumentError, CommunicatorError
+from collectives.errors import ArgumentError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.process import binding

@@ -20,7 +20,7 @@ from collectives.calls.messages import OBJECTS, Messages
 from collectives.calls.moving import MovingCalls
 from collectives.calls.parcels import Bytes, Parcel, Sizes
 from collectives.calls.vectors import VectorCalls
-from collectives.errors import ArgumentError, CommunicatorError
+from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 
 __all__ = ["ObjectCalls"]

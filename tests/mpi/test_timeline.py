@@ -474,8 +474,7 @@ def test_timelines_that_threads_end_at_once(world, tmp_path):
 def test_the_first_of_two_timelines_ends_first(world, tmp_path):
     """Nothing is in its file twice, and the other one goes on."""
     first, second = (
-        world.timeline(world.broadcast_object(str(tmp_path / f"{k}.json")))
-        for k in range(2)
+        world.timeline(world.broadcast_object(str(tmp_path / f"{k}.json"))) for k in range(2)
     )
     first.start()
     second.start()

@@ -1,4 +1,4 @@
-"""MPI that the program finalises itself: what is called afterwards raises an error of the library."""
+"""MPI that the program finalises itself: later calls raise an error of the library."""
 
 from textwrap import dedent
 

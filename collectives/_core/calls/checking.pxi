@@ -60,8 +60,7 @@ cdef tuple check_vector(
     """
     cdef int kind = call.kind
     cdef bint moves = not engine.reduces[kind]
-    cdef int64_t total = 0
-    cdef int64_t wanted
+    cdef int64_t wanted, total = 0
     cdef int r
     cdef object packed = None
     call.timeout = deadline_of(timeout)
