@@ -199,14 +199,14 @@ def _checked_color(color: int | None, key: int) -> tuple[int, int]:
     """Check the arguments of `Communicator.split`; return them as numbers."""
     try:
         number = NO_COLOR if color is None else index(color)
-    except Exception as error:  # also of a user's type
-        raise ArgumentError(f"color is {shown(color)}, and must be an integer or None") from error
+    except TypeError:
+        raise ArgumentError(f"color is {shown(color)}, and must be an integer or None") from None
     if color is not None and not 0 <= number <= LARGEST:
         raise ArgumentError(f"color is {number}, and must be in 0..{LARGEST}, or None")
     try:
         place = index(key)
-    except Exception as error:
-        raise ArgumentError(f"key is {shown(key)}, and must be an integer") from error
+    except TypeError:
+        raise ArgumentError(f"key is {shown(key)}, and must be an integer") from None
     if not -LARGEST - 1 <= place <= LARGEST:
         raise ArgumentError(f"key is {place}, and must be in {-LARGEST - 1}..{LARGEST}")
     return number, place
@@ -216,10 +216,10 @@ def _checked_shape(shape: Any, dtype: Any) -> tuple[tuple[int, ...], int]:
     """Check the arguments of `Communicator.empty`; return the dimensions and bytes of the array."""
     try:
         dims = tuple(map(index, shape)) if np.iterable(shape) else (index(shape),)
-    except Exception as error:  # also of a user's type
+    except TypeError:
         raise ArgumentError(
             f"shape is {shown(shape)}, and must be an integer or a tuple of integers"
-        ) from error
+        ) from None
     if min(dims, default=0) < 0:
         raise ArgumentError(f"shape is {shown(shape)}, and must have no negative dimension")
     try:
