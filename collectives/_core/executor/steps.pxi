@@ -63,6 +63,8 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef uint64_t page = shared.page + cursor.segment
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
+    cdef cc_aside aside
+    cdef bint told
     cdef uint64_t pushed = 0
     cdef char *lent = NULL
     cdef int window = 0
@@ -103,9 +105,13 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             lent = a_pass.publication
         elif not pushed:
             shared.lent = 1
-        if shared.open and nbytes > CC_INLINE:
-            tell_aside(op, cc_aside_of(line), pushed)
-        cc_publish(shared.segment, line, page, shared.said, window, lent, nbytes)
+        told = shared.open and nbytes > CC_INLINE
+        if told:
+            tell_aside(op, &aside, pushed)
+        cc_publish(
+            shared.segment, line, page, shared.said, window, lent, nbytes,
+            &aside if told else NULL,
+        )
     return 0
 
 

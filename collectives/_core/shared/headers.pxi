@@ -90,7 +90,7 @@ cdef extern from "_core/shared/segment.h" nogil:
     const char *cc_payload(const cc_segment *, const cc_publication *)
     void cc_publish(
         cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
-        uint64_t,
+        uint64_t, const cc_aside *,
     )
     int cc_same(const uint64_t *, const uint64_t *)
     uint64_t cc_mixed(uint64_t, uint64_t)

@@ -303,9 +303,10 @@ static inline const char *cc_payload(const cc_segment *s, const cc_publication *
 
 static inline cc_aside *cc_aside_of(const cc_publication *line) { return (cc_aside *)line->payload; }
 
-/* Show a publication of `nbytes`, whose payload is in its place in a window. */
+/* Show a publication of `nbytes`, whose payload is in its place in a window. `aside` is NULL, or what the
+ * line says in place of the payload. Nothing else may be written to the line before: it is timed. */
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
-                              int window, const char *payload, uint64_t nbytes)
+                              int window, const char *payload, uint64_t nbytes, const cc_aside *aside)
 {
     const int is_due = nbytes > CC_INLINE && cc_is_due(page, nbytes); /* else it holds the line already */
     const uint64_t start = is_due ? cc_begin_stores() : 0;
@@ -314,6 +315,8 @@ static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page
     line->what[2] = what[2];
     line->offset = (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(payload - s->windows[window].base);
     line->nbytes = nbytes;
+    if (aside)
+        *cc_aside_of(line) = *aside;
     cc_write(&line->seq, page + 1);
     if (is_due)
         cc_end_stores(&s->distance, start);
