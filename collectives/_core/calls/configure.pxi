@@ -26,8 +26,8 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.shared.room = plan.lines * op.layout.stride
     if op.shared.room <= CC_INLINE:
         op.shared.room = 0
-    note_stores(op, call.kind, engine.stores)
     find_windows(op, call)
+    note_stores(op, call.kind, engine.stores)
     if plan.room and op.layout.stride > plan.room:
         release(op)
         raise ArgumentError(
@@ -99,8 +99,10 @@ cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
     shared.by_distance = stores == 0 and shared.room >= PAST
     shared.stores = shared.usual
     if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
-        # Kinds of operations, by powers of two of their bytes.
+        # Kinds of operations, by powers of two of their bytes, and by what need not be copied.
         shared.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
+        if shared.windows[0] or shared.windows[1]:
+            shared.habit += 128
 
 
 cdef void find_windows(Operation *op, const Call *call) noexcept:

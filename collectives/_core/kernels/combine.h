@@ -11,6 +11,10 @@
 
 enum {
     CC_TILE = 8192,
+    /* Where something is streamed, reads and writes of memory alternate more often: a fold of two arrays
+     * into two others takes 9.7 ms with tiles of 8192 bytes, 8.2 with 2048, 7.9 with 1024, 8.2 with 512
+     * (32 MiB, two processes at once, EPYC of family 25, throw-away program, 2026-11-22). */
+    CC_TILE_STREAMED = 1024,
     CC_SHORT = 1024 /* bytes up to which memcpy copies */
 };
 
@@ -106,8 +110,10 @@ static void cc_combine(const cc_pass *pass, cc_fold_fn fold, size_t count, size_
         fold(direct, s[pass->is_left[1]], s[!pass->is_left[1]], count);
         return;
     }
-    for (size_t at = 0; at < nbytes; at += CC_TILE) {
-        const size_t left = nbytes - at < CC_TILE ? nbytes - at : CC_TILE, n = left / itemsize;
+    const size_t tile = pass->stream_dst || pass->stream_publication || pass->stream_targets
+        ? CC_TILE_STREAMED : CC_TILE;
+    for (size_t at = 0; at < nbytes; at += tile) {
+        const size_t left = nbytes - at < tile ? nbytes - at : tile, n = left / itemsize;
         const char *made = s[0] + at;
         for (int k = 1; k <= last; ++k) {
             char *const to = k == last && direct ? direct + at : scratch;

@@ -32,7 +32,7 @@ enum {
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
     CC_PAGE = 4096,
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
-    CC_HABITS = 128,
+    CC_HABITS = 256,
     CC_PAYLOADS = 1,
     CC_RESULTS = 2,
     CC_WINDOWS = 4096,
