@@ -63,8 +63,6 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef uint64_t page = shared.page + cursor.segment
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
-    cdef cc_aside aside
-    cdef bint told
     cdef uint64_t pushed = 0
     cdef char *lent = NULL
     cdef int window = 0
@@ -105,13 +103,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             lent = a_pass.publication
         elif not pushed:
             shared.lent = 1
-        told = shared.open and nbytes > CC_INLINE
-        if told:
-            tell_aside(op, &aside, pushed)
-        cc_publish(
-            shared.segment, line, page, shared.said, window, lent, nbytes,
-            &aside if told else NULL,
-        )
+        show(op, line, page, window, lent, nbytes, pushed)
     return 0
 
 
@@ -124,7 +116,7 @@ cdef inline bint has_arrived(
     cdef const cc_publication *line
     if step.operands_end - step.operand != 1 or operand.space != SLOT or not step.is_final:
         return False
-    if step.publication >= 0:
+    if step.publication >= 0 or segment.me >= 64:
         return False
     line = cc_line_of(segment, operand.peer, page, operand.first)
     return cc_aside_of(line).pushed >> segment.me & 1
@@ -161,18 +153,29 @@ cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pas
     return pushed
 
 
-cdef inline void tell_aside(const Operation *op, cc_aside *aside, uint64_t pushed) noexcept nogil:
-    """Write down where the output is, and who has the result."""
+cdef inline void show(
+    const Operation *op, cc_publication *line, uint64_t page, int window, const char *payload,
+    int64_t nbytes, uint64_t pushed,
+) noexcept nogil:
+    """Publish a payload; where arrays may be in shared memory, with where the output is, and who
+    has the result.
+    """
     cdef const Sharing *shared = &op.shared
-    cdef int window = shared.windows[1]
-    aside.output = 0
-    if window:
-        aside.output = (
-            <uint64_t>window << CC_OFFSET_BITS
-            | <uint64_t>(op.layout.output - shared.segment.windows[window].base)
-        )
-    aside.way = shared.way
-    aside.pushed = pushed
+    cdef int output = shared.windows[1]
+    cdef cc_aside aside
+    cdef bint told = shared.open and nbytes > CC_INLINE
+    if told:
+        aside.output = 0
+        if output:
+            aside.output = (
+                <uint64_t>output << CC_OFFSET_BITS
+                | <uint64_t>(op.layout.output - shared.segment.windows[output].base)
+            )
+        aside.way = shared.way
+        aside.pushed = pushed
+    cc_publish(
+        shared.segment, line, page, shared.said, window, payload, nbytes, &aside if told else NULL
+    )
 
 
 cdef inline char *lendable(
