@@ -134,9 +134,8 @@ cdef object allocated_result(Kind kind, Held like, tuple shape, View *out):
     cdef void *made = NULL
     out.count = shape_result(&prototype, dims, like, shape)
     if kind.api.allocate(&prototype, &managed, NULL, report) or managed == NULL:
-        raise CommunicatorError(
-            f"the library of x has no memory for a result of shape {shape}"
-        )
+        PyErr_Clear()  # what report() has said
+        raise CommunicatorError("the library of x has no memory for the result")
     out.data = <char *>managed.dl_tensor.data + managed.dl_tensor.byte_offset
     if out.count == 0:
         out.data = &nowhere
