@@ -100,6 +100,8 @@ def segment_bytes(int p, int nlines, int64_t lane_bytes):
     return cc_segment_bytes(p, nlines, lane_bytes)
 
 
+# Whoever breaks a cycle must leave it its memory, to which it writes when it goes.
+@cython.no_gc_clear
 @cython.final
 cdef class Segment:
     """Memory that the ranks of one host share; `collectives.process.segment` makes it.
