@@ -12,7 +12,6 @@ from collectives.errors import (
     CollectivesError,
     CommunicatorError,
     MismatchError,
-    StallError,
     UnsupportedTypeError,
 )
 
@@ -42,19 +41,25 @@ CALLS = {
 PAIRS = [(one, other) for one in CALLS for other in CALLS if one < other]
 
 
+def between_hosts(comm):
+    """Whether some ranks only hear of a mismatch by a deadline: those of the other host, to which
+    nobody sends anything any more who has heard of it within his own.
+    """
+    return comm._engine.agree is None and comm._segment is not None and comm.nodes > 1
+
+
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_ranks_make_different_things(comm, tmp_path, one, other):
     last = comm.size - 1
     name = other if comm.rank == last else one
-    segment = comm._segment
-    apart = comm._engine.agree is None and segment is not None and last not in segment.ranks
-    if apart:
-        # Who hears of it within its host may leave before it sends anything to others.
+    if between_hosts(comm):
         comm.timeout = 3
-    with pytest.raises(CollectivesError if apart else MismatchError) as caught:
+    with pytest.raises(CollectivesError) as caught:
         CALLS[name](comm, tmp_path / "timeline.json")
-    told = rf"ranks? [-0-9, ]+ called {one}\(\); rank {last} called {other}\(\)$"
-    assert re.search(told, str(caught.value)) or (apart and isinstance(caught.value, StallError))
+    if not between_hosts(comm):
+        assert isinstance(caught.value, MismatchError)
+        told = rf"ranks? [-0-9, ]+ called {one}\(\); rank {last} called {other}\(\)$"
+        assert re.search(told, str(caught.value))
 
 
 @pytest.mark.parametrize("making", CALLS)
@@ -69,7 +74,7 @@ def test_some_ranks_make_something_and_others_communicate(comm, tmp_path, making
     call = communicate if comm.rank == comm.size - 1 else CALLS[making]
     with pytest.raises(CollectivesError) as caught:
         call(comm, tmp_path / "timeline.json")
-    if comm._engine.agree is not None or comm._segment is not None:
+    if comm._engine.agree is not None or (comm._segment is not None and comm.nodes == 1):
         assert isinstance(caught.value, MismatchError)
         assert f"called {making}()" in str(caught.value)
         assert f"rank {comm.size - 1} called barrier(" in str(caught.value)
