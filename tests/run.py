@@ -192,7 +192,6 @@ class Run:
             ROOT / "pyproject.toml",
             "--allowlist",
             "project/stubtest.txt",
-            "--ignore-unused-allowlist",  # Cython adds it, and some versions of mypy report it
         )
 
     def readme(self) -> None:

@@ -18,54 +18,48 @@ enum {
     CC_SHORT = 1024 /* bytes up to which memcpy copies */
 };
 
+/* Copy, past the cache if `stream`.
+ *
+ * memcpy uses a string instruction for some KiB and more. On AMD's Zen 3 and 4 this is 16 times slower
+ * where `dst` begins 1 to 31 bytes after `src`, modulo 4096: 128 KiB at 3.0 GB/s instead of 50 (EPYC of
+ * family 25, glibc 2.36, throw-away program, 2026-11-22). NumPy's long arrays begin 16 bytes after a page,
+ * and payloads on pages. (glibc bug 30994.) */
 #if defined(__x86_64__)
-static void cc_stream(void *dst, const void *src, size_t n)
+static inline void cc_move(char *d, const char *s, size_t n, const int stream)
 {
-    char *d = (char *)dst;
-    const char *s = (const char *)src;
     const size_t head = -(uintptr_t)d % 64 < n ? -(uintptr_t)d % 64 : n;
     memcpy(d, s, head);
     d += head, s += head, n -= head;
     for (; n >= 64; d += 64, s += 64, n -= 64) {
         const __m128i a = _mm_loadu_si128((const __m128i *)s), b = _mm_loadu_si128((const __m128i *)s + 1);
         const __m128i e = _mm_loadu_si128((const __m128i *)s + 2), f = _mm_loadu_si128((const __m128i *)s + 3);
-        _mm_stream_si128((__m128i *)d, a);
-        _mm_stream_si128((__m128i *)d + 1, b);
-        _mm_stream_si128((__m128i *)d + 2, e);
-        _mm_stream_si128((__m128i *)d + 3, f);
-    }
-    memcpy(d, s, n);
-}
-
-/* Copy without the string instruction that memcpy uses for some KiB and more. On AMD's Zen 3 and 4 this
- * is 16 times slower where `dst` begins 1 to 31 bytes after `src`, modulo 4096: 128 KiB at 3.0 GB/s
- * instead of 50 (EPYC of family 25, glibc 2.36, throw-away program, 2026-11-22). NumPy's long arrays begin
- * 16 bytes after a page, and payloads on pages. (glibc bug 30994.) */
-static void cc_copy(void *dst, const void *src, size_t n)
-{
-    char *d = (char *)dst;
-    const char *s = (const char *)src;
-    const size_t head = -(uintptr_t)d % 64;
-    if (n < CC_SHORT) {
-        memcpy(d, s, n);
-        return;
-    }
-    memcpy(d, s, head);
-    d += head, s += head, n -= head;
-    for (; n >= 64; d += 64, s += 64, n -= 64) {
-        const __m128i a = _mm_loadu_si128((const __m128i *)s), b = _mm_loadu_si128((const __m128i *)s + 1);
-        const __m128i e = _mm_loadu_si128((const __m128i *)s + 2), f = _mm_loadu_si128((const __m128i *)s + 3);
-        _mm_store_si128((__m128i *)d, a);
-        _mm_store_si128((__m128i *)d + 1, b);
-        _mm_store_si128((__m128i *)d + 2, e);
-        _mm_store_si128((__m128i *)d + 3, f);
+        if (stream) {
+            _mm_stream_si128((__m128i *)d, a);
+            _mm_stream_si128((__m128i *)d + 1, b);
+            _mm_stream_si128((__m128i *)d + 2, e);
+            _mm_stream_si128((__m128i *)d + 3, f);
+        } else {
+            _mm_store_si128((__m128i *)d, a);
+            _mm_store_si128((__m128i *)d + 1, b);
+            _mm_store_si128((__m128i *)d + 2, e);
+            _mm_store_si128((__m128i *)d + 3, f);
+        }
     }
     memcpy(d, s, n);
 }
 #else
-static void cc_stream(void *dst, const void *src, size_t n) { memcpy(dst, src, n); }
-static void cc_copy(void *dst, const void *src, size_t n) { memcpy(dst, src, n); }
+static inline void cc_move(char *d, const char *s, size_t n, const int stream) { memcpy(d, s, n); }
 #endif
+
+static void cc_stream(void *dst, const void *src, size_t n) { cc_move((char *)dst, (const char *)src, n, 1); }
+
+static void cc_copy(void *dst, const void *src, size_t n)
+{
+    if (n < CC_SHORT)
+        memcpy(dst, src, n);
+    else
+        cc_move((char *)dst, (const char *)src, n, 0);
+}
 
 /* What one pass does. */
 typedef struct {

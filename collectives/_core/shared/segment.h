@@ -18,9 +18,9 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "distance.h"
 #include "ring.h"
