@@ -209,26 +209,6 @@ def test_an_interrupt_after_the_announcement_is_told():
     said(result, r"rank 1 gave up: it failed in dup\(\): KeyboardInterrupt")
 
 
-def test_a_rank_is_killed_inside_of_mpi():
-    result = program(
-        """
-        import os, signal
-        import collectives as cc
-        comm = cc.world()
-        if comm.rank == 1:
-            comm._meeting.split = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            comm.split(0)
-        except cc.errors.PeerLostError as error:
-            print(error, flush=True)
-        """,
-        3,
-        env=PATIENT,
-        survive=True,
-    )
-    assert result.status != DEADLINE_PASSED, result
-
-
 def test_operations_in_flight_move_on_while_others_make_something():
     result = program(
         """

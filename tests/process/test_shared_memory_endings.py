@@ -46,6 +46,21 @@ def test_a_rank_is_killed(ranks, shm):
     assert who_lost(notes, 1) < BOUND
 
 
+def test_a_rank_is_killed_inside_of_mpi(ranks):
+    """While all make a communicator, which MPI would wait for for ever."""
+    notes = ranks(
+        """
+        if rank == 1:
+            comm._meeting.split = lambda *args: die()
+        note_end(lambda: comm.split(0))
+        leave()
+        """,
+        env={"COLLECTIVES_TIMEOUT": "600"},
+        survive=True,
+    )
+    assert who_lost(notes, 1) < BOUND
+
+
 @pytest.mark.parametrize("call", ["wait()", "test()"])
 def test_requests_of_a_rank_that_dies(ranks, call):
     """Also who only asks again and again hears of it."""
