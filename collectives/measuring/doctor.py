@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import platform
@@ -113,6 +114,11 @@ def _variables() -> Iterator[Finding]:
             )
         else:
             yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name}={value}")
+    for name in environment.unknown():
+        known = [each.removeprefix("COLLECTIVES_") for each in environment.VARIABLES]
+        close = difflib.get_close_matches(name.removeprefix("COLLECTIVES_"), known, 1)
+        remedy = f"did you mean COLLECTIVES_{close[0]}?" if close else "unset it"
+        yield Finding("environment", f"{name} is set, and no variable has this name", remedy)
 
 
 def _profile() -> Iterator[Finding]:

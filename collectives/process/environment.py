@@ -6,7 +6,7 @@ import os
 
 from collectives.errors import ArgumentError
 
-__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "text"]
+__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "text", "unknown"]
 
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 
@@ -27,7 +27,27 @@ VARIABLES = {
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
+    "COLLECTIVES_ABORT": (r"[01]", "0 or 1"),
+    "COLLECTIVES_HOST": (r".+", "any text"),
+    "COLLECTIVES_TIMELINE": (r".+", "a file"),
+    "COLLECTIVES_TIMELINE_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
 }
+
+# Others that the library, its build and its tests read.
+FURTHER = ("COLLECTIVES_PROFILE", "COLLECTIVES_STRESS", "COLLECTIVES_TEST_")
+
+
+def unknown() -> list[str]:
+    """Return the variables that are set, begin with ``COLLECTIVES_``, and are read by nobody.
+    Local.
+    """
+    return [
+        name
+        for name in sorted(os.environ)
+        if name.startswith("COLLECTIVES_")
+        and name not in VARIABLES
+        and not name.startswith(FURTHER)
+    ]
 
 
 def text(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_doctor_knows_the_settings_of_memory(name: str, value: str, status: int,
     done = command("doctor", **{name: value})
     assert done.returncode == status, done.stdout + done.stderr
     assert text in done.stdout
+
+
+def test_doctor_knows_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("COLLECTIVES_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLLECTIVES_ABORT", "no")
+    monkeypatch.setenv("COLLECTIVES_TIMEOT", "5")
+    monkeypatch.setenv("COLLECTIVES_COLOUR", "blue")
+    monkeypatch.setenv("COLLECTIVES_TEST_FULL", "1")
+    found = [(each.text, each.remedy) for each in doctor._variables() if each.remedy]
+    nobody = "is set, and no variable has this name"
+    assert found == [
+        ("COLLECTIVES_ABORT is 'no'", "set it to 0 or 1, or unset it"),
+        (f"COLLECTIVES_COLOUR {nobody}", "unset it"),
+        (f"COLLECTIVES_TIMEOT {nobody}", "did you mean COLLECTIVES_TIMEOUT?"),
+    ]
 
 
 def test_doctor_knows_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
