@@ -13,15 +13,17 @@ __all__ = ["driver_for", "use"]
 _driver: Driver | None = None
 
 
-def use(driver: Driver | None) -> None:
-    """Take a driver from now on, or with None CuPy's when it is needed. Local.
+def use(driver: Driver | None) -> Driver | None:
+    """Take a driver from now on, or with None CuPy's when it is needed; return the one before.
+    Local.
 
     Parameters
     ----------
     driver : Driver or None
     """
     global _driver
-    _driver = driver
+    before, _driver = _driver, driver
+    return before
 
 
 def driver_for(name: str) -> Driver:
