@@ -1,5 +1,7 @@
 """Arrays in the memory of GPUs: what they are, the driver under them, and how they travel.
 
-`driver` has the narrow interface to a GPU's runtime, `cupy_driver` implements it, `arrays` describes
-a caller's array, and `staging` runs a collective by way of pinned host memory.
+The engine of a communicator hands calls with such arrays to `calls`. `arrays` reads the arrays,
+`staging` runs the collective of the host on pieces of them (`columns`) in pinned memory (`ring`).
+Nothing here folds, sends, or knows an algorithm, and only `cupy_driver` imports CuPy, which
+`runtime` loads when the first array of a device comes.
 """

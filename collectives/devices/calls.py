@@ -1,4 +1,4 @@
-"""Calls on arrays of devices: they are checked, and a transport is chosen. There is one, staging."""
+"""Calls on arrays of devices: they are checked, and go by a transport: there is one, staging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collectives.algorithms import spec
 from collectives.devices import runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
-from collectives.devices.driver import Driver
 from collectives.devices.ring import Ring
 from collectives.devices.staging import DeviceRequest, Job, Line
 from collectives.errors import BufferError, CommunicatorError
@@ -193,9 +192,7 @@ class Devices:
         source = target = None
         if x is not None:
             source = read(x, "x", driver, self._reads)
-        if out is x and source is not None:
-            target = read(out, "out", driver, self._writes, True)
-        elif out is not None:
+        if out is not None:
             target = read(out, "out", driver, self._writes, True)
         where = [
             (name, "in host memory" if found is None else f"on cuda:{found.device}")

@@ -83,15 +83,15 @@ class Columns:
         counts: tuple[Integers, Integers] | None = None,
     ) -> None:
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
-        rank, size, root = place
         inputs, outputs = contract.inputs(*place), contract.outputs(*place)
         self.is_alltoall = kind == ALLTOALL
         self.inputs, self.outputs = len(inputs), len(outputs)
         self.first_in = 0 if self.is_alltoall else inputs.start
         self.first_out = 0 if self.is_alltoall else outputs.start
         self.itemsize, self.part = itemsize, part
-        self.counts, self.receive_counts = counts if counts is not None else (None, None)
-        parts = contract.per_array(size) * (2 if self.is_alltoall else 1)
+        self.counts: Integers | None = None if counts is None else counts[0]
+        self.receive_counts: Integers | None = None if counts is None else counts[1]
+        parts = contract.per_array(place[1]) * (2 if self.is_alltoall else 1)
         self.width = max(1, room // (parts * itemsize))
         if self.width > ALIGNED:
             self.width -= self.width % ALIGNED

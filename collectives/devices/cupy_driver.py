@@ -42,7 +42,7 @@ class PinnedMemory:
     def __init__(self, nbytes: int) -> None:
         self.address = _memory(runtime.hostAlloc, max(nbytes, 1), PORTABLE)
         memory = (ctypes.c_uint8 * nbytes).from_address(self.address)
-        self.array = np.frombuffer(memory, np.uint8)
+        self.array = np.ctypeslib.as_array(memory)
 
     def free(self) -> None:
         """Give it back. No copy may be in flight. Local."""

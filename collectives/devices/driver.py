@@ -1,7 +1,7 @@
 """The interface to a GPU's runtime: all that the library asks of it.
 
-Memory is addresses, streams and events are handles. `cupy_driver` implements it with CuPy; the tests
-have an implementation without a GPU, which runs streams later and checks what they depend on.
+Memory is addresses, streams and events are handles. `cupy_driver` implements it with CuPy; the
+tests have an implementation without a GPU, which runs streams later and checks what they depend on.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Job(NamedTuple):
     parts: list[Part] | None
     target_parts: list[Part] | None
     is_risky: bool
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, int, str | None]
     scales: tuple[float, float]
     whole: int
     text: str

@@ -341,7 +341,7 @@ def test_ranks_that_mix_host_and_device(doomed, fresh, validate, shares):
         return
     x = np.ones(5000, np.float32)
     given = on_device(doomed, x, 0) if comm.rank == 0 else x
-    match = r"count=5000, dtype=float32, op=SUM, (on a device, )?algorithm=.*on a device|on a device, algorithm"
+    match = "SUM, on a device, algorithm="
     with pytest.raises((MismatchError, PeerAbortedError), match=match if validate else None):
         comm.allreduce(given)
 
