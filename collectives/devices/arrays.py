@@ -84,6 +84,11 @@ class DeviceArray:
     def like(self, shape: tuple[int, ...], driver: Driver) -> Any:
         """Return a new array of the same library, dtype and device. Local.
 
+        Parameters
+        ----------
+        shape : tuple of int
+        driver : Driver
+
         Raises
         ------
         BufferError

@@ -72,7 +72,14 @@ class Devices:
         postscale: float,
         blocking: bool,
     ) -> Any:
-        """Run a collective, as `Engine.call` does. Collective."""
+        """Run a collective. Collective.
+
+        Parameters
+        ----------
+        engine : Engine
+        kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
+            As for `Engine.call`, which this does for arrays of devices.
+        """
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind]
         with refusing(engine, name):
@@ -96,7 +103,16 @@ class Devices:
         blocking: bool,
         numbers: tuple[Any, ...],
     ) -> Any:
-        """Run a vector form, as `Engine.call_vector` does. Collective."""
+        """Run a vector form. Collective.
+
+        Parameters
+        ----------
+        engine : Engine
+        kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
+            As for `Engine.call_vector`, which this does for arrays of devices.
+        numbers : tuple
+            What else that takes: `Numbers`, and the request that has to be complete, too.
+        """
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v"
         with refusing(engine, name):
@@ -117,7 +133,14 @@ class Devices:
         prescale: float,
         postscale: float,
     ) -> DevicePlan:
-        """Return a collective with its arguments checked. Local."""
+        """Return a collective with its arguments checked. Local.
+
+        Parameters
+        ----------
+        engine : Engine
+        kind, x, out, op, root, algorithm, prescale, postscale
+            As for `Engine.plan`, which this does for arrays of devices.
+        """
         options = Options(op, root, algorithm, prescale, postscale)
         job = self.job(engine, kind, x, out, options)
         return DevicePlan(self, engine, kind, x, job.result, options, job.title)
@@ -125,7 +148,17 @@ class Devices:
     def start(
         self, engine: _core.Engine, name: str, job: Job, timeout: float | None, blocking: bool
     ) -> Any:
-        """Start a call that was checked; wait for it if it is `blocking`. Collective."""
+        """Start a call that was checked; wait for it if it is `blocking`. Collective.
+
+        Parameters
+        ----------
+        engine : Engine
+        name : str
+            What the ranks call it when they agree on it.
+        job : Job
+        timeout : float or None
+        blocking : bool
+        """
         with engine:
             engine.check_whole()
             if engine.agree is not None:
@@ -145,7 +178,22 @@ class Devices:
         options: Options,
         numbers: Numbers | None = None,
     ) -> Job:
-        """Check a call, and make its result. Local."""
+        """Check a call, and make its result. Local.
+
+        Parameters
+        ----------
+        engine : Engine
+        kind : int
+        x, out : array or None
+        options : Options
+        numbers : Numbers, optional
+            Those of a vector form.
+
+        Raises
+        ------
+        ArgumentError, UnsupportedTypeError
+            As the collective on the host does, and if the arrays are not on one device.
+        """
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
@@ -224,7 +272,12 @@ class Devices:
         return made
 
     def ring(self, device: int) -> Ring:
-        """Return the pinned memory and the streams for a device. Local."""
+        """Return the pinned memory and the streams for a device. Local.
+
+        Parameters
+        ----------
+        device : int
+        """
         ring = self.rings.get(device)
         if ring is None:
             ring = self.rings[device] = Ring(runtime.driver_for("x"), device, self.room)

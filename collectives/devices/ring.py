@@ -69,7 +69,13 @@ class Ring:
         return self.slots[self.turn % SLOTS]
 
     def take(self, holder: object) -> Slot:
-        """Give the next slot away, once its old contents have gone. Local."""
+        """Give the next slot away, once its old contents have gone. Local.
+
+        Parameters
+        ----------
+        holder : object
+            Who has it until it sets `Slot.holder` to None.
+        """
         slot = self.next
         slot.holder = holder
         self.turn += 1

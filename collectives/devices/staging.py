@@ -45,8 +45,12 @@ class Job(NamedTuple):
 
     Attributes
     ----------
+    kind : int
+        The collective.
     title : str
         What messages call it.
+    columns : Columns
+        How it is cut.
     source, target : DeviceArray or None
     parts, target_parts : list of Part or None
         Where the parts of both arrays are, unless they are equal rows.
@@ -98,7 +102,12 @@ class Line:
         self.is_moving = False
 
     def add(self, request: DeviceRequest) -> None:
-        """Put a request at the end. Local."""
+        """Put a request at the end. Local.
+
+        Parameters
+        ----------
+        request : DeviceRequest
+        """
         self.waiting.append(request)
         request.engine.ahead = self.begin_all
 
@@ -107,9 +116,18 @@ class Line:
         self.begin(None, True, None)
 
     def begin(self, last: DeviceRequest | None, waits: bool, timeout: float | None) -> bool:
-        """Begin the calls that wait, up to `last`; say whether all of these have begun.
+        """Begin the calls that wait, and say whether all of them have begun. Local.
 
-        The caller is inside of the engine.
+        The caller is inside of the engine. Errors are kept by the requests that they belong to.
+
+        Parameters
+        ----------
+        last : DeviceRequest or None
+            The last one to begin, by default that at the end.
+        waits : bool
+            Whether to wait for devices, and for other ranks where slots are full.
+        timeout : float or None
+            That of `last`.
         """
         if self.is_moving:  # by a call inside of one of theirs
             return False
@@ -130,7 +148,12 @@ class Line:
         return True
 
     def discard(self, request: DeviceRequest) -> None:
-        """Take a request out that has failed. Local."""
+        """Take a request out that has failed. Local.
+
+        Parameters
+        ----------
+        request : DeviceRequest
+        """
         if request in self.waiting:
             self.waiting.remove(request)
         if not self.waiting:
@@ -280,9 +303,15 @@ class DeviceRequest:
         return max(1, -(-longest // self._job.columns.width))
 
     def begin(self, waits: bool, timeout: float | None) -> bool:
-        """Begin as many pieces as can be, or with `waits` all; say whether all have begun.
+        """Begin as many pieces as can be, and say whether all have begun. Local.
 
         The caller is inside of the engine, and has begun all calls before. An error is kept.
+
+        Parameters
+        ----------
+        waits : bool
+            Whether to wait until all have begun.
+        timeout : float or None
         """
         try:
             with self._on():
