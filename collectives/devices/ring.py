@@ -48,11 +48,13 @@ class Ring:
         The streams from and to the device.
     is_lost : bool
         Whether MPI or the device may still touch a slot after an error: it is never used again.
+    is_closed : bool
+        Whether it was given back.
     """
 
     def __init__(self, driver: Driver, device: int, nbytes: int) -> None:
         self.driver, self.device, self.nbytes = driver, device, nbytes
-        self.is_lost = False
+        self.is_lost = self.is_closed = False
         self.turn = 0
         with driver.on(device):
             self.pinned = driver.pinned(SLOTS * nbytes)
@@ -83,14 +85,26 @@ class Ring:
         return slot
 
     def event(self) -> int:
-        """Return an event that nobody uses; put it into `spare` afterwards. Local."""
+        """Return an event that nobody uses, until `give`. Local."""
         return self.spare.pop() if self.spare else self.driver.event()
+
+    def give(self, event: int) -> None:
+        """Take an event of `event` back. Local.
+
+        Parameters
+        ----------
+        event : int
+        """
+        if self.is_closed:
+            self.driver.end_event(event)
+        elif not self.is_lost:
+            self.spare.append(event)
 
     def close(self) -> None:
         """Give all of it back, when nothing is in flight. Local."""
-        if self.is_lost:
+        if self.is_lost or self.is_closed:
             return
-        self.is_lost = True
+        self.is_closed = True
         with self.driver.on(self.device):
             for slot in self.slots:
                 for event in (slot.filled, slot.emptied):

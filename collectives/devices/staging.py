@@ -171,6 +171,7 @@ class DeviceRequest:
     def __init__(
         self, engine: _core.Engine, line: Line, ring: Ring, job: Job, blocking: bool
     ) -> None:
+        self._arrived: int | None = None  # an event: the result is on the device
         self.engine, self._line, self._ring, self._job = engine, line, ring, job
         self._driver: Driver = ring.driver
         self._blocking = blocking
@@ -182,7 +183,6 @@ class DeviceRequest:
         self._working: deque[tuple[Slot, int, Piece, _core.Request | None]] = deque()
         self._agreement: tuple[Any, _core.Request | None] | None = None
         self._scratch = 0
-        self._arrived: int | None = None  # an event: the result is on the device
         self._is_finished = False
         self._error: BaseException | None = None
         self._placed = False
@@ -277,8 +277,8 @@ class DeviceRequest:
         return f"<DeviceRequest of {state}>"
 
     def __del__(self) -> None:
-        if self._arrived is not None and self._error is None:
-            self._ring.spare.append(self._arrived)
+        if self._arrived is not None and not sys.is_finalizing():
+            self._ring.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
         """End the piece that was begun first if it has `waited` too long. Local."""
@@ -466,7 +466,8 @@ class DeviceRequest:
                 self._driver.wait(stream, self._arrived)
         if self._scratch:
             self._driver.free(self._scratch)  # it was read: the host has waited for that
-        ring.spare += self._ready
+        for event in self._ready:
+            ring.give(event)
         self._is_finished = True
         _core.note_staged(self, False)
 

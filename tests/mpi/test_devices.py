@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -284,6 +285,49 @@ def test_nothing_is_allocated_by_later_calls(gpu, comm, stream):
     for _ in range(3):
         comm.allreduce(x, x)
     assert {name: gpu.calls[name] for name in before} == before
+
+
+def test_threads_wait_for_different_calls(gpu, comm, stream):
+    x = on_device(gpu, np.full(3000, comm.rank + 1, np.int64), stream)
+    requests = [comm.iallreduce(x) for _ in range(4)]
+    results = [None] * 4
+
+    def wait(k):
+        results[k] = requests[k].wait()
+
+    threads = [threading.Thread(target=wait, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for got in results:
+        assert (got.get() == comm.size * (comm.size + 1) // 2).all()
+
+
+def test_results_outlive_their_communicator(gpu, stream):
+    with group(False) as comm:
+        x = on_device(gpu, np.ones(10, np.float32), stream)
+        request = comm.iallreduce(x)
+        request.wait()
+    assert request.wait(host=True).get()[0] == comm.size
+
+
+def test_every_form_where_parts_move_in_place(gpu, comm, stream):
+    """The counts differ, so that a part would be written over one that was not read."""
+    p, n = comm.size, 900
+    counts = np.array([[n // (1 + s + r) for r in range(p)] for s in range(p)])
+    sent = np.concatenate([np.full(counts[comm.rank, r], 10 * comm.rank + r) for r in range(p)])
+    received = counts[:, comm.rank]
+    room = max(sent.size, int(received.sum()))
+    memory = on_device(gpu, np.resize(sent, room), stream)
+    x, out = memory.view(sent.shape, 0, None), memory.view((int(received.sum()),), 0, None)
+    comm.alltoallv(x, counts[comm.rank], out, receive_counts=received)
+    want = np.concatenate([np.full(counts[s, comm.rank], 10 * s + comm.rank) for s in range(p)])
+    assert (out.get() == want).all()
+    given = on_device(gpu, np.arange(3 * n * p), stream)
+    first = given.view((3 * n,), 0, None)  # as MPI does it in place
+    comm.reduce_scatter(given, first)
+    assert (first.get() == p * np.arange(3 * n * comm.rank, 3 * n * (comm.rank + 1))).all()
 
 
 # -- errors ----------------------------------------------------------------------------------------
