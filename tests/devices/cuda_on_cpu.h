@@ -14,8 +14,26 @@
 #define __grid_constant__
 #define __launch_bounds__(threads, blocks)
 
+/* A device faults where a vector does not lie on a multiple of 16 bytes. A CPU does not, so count. */
+static int misaligned = 0;
+
 struct uint4 {
     unsigned int x, y, z, w;
+
+    uint4() = default;
+    uint4(const uint4 &from) { copy(from); }
+    uint4 &operator=(const uint4 &from)
+    {
+        copy(from);
+        return *this;
+    }
+
+private:
+    void copy(const uint4 &from)
+    {
+        misaligned += (unsigned long long)this % 16 || (unsigned long long)&from % 16;
+        x = from.x, y = from.y, z = from.z, w = from.w;
+    }
 } __attribute__((aligned(16)));
 
 struct dim3 {

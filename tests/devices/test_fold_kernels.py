@@ -225,6 +225,31 @@ def test_every_half_against_the_special_ones(library, op, name):
         np.testing.assert_array_equal(out, want.view(np.uint16))
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("factor", [1 / 3, -2.0])
+def test_every_half_is_scaled(library, name, factor):
+    """Before the fold, after it, and alone."""
+    every = np.arange(2**16, dtype=np.uint16)
+    factor = kernels.scale_factor(name, factor)
+    out, published = np.empty_like(every), np.empty_like(every)
+    for scaled in ([], [True]):
+        one = kernels.Pass(
+            every.size,
+            [address(every)],
+            [False],
+            address(out),
+            address(published),
+            (),
+            scaled,
+            factor,
+            factor,
+        )
+        on_cpu.run(library, kernels.kernel_name("SUM", name), one, kernels.geometry(out.nbytes, 1))
+        before, after = on_host("SUM", name, [every.view(np.uint8)], one)
+        np.testing.assert_array_equal(published, before.view(np.uint16))
+        np.testing.assert_array_equal(out, after.view(np.uint16))
+
+
 @pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND"])
 @pytest.mark.parametrize("name", ["bool", "uint8", "int8"])
 def test_all_pairs_of_bytes(library, op, name):
@@ -279,17 +304,17 @@ def test_operands_stand_on_their_sides(library, operands):
 
 
 def test_indices_have_64_bits(library):
-    """The last blocks of a grid over 8 GiB, of which only some pages are ever touched."""
-    count, blocks = 2**33 + 40, 2**23 // 8 + 1
+    """The last block of a grid over 64 GiB, of which only some pages are ever touched."""
+    count, blocks = 2**36 + 40, 2**23 + 1
     try:
         memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)
     except (OSError, AttributeError) as error:  # MAP_NORESERVE came with Python 3.13
         if isinstance(error, OSError):
-            pytest.skip(f"8 GiB of addresses are not to be had: {error}")
+            pytest.skip(f"64 GiB of addresses are not to be had: {error}")
         memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | 0x4000)
     whole = np.frombuffer(memory, np.uint8)
     geometry = kernels.Geometry(blocks, 128)
-    assert (blocks - 1) * 128 * 64 == 2**33
+    assert (blocks - 1) * geometry.threads * 64 == 2**36
     whole[-8192:] = 3
     one = kernels.Pass(count, [address(whole)] * 2, [False] * 2, address(whole))
     on_cpu.run(library, "fold_sum_uint8", one, geometry, only=range(blocks - 1, blocks))
