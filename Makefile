@@ -19,7 +19,7 @@ ENVS := .venv
 MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
-	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
+	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
 .PHONY: demo test lint docs bench clean wheel $(MPICH)/complete
@@ -67,7 +67,7 @@ $(ENVS)/%/installed: $(ENVS)/%/created $(ENVS)/wheel/built
 	$(@D)/bin/python -m pip install -q --force-reinstall --no-deps $(ENVS)/wheel/*.whl
 	touch $@
 
-# torch and JAX, for the tests of arrays: in one environment only, as they are large.
+# torch and JAX, for the tests of arrays, and NVRTC: in one environment only, as they are large.
 $(MPICH)/frameworks: $(MPICH)/installed
 	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[frameworks]"
 	touch $@
