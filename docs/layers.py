@@ -101,7 +101,6 @@ LAYERS = (
                 "MPI, memory, forks, end",
             ),
             Room("reductions.py", ("reductions",), "`SUM`, `AVG`, your own", "SUM, AVG, ..."),
-            _package("devices", "what runs on GPUs: the sources of the folds", "folds on GPUs"),
         ),
     ),
     Layer(
