@@ -257,6 +257,7 @@ class DeviceRequest:
         self._move_line(True, timeout)
         with self._guarded():
             while not self._is_finished:
+                self._move_line(True, timeout)  # another thread may have met an error
                 self._end(True, timeout)
             if (host or self._by_host) and self._arrived is not None:
                 with self._on():
@@ -329,7 +330,9 @@ class DeviceRequest:
         while self._begun < self._pieces:
             self._copy_in()
             if not self._filling:
-                if not self._ring.next.holder._end(waits, timeout):
+                # Another thread may end that piece meanwhile.
+                holder = self._ring.next.holder
+                if holder is not None and not holder._end(waits, timeout) and not waits:
                     return False
                 continue
             slot = self._filling[0]

@@ -183,12 +183,13 @@ class ManagedVersioned(ctypes.Structure):
 
 
 Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-new_capsule = ctypes.pythonapi.PyCapsule_New
+python = ctypes.PyDLL(None)  # others give the functions of ctypes.pythonapi other types
+new_capsule = python.PyCapsule_New
 new_capsule.restype = ctypes.py_object
 new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, Destructor)
-is_valid = ctypes.pythonapi.PyCapsule_IsValid
+is_valid = python.PyCapsule_IsValid
 is_valid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+get_pointer = python.PyCapsule_GetPointer
 get_pointer.restype = ctypes.c_void_p
 get_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 

@@ -120,7 +120,7 @@ def columns(comm, form):
 
 def sizes(comm, form):
     c = columns(comm, form)
-    return (0, 1, 7, c - 1, c, c + 1, 5 * c + 3)
+    return (0, 1, c - 1, c, c + 1, 5 * c + 3)
 
 
 # -- results ---------------------------------------------------------------------------------------
