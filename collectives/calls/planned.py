@@ -48,7 +48,8 @@ class PlannedCalls:
         PlannedCall
             ``planned()`` runs the collective and returns the result. ``planned.start()`` and
             ``planned.wait()`` do the same in two steps. ``planned()`` and ``planned.wait()`` take a
-            `timeout`. Every run writes to the same result array.
+            `timeout`. Every run writes to the same result array. For arrays on a device, it is a
+            `DevicePlan`, which is used in the same way.
 
         Raises
         ------

@@ -8,12 +8,15 @@ from typing import Any
 
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
+from collectives.devices.calls import DevicePlan
+from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError
 from collectives.text.words import article, shown
 
 __all__ = ["wait_all", "wait_any"]
 
-Waitable = _core.Request | GroupedRequest | _core.PlannedCall
+Waitable = _core.Request | GroupedRequest | _core.PlannedCall | DeviceRequest | DevicePlan
+KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, DeviceRequest, DevicePlan)
 
 SLICE = 0.05  # seconds between two looks at the deadline
 EAGER = 100  # looks before the core is shared with other processes
@@ -133,7 +136,7 @@ def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None
     if timeout is not None:
         _core.seconds(timeout)
     for i, each in enumerate(requests):
-        if not isinstance(each, (_core.Request, GroupedRequest, _core.PlannedCall, type(None))):
+        if each is not None and not isinstance(each, KINDS):
             raise ArgumentError(
                 f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
                 f"None"

@@ -30,6 +30,8 @@ class Settings(NamedTuple):
         Number of polls of shared memory before a wait yields.
     stores : int
         How payloads are written: a place in `STORES`.
+    device_chunk : int
+        Bytes of a slot of pinned memory; there are four for each device.
     """
 
     timeout: float = 1800.0
@@ -38,6 +40,7 @@ class Settings(NamedTuple):
     memory: str = "auto"
     spins: int | None = None
     stores: int = 0
+    device_chunk: int = 4 << 20
 
     @classmethod
     def read(cls, timeout: float | None) -> Settings:
@@ -62,4 +65,5 @@ class Settings(NamedTuple):
             memory=segment.settings()["kind"],
             spins=environment.number("COLLECTIVES_SHM_SPINS", 0, "looks") or None,
             stores=STORES.index(stores),
+            device_chunk=environment.number("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
         )

@@ -27,7 +27,6 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives.errors import PeerAbortedError, StallError
-from collectives.process import binding
 
 # Ranks believe to be on so many hosts: neighbours share no memory.
 HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))
@@ -75,9 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On more ranks than most machines have cores, each MPI has one half of the tests.
+    """From three ranks on, each number of ranks has a third of the tests.
 
-    ``COLLECTIVES_TEST_FULL=1`` runs all of them.
+    So 3, 4 and 5 ranks have all of them. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
     """
     if not SHARES:
         others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
@@ -85,15 +84,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
     if MPI.COMM_WORLD.Get_size() < SHARED_FROM or cases.FULL:
         return
-    half = int(binding.family(MPI) == "openmpi")
-    halves: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    if len({item.path for item in items}) == 1:
+        return  # a file that is run alone is run whole
+    mine, others = [], []
     for item in items:
         name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
-        halves[zlib.crc32(name.encode()) % 2].append(item)
-    # A file that is run alone is run whole.
-    if len({item.path for item in items}) > 1:
-        items[:] = halves[half]
-        config.hook.pytest_deselected(items=halves[1 - half])
+        third = (zlib.crc32(name.encode()) + MPI.COMM_WORLD.Get_size()) % 3
+        (others if third else mine).append(item)
+    items[:] = mine
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -172,6 +172,19 @@ def test_sgd(job):
     assert speedup == pytest.approx(alone / together, abs=0.006, rel=0.05)
 
 
+def test_pi_with_an_array_library(job):
+    out, ranks = job("gpu_pi.py", "--points", "5000000")
+    pi, _ = found(r"pi is about (\S+); it is off by (\S+)", out)
+    assert abs(pi - math.pi) < 5 * 1.65 / 5_000_000**0.5
+    assert re.search(rf"5000000 points on {ranks} ranks, with (CuPy|NumPy, because)", out)
+
+
+def test_sgd_with_an_array_library(job):
+    out, _ = job("gpu_sgd.py", "--epochs", "40")
+    (recognised,) = found(r"(\S+) % of 3000 points are recognised", out)
+    assert recognised > 90
+
+
 def test_sgd_says_what_is_missing(tmp_path):
     (tmp_path / "sklearn.py").write_text("raise ImportError('no module named sklearn')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

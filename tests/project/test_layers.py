@@ -124,6 +124,7 @@ EXCUSE = re.compile(r"(#|//) long: \w")
 CYTHON = re.compile(r"( *)(?:cp?def|def) (?!enum|struct|extern|class)[^=#]*\w\(")
 BRACES = {
     ".h": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
+    ".cu": re.compile(r"()(?!struct|enum|typedef|union|[A-Z_]+\()\w[^;]*\([^;]*$"),
     ".js": re.compile(
         r"( *)(?:export )?(?:async )?(?:function\*? \w+|(?!if|for|while|switch)\w+)\(.*\{$"
     ),
@@ -164,7 +165,7 @@ def ends(line: str, indent: int, is_cython: bool) -> bool:
 
 def sources() -> list[Path]:
     folders = ("collectives", "tests", "benchmarks", "docs", "examples")
-    kinds = ("*.py", "*.pyx", "*.pxi", "*.h", "*.js")
+    kinds = ("*.py", "*.pyx", "*.pxi", "*.h", "*.cu", "*.js")
     found = [path for name in folders for kind in kinds for path in (ROOT / name).rglob(kind)]
     return [path for path in found if not {"_build", "_extra"} & set(path.parts)]
 

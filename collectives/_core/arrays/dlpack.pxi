@@ -54,6 +54,7 @@ cdef enum:
 
 cdef enum:
     DL_CPU = 1
+    DL_CUDA = 2
     DL_CUDA_HOST = 3
     DL_ROCM_HOST = 11
 

@@ -27,6 +27,8 @@ cdef object result_like(object x, object kept, const View *like, tuple shape, Vi
     out.dtype = like.dtype
     if PyArray_CheckExact(x):
         return numpy_result(kept, shape, out)
+    if type(x) is Span:
+        return span_like(x, shape, out)
     kind = kind_of(type(x))
     if kind.immutable:
         return pending_result(x, kind, kept, shape, out)

@@ -2,7 +2,7 @@
 #
 # A tensor comes in by the first of these that its class has: the exchange table of C functions, a
 # capsule of __dlpack__ (versioned or not), the buffer protocol. Host memory only: a tensor of a
-# device is refused in read().
+# device raises an error here or in read(), by which calls that take one know it (checking.pxi).
 
 from cpython.pycapsule cimport PyCapsule_SetName
 from numpy cimport NPY_CORDER, NPY_VOID, PyArray_Check, PyArray_New, PyArray_NewCopy
@@ -12,8 +12,13 @@ from collectives.text.words import article
 
 cdef object view_of_other(object array, View *view, str name, bint writable, bint moves):
     """Fill a view of what is no plain NumPy array; return what keeps it alive."""
-    cdef Kind kind = kind_of(type(array))
+    cdef Kind kind
     cdef Held held
+    if type(array) is Span:
+        return view_of_span(array, view, name, moves)
+    kind = kind_of(type(array))
+    if kind.away:
+        raise by_interface(array, name)
     if not kind.exports:
         return view_of(buffers.as_array(array, name, writable), view, name, writable, moves)
     if writable and kind.immutable:
@@ -101,6 +106,9 @@ cdef int read(
     cdef int32_t device = tensor.device.device_type
     cdef int aligned, k
     cdef bint packed = True
+    if device == DL_CUDA:
+        shape = tuple([tensor.shape[k] for k in range(tensor.ndim)])
+        raise on_device(name, f"cuda:{tensor.device.device_id}", shape)
     if device != DL_CPU and device != DL_CUDA_HOST and device != DL_ROCM_HOST:
         where = DL_DEVICES.get(device, f"DLPack device {device}")
         raise BufferError(

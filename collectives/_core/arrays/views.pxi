@@ -53,6 +53,8 @@ cdef tuple shape_of(object kept):
     """Return the shape of what view_of() returned."""
     cdef DLTensor *tensor
     cdef int k
+    if type(kept) is Span:
+        return (<Span>kept).shape
     if type(kept) is Held:
         tensor = (<Held>kept).tensor
         return tuple([tensor.shape[k] for k in range(tensor.ndim)])
@@ -60,9 +62,14 @@ cdef tuple shape_of(object kept):
 
 
 def shape(x, str name="x"):
-    """Return the shape of an array of any kind. Local."""
+    """Return the shape of an array of any kind, also of one on a device. Local."""
     cdef View view
-    return shape_of(view_of(x, &view, name, False, True))
+    try:
+        return shape_of(view_of(x, &view, name, False, True))
+    except BufferError as error:
+        if hasattr(error, "device_shape"):
+            return error.device_shape
+        raise
 
 
 def examine(array, str name="x", bint writable=False, bint moves=False):

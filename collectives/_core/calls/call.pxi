@@ -55,6 +55,7 @@ cdef struct Call:
     int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
+    int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
     double timeout  # seconds, or COMMON
 
 

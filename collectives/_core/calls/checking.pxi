@@ -49,6 +49,23 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     return result, kept_x, kept_out, keep
 
 
+cdef tuple check_here(Engine engine, Call *call, x, out, op, root, prescale, postscale):
+    """Check the arguments as `check` does; return None if an array is on a device, and the engine
+    has calls for it.
+    """
+    try:
+        return check(engine, call, x, out, op, root, prescale, postscale)
+    except BufferError as error:
+        if not is_for_devices(engine, error):
+            raise
+    return None
+
+
+cdef bint is_for_devices(Engine engine, error) except -1:
+    """Say whether an error is that of an array on a device, and the engine has calls for it."""
+    return engine.devices is not None and hasattr(error, "device_shape")
+
+
 cdef tuple check_vector(
     Engine engine, Call *call, x, out, op, root, timeout, prescale, postscale, shape,
     const int64_t[::1] displs, const int64_t[::1] receive_displs,
@@ -123,6 +140,7 @@ cdef inline int take_options(Engine engine, Call *call, root, prescale, postscal
     """Check what is asked of a call beside its arrays, and find the role of this rank."""
     call.checksum = 0
     call.announced = 0
+    call.whole = -1
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0
@@ -310,6 +328,8 @@ cdef object check_output(Engine engine, Call *call, kept_x, int64_t wanted):
         )
     if call.role.inputs == 0 or not overlap(&call.x, &call.out):
         return kept_x
+    if is_remote(kept_x) and (call.kind == ALLTOALL or call.kind == REDUCE_SCATTER and x == out):
+        return kept_x  # who moves the pieces sees to it that none is written before it is read
     if call.kind == ALLTOALL and call.planned:
         raise BufferError(
             "out overlaps x, and a planned alltoall reads x where it lies; pass arrays "

@@ -101,6 +101,8 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
         parts.append(f"op={reduction.name}")
     if engine.rooted[call.kind]:
         parts.append(f"root={call.root}")
+    if call.whole >= 0:
+        parts.append("on a device")
     parts.append(f"algorithm={choice.plan.source.algorithm.name}")
     if choice.segment:
         parts.append(f"segment={choice.segment}")

@@ -9,13 +9,15 @@ cdef enum:
 cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
     """Fill an operation with what a call does; nothing is allocated that it has already."""
     cdef Plan plan = choice.plan
+    cdef int64_t count
     op.shared.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
     op.shared.call = NO_CALL
     op.comm = engine.comm
     op.nbytes = call.nbytes
     op.announced = call.announced
     if engine.segment is not None and call.kind != EXCHANGE:
-        fingerprint(call, choice, call.nbytes // call.x.itemsize, op.shared.what)
+        count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
+        fingerprint(call, choice, count, op.shared.what)
     lay_out(engine, op, call, plan, choice.segment)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.

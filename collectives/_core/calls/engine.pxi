@@ -17,6 +17,8 @@ cdef class Engine:
     cdef public str messages_by  # the family of the MPI
     cdef public object traced  # None, or what takes down each call that has ended
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
+    cdef public object devices  # None, or what runs calls whose arrays are on devices
+    cdef public object ahead  # None, or what begins those of them that were started before
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
     cdef object choose
@@ -104,7 +106,7 @@ cdef class Engine:
     ):
         """Run a collective; return its result, or a Request where it is not `blocking`."""
         cdef Call call
-        cdef Choice choice
+        cdef Choice choice = None
         cdef tuple keep
         cdef str text = None
         call.kind = kind
@@ -115,18 +117,27 @@ cdef class Engine:
         if self.agree is None:
             if timeout is not None:
                 call.timeout = seconds(timeout)
-            keep = check(self, &call, x, out, op, root, prescale, postscale)
-            choice = choice_for(self, &call, algorithm)
+            if PyArray_CheckExact(x):
+                keep = check(self, &call, x, out, op, root, prescale, postscale)
+            else:
+                keep = check_here(self, &call, x, out, op, root, prescale, postscale)
+            if keep is not None:
+                choice = choice_for(self, &call, algorithm)
         else:
             try:
                 if timeout is not None:
                     call.timeout = seconds(timeout)
-                keep = check(self, &call, x, out, op, root, prescale, postscale)
-                choice = choice_for(self, &call, algorithm)
+                keep = check_here(self, &call, x, out, op, root, prescale, postscale)
+                if keep is not None:
+                    choice = choice_for(self, &call, algorithm)
+                    text = description(self, &call, op, choice)
             except Exception as error:
                 refuse(self, COLLECTIVES[kind], error, call.timeout)
                 raise
-            text = description(self, &call, op, choice)
+        if keep is None:
+            return self.devices.call(
+                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
+            )
         return launch(self, &call, choice, keep, blocking, text)
 
     def call_vector(
@@ -142,8 +153,8 @@ cdef class Engine:
         returns the result then.
         """
         cdef Call call
-        cdef Choice choice
-        cdef tuple keep
+        cdef Choice choice = None
+        cdef tuple keep = None
         cdef str text = None
         call.kind = kind
         call.planned = False
@@ -161,9 +172,15 @@ cdef class Engine:
                 keep = (pending_place(keep[0], before[1], before[0]), *keep)
             choice = choice_for(self, &call, algorithm)
         except Exception as error:
-            if self.agree is not None:
-                refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
-            raise
+            if not is_for_devices(self, error):
+                if self.agree is not None:
+                    refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
+                raise
+        if keep is None:
+            return self.devices.call_vector(
+                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
+                (counts, receive_counts, shape, displs, receive_displs, before),
+            )
         if self.agree is not None:
             text = description(self, &call, op, choice)
         return launch(self, &call, choice, keep, blocking, text)
@@ -197,6 +214,70 @@ cdef class Engine:
         check(self, &call, x, None, op, 0, prescale, postscale)
         choice_for(self, &call, algorithm)
 
+    def inspect(
+        self, int kind, Span x, Span out, op, root, algorithm, prescale, postscale,
+        const int64_t[::1] counts=None, const int64_t[::1] receive_counts=None, shape=None,
+    ):
+        """Check a call whose arrays are on a device; return what it is. Local.
+
+        With `counts` it is a vector form, whose new result has `shape`.
+
+        Returns
+        -------
+        (int, Span or None, str)
+            The elements of a part, the result, and what the ranks agree on.
+        """
+        cdef Call call
+        cdef Choice choice
+        cdef tuple keep
+        call.kind = kind
+        call.planned = False
+        if counts is None:
+            keep = check(self, &call, x, out, op, root, prescale, postscale)
+        else:
+            call.counts = &counts[0]
+            call.receive_counts = &receive_counts[0]
+            keep = check_vector(
+                self, &call, x, out, op, root, None, prescale, postscale, shape, None, None
+            )
+        choice = choice_for(self, &call, algorithm)
+        call.whole = 0
+        return call.part, keep[0], description(self, &call, op, choice)
+
+    def call_piece(
+        self, int kind, Span x, Span out, op, root, algorithm, timeout, prescale, postscale,
+        bint blocking, int64_t whole, const int64_t[::1] counts=None,
+        const int64_t[::1] receive_counts=None,
+    ):
+        """Run a piece of a call on a device, which has `whole` elements, in host memory; return a
+        Request where it is not `blocking`.
+        """
+        cdef Call call
+        cdef Choice choice
+        cdef Request request
+        cdef tuple keep
+        call.kind = kind
+        call.planned = False
+        check_caller()
+        self.check_whole()
+        if counts is None:
+            call.timeout = deadline_of(timeout)
+            keep = check(self, &call, x, out, op, root, prescale, postscale)
+        else:
+            call.counts = &counts[0]
+            call.receive_counts = &receive_counts[0]
+            keep = check_vector(
+                self, &call, x, out, op, root, timeout, prescale, postscale, (), None, None
+            )
+        call.whole = whole
+        choice = choice_for(self, &call, algorithm)
+        made = launch(self, &call, choice, keep, blocking, None)
+        if not blocking:
+            request = made
+            request.aside = True
+            return request
+        return None
+
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
@@ -206,7 +287,9 @@ cdef class Engine:
         call.kind = kind
         call.planned = True
         planned.engine = self
-        planned.keep = check(self, call, x, out, op, root, prescale, postscale)
+        planned.keep = check_here(self, call, x, out, op, root, prescale, postscale)
+        if planned.keep is None:
+            return self.devices.plan(self, kind, x, out, op, root, algorithm, prescale, postscale)
         planned.choice = choice_for(self, call, algorithm)
         if planned.choice.settled is not None:
             planned.choice = planned.choice.settled

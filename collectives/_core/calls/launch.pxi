@@ -17,6 +17,9 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
     inside = engine.enter_unless_inside()
     try:
         engine.check_whole()  # the thread that was inside may have broken it
+        if engine.ahead is not None and call.whole < 0:
+            begin_ahead(engine)
+            engine.check_whole()
         if not blocking:
             make_room()
         if text is not None:
@@ -45,6 +48,19 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
         if not inside:
             leave(&engine.queue)
     return finished(keep[0])
+
+
+cdef int begin_ahead(Engine engine) except -1:
+    """Begin all of the calls on devices that were started before this one: the order of operations
+    is the same on all ranks.
+    """
+    cdef bint held = engine.held
+    engine.held = True  # they make calls inside of this one
+    try:
+        engine.ahead()
+    finally:
+        engine.held = held
+    return 0
 
 
 cdef int refuse(Engine engine, str name, error, double timeout) except -1:

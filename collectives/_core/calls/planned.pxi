@@ -46,6 +46,9 @@ cdef class PlannedCall:
         if self.request is not None and not self.request.test():
             raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
         self.request = None
+        if engine.ahead is not None:
+            begin_ahead(engine)
+            engine.check_whole()
         if engine.agree is not None:
             engine.agree(
                 COLLECTIVES[self.call.kind], self.text, True, engine.deadline(timeout)

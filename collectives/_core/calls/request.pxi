@@ -3,6 +3,9 @@
 # Requests that have not been settled: MPI may still touch their buffers, whoever else forgets them.
 cdef set live = set()
 
+# What is in flight beside requests: calls on devices, which have `engine`, `state` and `where`.
+cdef set staged = set()
+
 # How many there may be before those that have ended and were forgotten are looked for.
 cdef Py_ssize_t sweep_at = 16
 
@@ -28,12 +31,23 @@ def pending(Engine engine=None):
         text = request.state()
         if text is not None and (engine is not None or request.engine.broken is None):
             lines.append(f"{text}, started at {request.where()}")
+    for each in list(staged):
+        if each.engine is engine or engine is None and each.engine.broken is None:
+            lines.append(f"{each.state()}, started at {each.where()}")
     if engine in unheard:
         error, where = unheard.pop(engine)
         if not isinstance(error, CollectivesError):  # of a user's fold
             raise error
         raise type(error)(f"{error}, started at {where}") from error
     return lines
+
+
+def note_staged(each, bint begins):
+    """Note that a call on a device is in flight, or no longer is. Local."""
+    if begins:
+        staged.add(each)
+    else:
+        staged.discard(each)
 
 
 def untold():
@@ -101,7 +115,7 @@ def forsaken(Engine engine):
         each for each in list(live)
         if (<Request>each).engine is engine and each.state() is not None
         and not (<Request>each).aside
-    ]
+    ] + [each for each in list(staged) if each.engine is engine]
 
 
 @cython.final

@@ -7,8 +7,8 @@ cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *w
     """Write down what a call is, so that ranks can compare it.
 
     The first word is the collective, dtype, operation (8 bits each), whether it is a vector form
-    (1), what it announces (7), and the name of the algorithm (32); the second the elements, the
-    third the root, and what else there is.
+    (1), what it announces (6), whether its arrays are on a device (1), and the name of the
+    algorithm (32); the second the elements, the third the root, and what else there is.
     """
     cdef uint64_t options = cc_mixed(cc_mixed(choice.segment, cc_bits(call.prescale)),
                                      cc_mixed(call.checksum, cc_bits(call.postscale)))
@@ -17,6 +17,7 @@ cdef int fingerprint(const Call *call, Choice choice, int64_t count, uint64_t *w
         dtype = 0x80 | crc32(dtype_text(call.x.dtype).encode()) & 0x7F
     what[0] = call.kind | dtype << 8 | <uint64_t>call.operation << 16
     what[0] |= <uint64_t>(call.counts != NULL) << 24 | <uint64_t>call.announced << 25
+    what[0] |= <uint64_t>(call.whole >= 0) << 31
     what[0] |= <uint64_t>choice.number << 32
     what[1] = count
     what[2] = <uint64_t>call.root | options >> 32 << 32
@@ -28,7 +29,7 @@ cdef str called(const uint64_t *what):
     cdef int kind = what[0] & 0xFF
     cdef int dtype = what[0] >> 8 & 0xFF
     cdef int operation = what[0] >> 16 & 0xFF
-    cdef int announced = what[0] >> 25 & 0x7F
+    cdef int announced = what[0] >> 25 & 0x3F
     cdef uint64_t number = what[0] >> 32
     if announced > KINDS:
         return f"{announcement(announced)}()"
@@ -48,5 +49,7 @@ cdef str called(const uint64_t *what):
             parts.append(f"op={known[0] if known else 'a function'}")
     if spec.COLLECTIVES[name].rooted:
         parts.append(f"root={what[2] & 0xFFFFFFFF}")
+    if what[0] >> 31 & 1:
+        parts.append("on a device")
     parts.append(f"algorithm={registry.numbered(name, number)}")
     return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"

@@ -1,0 +1,117 @@
+"""Measure allreduce of arrays on a GPU beside what a program does without the library.
+
+Run it under a launcher, on GPUs that nobody else uses; ranks of a host share them in turns::
+
+    mpiexec -n 2 python benchmarks/measure_gpu.py
+
+For each size it prints the microseconds of a call until its result is on the GPU, in the median of
+several runs: of the library, of mpi4py with copies to pinned host memory and back by hand, and of
+torch.distributed with gloo, if torch finds a GPU. Rank 0 prints; the slowest rank counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+from mpi4py import MPI
+
+import collectives as cc
+
+RUNS = 15
+
+
+def by_hand(x: Any) -> Callable[[], None]:
+    """Return an allreduce by mpi4py of an array on the GPU."""
+    pinned = [pinned_like(x) for _ in range(2)]
+    stream = cupy.cuda.get_current_stream()
+
+    def call() -> None:
+        x.get(out=pinned[0], stream=stream)
+        stream.synchronize()
+        MPI.COMM_WORLD.Allreduce(*pinned)
+        x.set(pinned[1], stream=stream)
+
+    return call
+
+
+def pinned_like(like: Any) -> Any:
+    """Return an array in pinned host memory."""
+    memory = cupy.cuda.alloc_pinned_memory(like.nbytes)
+    return np.frombuffer(memory, like.dtype, like.size)
+
+
+def by_gloo(comm: cc.Communicator) -> Callable[[int], Callable[[], None]] | None:
+    """Return what makes an allreduce by gloo, or None if torch finds no GPU."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ["MASTER_PORT"] = str(
+        comm.broadcast_object(29500 + os.getpid() % 1000 if comm.rank == 0 else None)
+    )
+    dist.init_process_group("gloo", rank=comm.rank, world_size=comm.size)
+
+    def make(n: int) -> Callable[[], None]:
+        x = torch.zeros(n, dtype=torch.float32, device=f"cuda:{cupy.cuda.Device().id}")
+
+        def call() -> None:
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+
+        return call
+
+    return make
+
+
+def microseconds(comm: cc.Communicator, call: Callable[..., object], *arguments: Any) -> float:
+    """Return the time of a call on the slowest rank, in the median of all runs."""
+    times = []
+    for _ in range(RUNS + 2):
+        comm.barrier()
+        start = time.perf_counter()
+        call(*arguments)
+        cupy.cuda.get_current_stream().synchronize()
+        taken = np.array([time.perf_counter() - start])
+        times.append(float(comm.allreduce(taken, op=cc.MAX)[0]))
+    return 1e6 * statistics.median(times[2:])
+
+
+def main() -> None:
+    """Print a line for each size."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--most", type=int, default=1 << 30, help="the largest size in bytes")
+    most = parser.parse_args().most
+    comm = cc.world()
+    cupy.cuda.Device(comm.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+    gloo = by_gloo(comm)
+    if comm.rank == 0:
+        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+        print(f"{comm.size} ranks, {name}")
+        print(f"{'bytes':>12}{'library':>12}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
+    nbytes = 1 << 10
+    while nbytes <= most:
+        x = cupy.zeros(nbytes // 4, cupy.float32)
+        ours = microseconds(comm, comm.allreduce, x, x)
+        hand = microseconds(comm, by_hand(x))
+        line = f"{nbytes:>12}{ours:>12.1f}{hand:>12.1f}{hand / ours:>7.2f}"
+        if gloo is not None:
+            theirs = microseconds(comm, gloo(nbytes // 4))
+            line += f"{theirs:>12.1f}{theirs / ours:>7.2f}"
+        if comm.rank == 0:
+            print(line, flush=True)
+        nbytes *= 4
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""Arrays of devices: what the library reads of them, whatever their class.
+
+An array comes in by the first of these that it has: the attributes of a torch tensor,
+``__cuda_array_interface__``, DLPack. No library of arrays is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from collectives import _core
+from collectives.arrays import buffers, frameworks
+from collectives.devices.driver import Driver
+from collectives.errors import BufferError, CommunicatorError
+from collectives.text.words import article, plain
+
+__all__ = ["DeviceArray", "read"]
+
+CUDA = 2  # DLPack's number
+LEGACY = 0  # the default stream
+
+StreamOf = Callable[[int], int]
+
+
+class DeviceArray:
+    """An array in the memory of a device, contiguous and checked.
+
+    Attributes
+    ----------
+    name : str
+        The argument's name.
+    value : array
+        What the caller passed.
+    address, device, count, itemsize : int
+    shape : tuple of int
+    dtype : str
+        As the core names it.
+    stream : int or None
+        The stream on which the array's library works. If it is not known, results are complete
+        when a call ends.
+    owner : object
+        What keeps the memory alive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        address: int,
+        device: int,
+        shape: tuple[int, ...],
+        dtype: tuple[str, int],
+        stream: int | None,
+        owner: Any = None,
+    ) -> None:
+        self.name, self.value, self.address, self.device = name, value, address, device
+        self.shape, self.count = shape, prod(shape)
+        self.dtype, self.itemsize = dtype
+        self.stream = stream
+        self.owner = owner
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        return self.count * self.itemsize
+
+    def span(self, count: int | None = None) -> _core.Span:
+        """Return the array as the core holds it against others. Local.
+
+        Parameters
+        ----------
+        count : int, optional
+            The elements of it that a call takes, where they do not lie in a row.
+        """
+        if count is None:
+            return _core.Span(self.address, self.shape, self.dtype, self.itemsize, None, True)
+        return _core.Span(0, (count,), self.dtype, self.itemsize, None, True)
+
+    def like(self, shape: tuple[int, ...], driver: Driver) -> Any:
+        """Return a new array of the same library, dtype and device. Local.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        driver : Driver
+
+        Raises
+        ------
+        BufferError
+            If the library's arrays cannot be written, or it is not known how to make one.
+        CommunicatorError
+            If the device has no memory for it.
+        """
+        framework = frameworks.framework_of(type(self.value))
+        if framework in frameworks.IMMUTABLE:
+            raise BufferError(
+                f"x is a {frameworks.LABELS[framework]} on cuda:{self.device}, and so its result "
+                f"would be, which is immutable; pass out, an array of CuPy for instance"
+            )
+        try:
+            with driver.on(self.device):
+                return self._made(shape, framework)
+        except BufferError:
+            raise
+        except Exception as error:
+            nbytes = prod(shape) * self.itemsize
+            raise CommunicatorError(
+                f"cuda:{self.device} has no array of {nbytes} bytes for the result: {plain(error)}"
+            ) from error
+
+    def _made(self, shape: tuple[int, ...], framework: str | None) -> Any:
+        x = self.value
+        if framework == "torch":
+            return sys.modules["torch"].empty(shape, dtype=x.dtype, device=x.device)
+        cupy = sys.modules.get("cupy")
+        if hasattr(x, "__array_namespace__") and not (cupy and isinstance(x, cupy.ndarray)):
+            return x.__array_namespace__().empty(shape, dtype=x.dtype, device=x.device)
+        if cupy is None:
+            raise BufferError(
+                f"x is {article(type(x).__name__)}, and how its library makes arrays is not known; "
+                f"pass out"
+            )
+        return cupy.empty(shape, frameworks.numpy_dtype(self.dtype, "x"))
+
+
+def read(
+    value: Any, name: str, driver: Driver, stream_of: StreamOf, writable: bool = False
+) -> DeviceArray | None:
+    """Return what is known of an array of a device, or None if `value` is in host memory. Local.
+
+    Parameters
+    ----------
+    value : array
+    name : str
+        The argument's name, for errors.
+    driver : Driver
+    stream_of : callable
+        It returns the stream of a device on which the array will be read or written. Its library
+        orders that stream after its own work, where the array comes by DLPack.
+    writable : bool
+        Whether it will be written.
+
+    Raises
+    ------
+    BufferError
+        If it is not contiguous, has a mask, is in managed memory, or read-only and would be
+        written.
+    UnsupportedTypeError
+        If its dtype cannot be moved.
+    """
+    kind = type(value)
+    framework = frameworks.framework_of(kind)
+    if writable and framework in frameworks.IMMUTABLE:
+        raise BufferError(
+            f"{name} is a {frameworks.LABELS[framework]}, which is immutable; pass an array of "
+            f"CuPy or torch"
+        )
+    if framework == "torch":
+        found = _of_torch(value, name) if value.is_cuda else None
+    elif framework is None and hasattr(kind, "__cuda_array_interface__"):
+        found = _by_interface(value, name, driver, writable)
+    elif hasattr(kind, "__dlpack_device__") and not isinstance(value, buffers.NUMPY):
+        found = _by_dlpack(value, name, stream_of, writable)
+    else:
+        found = None
+    if found is not None and found.count:
+        place = driver.place(found.address)
+        if place.kind != "device":
+            raise BufferError(
+                f"{name} is in {place.kind} memory, which this library does not read or write on a "
+                f"device; pass an array in the memory of a device"
+            )
+        found.device = place.device
+    return found
+
+
+def _of_torch(value: Any, name: str) -> DeviceArray:
+    """Read a torch tensor on a device."""
+    reason = ""
+    if value.requires_grad:
+        reason = "it requires a gradient"
+    elif value.is_quantized or str(value.layout) != "torch.strided":
+        reason = "its memory is not that of a plain tensor"
+    elif value.is_conj():
+        reason = "its values are the conjugates of what its memory has"
+    elif value.is_neg():
+        reason = "its values are the negatives of what its memory has"
+    if reason:
+        raise frameworks.unexported(value, name, "torch", reason)
+    shape = tuple(value.shape)
+    if not value.is_contiguous():
+        raise _gaps(name, shape)
+    stream = sys.modules["torch"].cuda.current_stream(value.device).cuda_stream
+    dtype = str(value.dtype).removeprefix("torch.")
+    device = value.device.index
+    return DeviceArray(
+        name, value, value.data_ptr(), device, shape, (dtype, value.element_size()), stream
+    )
+
+
+def _by_interface(value: Any, name: str, driver: Driver, writable: bool) -> DeviceArray:
+    """Read an array by ``__cuda_array_interface__``."""
+    interface = value.__cuda_array_interface__
+    if interface.get("version", 0) < 2:
+        raise BufferError(
+            f"{name} has version {interface.get('version')} of __cuda_array_interface__, and must "
+            f"have version 2 or 3"
+        )
+    if interface.get("mask") is not None:
+        raise BufferError(f"{name} is a masked array; pass its data without the mask")
+    shape = tuple(interface["shape"])
+    given = getattr(value, "dtype", None)
+    dtype = given if isinstance(given, np.dtype) else np.dtype(interface["typestr"])
+    named = buffers.dtype_name(np.empty(0, dtype), name, True), dtype.itemsize
+    address, read_only = interface["data"]
+    if writable and read_only:
+        raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
+    strides = interface.get("strides")
+    if strides is not None and _has_gaps(shape, strides, dtype.itemsize):
+        raise _gaps(name, shape)
+    device = 0
+    if prod(shape):
+        device = driver.place(address).device
+        if driver.devices() > 1:  # the current stream is that of the current device
+            with driver.on(device):
+                interface = value.__cuda_array_interface__
+    elif hasattr(value, "__dlpack_device__"):
+        device = int(value.__dlpack_device__()[1])
+    return DeviceArray(name, value, address or 0, device, shape, named, _stream(interface))
+
+
+def _stream(interface: dict[str, Any]) -> int | None:
+    """Return the stream that the interface names; None if it says that there is none to wait for.
+
+    Before version 3, it could not name one: it is the default stream then.
+    """
+    stream = interface.get("stream", LEGACY if interface["version"] < 3 else None)
+    return LEGACY if stream == 1 else stream
+
+
+def _by_dlpack(value: Any, name: str, stream_of: StreamOf, writable: bool) -> DeviceArray | None:
+    """Read an array by DLPack, or return None if it is in host memory."""
+    kind, device = value.__dlpack_device__()
+    if kind != CUDA:
+        return None  # the core says what it thinks of it
+    try:
+        stream = stream_of(device)
+        try:
+            capsule = value.__dlpack__(stream=stream, max_version=frameworks.MAX_VERSION)
+        except TypeError:
+            capsule = value.__dlpack__(stream=stream)  # from before DLPack had versions
+    except Exception as error:
+        framework = frameworks.framework_of(type(value))
+        raise frameworks.unexported(value, name, framework, error) from error
+    address, _, device, shape, strides, dtype, itemsize, read_only, held = _core.tensor(
+        capsule, name
+    )
+    if writable and read_only:
+        raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
+    if strides is not None and _has_gaps(shape, strides, 1):
+        raise _gaps(name, shape)
+    return DeviceArray(name, value, address, device, shape, (dtype, itemsize), None, held)
+
+
+def _has_gaps(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
+    """Return whether elements are not in a row, in C's order."""
+    step = unit
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and stride != step:
+            return prod(shape) > 0
+        step *= n
+    return False
+
+
+def _gaps(name: str, shape: tuple[int, ...]) -> BufferError:
+    copy = "pass a contiguous array and copy the result"
+    if name != "out":
+        copy = "pass a contiguous copy"
+    return BufferError(f"{name} is not C-contiguous (shape {shape}); {copy}")

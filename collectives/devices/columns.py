@@ -1,0 +1,198 @@
+"""Collectives in pieces: every array is rows of parts, and a piece is some columns of each part.
+
+A collective treats all elements of a part alike, so that it is the same collective on each piece::
+
+    part 0   ....|....|..         piece 0 is the first `width` elements of each part,
+    part 1   ....|....|..         piece 1 the next; in vector forms, short parts end early
+    piece      0    1   2
+
+In a slot of pinned memory, the parts of a piece lie in a row. Those that a rank gives lie among
+those that it gets, where they are the same parts, so that the collective runs in place; in an
+alltoall they are others, and lie before them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.algorithms import spec
+from collectives.devices.driver import Driver
+
+__all__ = ["Columns", "Part", "Piece", "rows_of"]
+
+ALIGNED = 64  # elements: rows of pieces begin on whole cache lines
+ALLTOALL = _core.COLLECTIVES.index("alltoall")
+
+Integers = NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """Where a part lies in a caller's array, in elements."""
+
+    start: int
+    length: int
+
+
+class Piece(NamedTuple):
+    """Some columns of a collective, as the core runs it: places in a slot, in elements."""
+
+    x: int
+    x_count: int
+    out: int
+    out_count: int
+    counts: Integers | None  # of a vector form: what is left of each part
+    receive_counts: Integers | None
+
+
+class Columns:
+    """How the arrays of a rank are cut.
+
+    Parameters
+    ----------
+    kind : int
+    place : (int, int, int)
+        The rank, how many there are, and the root.
+    itemsize : int
+        Bytes of an element.
+    room : int
+        Bytes of a slot, of which each rank has two elements at least.
+    part : int
+        The elements of a part, if all have as many.
+    counts : (ndarray, ndarray), optional
+        Those of a vector form: what is sent, and what is received.
+
+    Attributes
+    ----------
+    width : int
+        The columns of a piece, but the last one, equal on all ranks.
+    longest : int
+        The elements of the longest part that this rank knows of.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        place: tuple[int, int, int],
+        itemsize: int,
+        room: int,
+        part: int,
+        counts: tuple[Integers, Integers] | None = None,
+    ) -> None:
+        contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
+        inputs, outputs = contract.inputs(*place), contract.outputs(*place)
+        self.is_alltoall = kind == ALLTOALL
+        self.inputs, self.outputs = len(inputs), len(outputs)
+        self.first_in = 0 if self.is_alltoall else inputs.start
+        self.first_out = 0 if self.is_alltoall else outputs.start
+        self.itemsize, self.part = itemsize, part
+        self.counts: Integers | None = None if counts is None else counts[0]
+        self.receive_counts: Integers | None = None if counts is None else counts[1]
+        parts = contract.per_array(place[1]) * (2 if self.is_alltoall else 1)
+        self.width = max(1, room // (parts * itemsize))
+        if self.width > ALIGNED:
+            self.width -= self.width % ALIGNED
+        self.longest = part
+        if self.counts is not None:
+            self.longest = int(self.counts.max())
+
+    def piece(self, j: int) -> Piece:
+        """Return piece number `j`. Local."""
+        if self.counts is None:
+            m = max(0, min(self.width, self.part - j * self.width))
+            out = self.inputs * m if self.is_alltoall else self.first_out * m
+            return Piece(self.first_in * m, self.inputs * m, out, self.outputs * m, None, None)
+        given = self._left(self.counts, j)
+        if self.is_alltoall:
+            assert self.receive_counts is not None
+            got = self._left(self.receive_counts, j)
+            sent = int(given.sum())
+            return Piece(0, sent, sent, int(got.sum()), given, got)
+        starts = np.concatenate([[0], np.cumsum(given)])
+        x, out = int(starts[self.first_in]), int(starts[self.first_out])
+        ends = self.first_in + self.inputs, self.first_out + self.outputs
+        return Piece(x, int(starts[ends[0]]) - x, out, int(starts[ends[1]]) - out, given, given)
+
+    def _left(self, counts: Integers, j: int) -> Integers:
+        """Return how much of each part is in a piece."""
+        return np.clip(counts - j * self.width, 0, self.width)
+
+    def copy(
+        self,
+        driver: Driver,
+        j: int,
+        slot: int,
+        array: tuple[int, list[Part] | None],
+        incoming: bool,
+        stream: int,
+    ) -> None:
+        """Copy a piece between an array of the device and a slot. Local.
+
+        Parameters
+        ----------
+        driver : Driver
+        j : int
+            The number of the piece.
+        slot : int
+            The address of its parts in the slot.
+        array : (int, list of Part or None)
+            The address of the array, and where its parts are, unless they are equal rows.
+        incoming : bool
+            Whether the slot is read.
+        stream : int
+        """
+        size = self.itemsize
+        address, parts = array
+        begin = j * self.width
+        if parts is None:
+            rows = self.outputs if incoming else self.inputs
+            m = max(0, min(self.width, self.part - begin))
+            if m * rows == 0:
+                return
+            here, pitch = address + begin * size, self.part * size
+            width = m * size
+            if rows == 1 or m == self.part:
+                ends = (here, slot) if incoming else (slot, here)
+                driver.copy(*ends, rows * width, stream)
+            elif incoming:
+                driver.copy_rows(here, pitch, slot, width, width, rows, stream)
+            else:
+                driver.copy_rows(slot, width, here, pitch, width, rows, stream)
+            return
+        for start, length in parts:
+            nbytes = max(0, min(self.width, length - begin)) * size
+            if nbytes:
+                here = address + (start + begin) * size
+                ends = (here, slot) if incoming else (slot, here)
+                driver.copy(*ends, nbytes, stream)
+                slot += nbytes
+
+
+def rows_of(columns: Columns, incoming: bool, displs: Any) -> list[Part] | None:
+    """Return where the parts of an array lie; None if they are equal rows. Local.
+
+    Parameters
+    ----------
+    columns : Columns
+    incoming : bool
+        Whether it is the output.
+    displs : ndarray or None
+        Where they begin; one after the other by default.
+    """
+    counts = columns.counts
+    if counts is None:
+        return None
+    first, many = columns.first_in, columns.inputs
+    if incoming:
+        first, many = columns.first_out, columns.outputs
+        counts = columns.receive_counts if columns.is_alltoall else counts
+    assert counts is not None
+    lengths = counts[first : first + many].tolist()
+    if displs is not None:
+        starts = np.asarray(displs)[first : first + many].tolist()
+    else:
+        starts = np.concatenate([[0], np.cumsum(lengths)])[:many].astype(int).tolist()
+    return [Part(start, length) for start, length in zip(starts, lengths, strict=True)]

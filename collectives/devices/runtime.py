@@ -1,0 +1,57 @@
+"""Which driver this process has: CuPy's, as soon as an array of a device needs one."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from collectives.devices.driver import Driver
+from collectives.errors import BufferError
+from collectives.text.words import plain
+
+__all__ = ["driver_for", "use"]
+
+_driver: Driver | None = None
+
+
+def use(driver: Driver | None) -> Driver | None:
+    """Take a driver from now on, or with None CuPy's when it is needed; return the one before.
+    Local.
+
+    Parameters
+    ----------
+    driver : Driver or None
+    """
+    global _driver
+    before, _driver = _driver, driver
+    return before
+
+
+def driver_for(name: str) -> Driver:
+    """Return the driver of this process. Local.
+
+    Parameters
+    ----------
+    name : str
+        The argument that is on a device, for the error.
+
+    Raises
+    ------
+    BufferError
+        If CuPy is not installed, or finds no GPU that it can use.
+    """
+    global _driver
+    if _driver is None:
+        if importlib.util.find_spec("cupy") is None:
+            raise BufferError(
+                f"{name} is on a CUDA device, and its memory is copied by CuPy, which is not "
+                f"installed: pip install cupy-cuda12x, or pass a copy in host memory"
+            )
+        try:
+            from collectives.devices.cupy_driver import CupyDriver
+
+            _driver = CupyDriver()
+        except Exception as error:  # CuPy's own, and those of libraries that it loads
+            raise BufferError(
+                f"{name} is on a CUDA device, and CuPy cannot use one: {plain(error)}"
+            ) from error
+    return _driver

@@ -1,0 +1,79 @@
+"""Arrays of the fake GPU show themselves as those of frameworks do."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from fake_arrays import Array, DLPackArray, consume
+from fake_errors import InvalidAddress
+from fake_gpu import FakeDriver
+
+
+def test_cuda_array_interface(driver: FakeDriver):
+    stream = driver.stream()
+    x = Array.of(driver, np.arange(6.0).reshape(2, 3), stream=stream, device=0)
+    shown = x.__cuda_array_interface__
+    assert shown == {
+        "shape": (2, 3),
+        "typestr": "<f8",
+        "data": (x.address, False),
+        "strides": None,
+        "version": 3,
+        "stream": stream,
+    }
+    assert Array(driver, (2,)).__cuda_array_interface__["stream"] == 1
+    column = x.view((2,), 8, (24,))
+    assert column.__cuda_array_interface__["strides"] == (24,)
+    assert column.get().tolist() == [1, 4]
+    assert x.empty_like().get().shape == (2, 3)
+    driver.end_stream(stream)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_dlpack(driver: FakeDriver, version: tuple[int, int] | None):
+    x = DLPackArray.of(driver, np.arange(6, dtype=np.int16).reshape(2, 3), device=1)
+    assert x.__dlpack_device__() == (2, 1)
+    said = consume(x.__dlpack__(stream=-1, max_version=version))
+    assert said["version"] == version
+    assert said["address"] == x.address
+    assert (said["device"], said["dtype"]) == ((2, 1), (0, 16, 1))
+    assert (said["shape"], said["strides"]) == ((2, 3), None)
+    with driver.on(1):
+        stream, target = driver.stream(), Array(driver, (6,), "int16", device=1)
+        x.__dlpack__(stream=stream)
+        driver.copy(target.address, x.address, 12, stream)
+        driver.drain(stream)
+        driver.end_stream(stream)
+    assert target.get().tolist() == list(range(6))
+    with pytest.raises(ValueError, match="0 is no stream"):
+        x.__dlpack__(stream=0)
+    with pytest.raises(BufferError):
+        x.__dlpack__(copy=True)
+    assert consume(x.view((3,), 6, (2,)).__dlpack__())["strides"] == (1,)
+
+
+def test_a_capsule_keeps_the_memory(driver: FakeDriver):
+    x = DLPackArray.of(driver, np.ones(3))
+    address, capsule = x.address, x.__dlpack__()
+    del x
+    gc.collect()
+    assert driver.place(address).kind == "device"
+    del capsule
+    gc.collect()
+    with pytest.raises(InvalidAddress):
+        driver.place(address)
+    driver.forget()
+
+
+def test_read_only_and_bfloat16(driver: FakeDriver):
+    x = DLPackArray.of(driver, np.ones(3), is_read_only=True)
+    assert consume(x.__dlpack__(max_version=(1, 1)))["flags"] == 1
+    with pytest.raises(BufferError, match="read-only"):
+        x.__dlpack__()
+    pytest.importorskip("ml_dtypes")
+    y = DLPackArray(driver, (3,), "bfloat16")
+    y.put([1, 2, 3])
+    assert consume(y.__dlpack__())["dtype"] == (4, 16, 1)
+    assert y.get().astype(float).tolist() == [1, 2, 3]

@@ -1,0 +1,458 @@
+"""Arrays of devices, on a GPU that is not there: its streams run later, and it finds races."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cases import DTYPES, FULL
+from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
+from mpi4py import MPI
+
+import collectives as cc
+from collectives.devices import runtime
+from collectives.devices.calls import DevicePlan
+from collectives.devices.staging import DeviceRequest
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    CommunicatorError,
+    MismatchError,
+    PeerAbortedError,
+    StallError,
+    UnsupportedTypeError,
+)
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
+
+from fake_arrays import Array, DLPackArray
+from fake_gpu import FakeDriver
+
+FORMS = (*WHOLE, *CUT, *VECTOR)
+EXCHANGED = (Allgatherv, Gatherv, Alltoallv)  # counts, where nobody says them
+every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+CHUNK = 64 * 16  # bytes of a slot
+
+
+class Tensor(Array):
+    """An array whose library can be asked for more of its kind."""
+
+    def __array_namespace__(self):
+        return SimpleNamespace(empty=lambda shape, dtype, device: self.empty_like(shape))
+
+
+class Exporter(DLPackArray):
+    """The same by DLPack: nobody hears of its stream."""
+
+    __array_namespace__ = Tensor.__array_namespace__
+
+
+def in_use(mode):
+    """Give a driver in place of CuPy's."""
+    driver = FakeDriver(mode=mode, seed=7)
+    before = runtime.use(driver)
+    yield driver
+    runtime.use(before)
+
+
+# Both modes take long: one of them for each number of ranks, but on two.
+MODES = ["random", "lazy"]
+if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
+    MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
+
+
+@pytest.fixture(params=MODES)
+def gpu(request):
+    """A driver whose streams run some time later, or only when somebody waits for them."""
+    for driver in in_use(request.param):
+        with driver:
+            yield driver
+
+
+@pytest.fixture
+def doomed():
+    """A driver of which a broken communicator keeps something."""
+    for driver in in_use("random"):
+        yield driver
+        driver.close()
+
+
+def group(validate):
+    """Make a communicator whose slots are small, so that there are many pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
+        patch.setenv("COLLECTIVES_VALIDATE", str(int(validate)))
+        return cc.Communicator(MPI.COMM_WORLD)
+
+
+@pytest.fixture
+def comm(gpu):
+    """A communicator whose ranks agree on each call, or not."""
+    with group(gpu.order.mode == "lazy") as made:
+        yield made
+
+
+@pytest.fixture
+def plain_comm(gpu):
+    """A communicator whose ranks do not agree on calls: one may refuse what others do not call."""
+    with group(False) as made:
+        yield made
+
+
+@pytest.fixture
+def stream(gpu):
+    made = gpu.stream()
+    yield made
+    gpu.end_stream(made)
+
+
+def on_device(gpu, values, stream, kind=Tensor):
+    return kind.of(gpu, values, stream=stream)
+
+
+def fetched(got):
+    """Return a result in host memory."""
+    return None if got is None else got.get()
+
+
+def columns(comm, form):
+    """Return how many elements of a part are in a piece, about."""
+    return CHUNK // 4 // (comm.size if form.cut else 1)
+
+
+def sizes(comm, form):
+    c = columns(comm, form)
+    return (0, 1, c - 1, c, c + 1, 5 * c + 3)
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+@every_form
+def test_every_collective_on_odd_sizes(gpu, comm, stream, form):
+    kind = Exporter if gpu.order.mode == "lazy" else Tensor
+    for turn, n in enumerate(sizes(comm, form)):
+        case = form(comm.size, n, dtype="int32", root=turn % comm.size, seed=turn)
+        x = on_device(gpu, case.x(comm.rank), stream, kind)
+        out = case.empty(comm.rank) if turn % 2 else None
+        out = None if out is None else on_device(gpu, out, stream, kind)
+        got = case.call(comm, x, out, exchange=form in EXCHANGED and turn == 3)
+        if out is not None:
+            assert got is out
+        case.verify(fetched(got), comm.rank)
+        assert x.get().tobytes() == case.x(comm.rank).tobytes()
+
+
+@every_form
+def test_in_place(gpu, comm, stream, form):
+    start = gpu.order.mode == "lazy"
+    for turn, n in enumerate((1, 5, 3 * columns(comm, form) + 1)):
+        case = form(comm.size, n, dtype="float64", root=turn % comm.size, seed=turn)
+        x, out = case.shared(comm.rank)
+        base = x if x.size >= out.size else out
+        base = base if base.base is None else base.base
+        memory = on_device(gpu, base, stream)
+        x, out = (memory.view(each.shape, offset(each, base), None) for each in (x, out))
+        got = case.call(comm, x, out, start=start)
+        case.verify(fetched(got.wait() if start else got), comm.rank)
+
+
+def offset(view, base):
+    return view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+
+
+@every_form
+def test_many_in_flight_are_waited_for_in_any_order(gpu, comm, stream, form):
+    cases = [
+        form(comm.size, n, dtype="int64", root=turn % comm.size, seed=turn)
+        for turn, n in enumerate(sizes(comm, form))
+    ]
+    requests = [
+        case.call(comm, on_device(gpu, case.x(comm.rank), stream), start=True) for case in cases
+    ]
+    assert all(isinstance(each, DeviceRequest) for each in requests)
+    order = list(range(len(cases)))
+    if comm.rank % 2:
+        order.reverse()
+    for k in order:
+        cases[k].verify(fetched(requests[k].wait()), comm.rank)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_folds(gpu, comm, stream, dtype):
+    for form in (FORMS[0], CUT[3]):
+        case = form(comm.size, 2 * columns(comm, form) + 3, dtype=dtype)
+        x = on_device(gpu, case.x(comm.rank), stream)
+        case.verify(fetched(case.call(comm, x)), comm.rank)
+
+
+def test_scales_and_functions(gpu, comm, stream):
+    x = np.arange(1000, dtype=np.float32)
+    given = on_device(gpu, x, stream)
+    got = comm.allreduce(given, op=cc.AVG, prescale=2.0, postscale=0.5)
+    np.testing.assert_allclose(got.get(), x, rtol=1e-6)
+
+    def largest(incoming, accumulator):
+        np.maximum(incoming, accumulator, out=accumulator)
+
+    op = cc.reduction(largest, name="largest")
+    got = comm.allreduce(on_device(gpu, x + comm.rank, stream), op=op, algorithm="ring")
+    assert (got.get() == x + comm.size - 1).all()
+
+
+def test_parts_that_lie_elsewhere(gpu, comm, stream):
+    p, rank, n = comm.size, comm.rank, 700
+    counts = np.array([n * (r + 1) for r in range(p)])
+    displs = [sum(counts[r + 1 :]) + 3 * (p - r) for r in range(p)]  # backwards, with gaps
+    room = int(sum(counts)) + 3 * (p + 1)
+    out = on_device(gpu, np.full(room, -1, np.int32), stream)
+    x = np.arange(counts[rank], dtype=np.int32) + 1000 * rank
+    comm.allgatherv(on_device(gpu, x, stream), out, counts=counts, displs=displs)
+    want = np.full(room, -1, np.int32)
+    for r in range(p):
+        want[displs[r] : displs[r] + counts[r]] = np.arange(counts[r]) + 1000 * r
+    assert (out.get() == want).all()
+    back = comm.scatterv(out, counts=counts, displs=displs, root=p - 1)
+    assert (back.get() == x).all()
+    sent = on_device(gpu, want, stream)
+    got = comm.alltoallv(sent, counts, displs=displs)
+    assert (got.get() == np.tile(x, p)).all()
+
+
+def test_tests_move_it_on(gpu, comm, stream):
+    x = on_device(gpu, np.ones(3000, np.float32), stream)
+    request = comm.iallreduce(x)
+    while not request.test():
+        pass
+    got = request.wait(host=True)
+    assert (got.get() == comm.size).all()
+    assert "complete" in repr(request)
+    results = cc.wait_all([comm.iallreduce(x), comm.ibroadcast(x), None])
+    assert (results[0].get() == comm.size).all()
+    which, _ = cc.wait_any([comm.iallreduce(x)])
+    assert which == 0
+
+
+def test_between_calls_on_the_host(gpu, comm, stream):
+    """The order of operations is that of the program, whoever is waited for first."""
+    x = on_device(gpu, np.full(5000, comm.rank, np.int64), stream)
+    total = comm.size * (comm.size - 1) // 2
+    requests = []
+    for _ in range(3):
+        requests.append(comm.iallreduce(x))
+        requests.append(comm.iallreduce(np.full(4, comm.rank)))
+        assert comm.allreduce(np.full(3, comm.rank))[0] == total
+    for request in requests if comm.rank % 2 else reversed(requests):
+        got = request.wait()
+        assert (got.get() == total).all() if isinstance(got, Tensor) else (got == total).all()
+
+
+def test_plans(gpu, comm, stream):
+    x = on_device(gpu, np.zeros(2000, np.float32), stream)
+    planned = comm.plan("allreduce", x)
+    assert isinstance(planned, DevicePlan)
+    for turn in range(3):
+        x.put(np.full(2000, turn, np.float32))
+        got = planned() if turn % 2 else planned.start().wait()
+        assert (got.get() == turn * comm.size).all()
+    gathered = comm.plan("gather", x, root=comm.size - 1)
+    got = gathered()
+    assert (got is None) == (comm.rank != comm.size - 1)
+    assert got is None or got.shape == (comm.size, 2000)
+    if comm.rank == comm.size - 1:
+        assert gathered() is got
+    else:
+        gathered()
+    with pytest.raises(CommunicatorError, match=r"allreduce of 2000 float32 on cuda:0 was not"):
+        comm.plan("allreduce", x).wait()
+
+
+def test_several_devices_and_streams(gpu, comm):
+    with gpu.on(1):
+        stream = gpu.stream()
+    before = gpu.current
+    x = Tensor.of(gpu, np.ones(3000, np.int32), device=1, stream=stream)
+    y = Tensor.of(gpu, np.ones(10, np.int32), device=0)
+    first, second = comm.iallreduce(x), comm.iallreduce(y)
+    assert second.wait().get()[0] == first.wait().get()[-1] == comm.size
+    assert gpu.current == before
+    with gpu.on(1):
+        gpu.end_stream(stream)
+
+
+def test_nothing_is_allocated_by_later_calls(gpu, comm, stream):
+    x = on_device(gpu, np.ones(5000, np.float32), stream)
+    comm.allreduce(x, x)
+    before = {name: gpu.calls[name] for name in ("allocate", "pinned", "stream", "event")}
+    for _ in range(3):
+        comm.allreduce(x, x)
+    assert {name: gpu.calls[name] for name in before} == before
+
+
+def test_threads_wait_for_different_calls(gpu, comm, stream):
+    x = on_device(gpu, np.full(3000, comm.rank + 1, np.int64), stream)
+    requests = [comm.iallreduce(x) for _ in range(4)]
+    results = [None] * 4
+
+    def wait(k):
+        results[k] = requests[k].wait()
+
+    threads = [threading.Thread(target=wait, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for got in results:
+        assert (got.get() == comm.size * (comm.size + 1) // 2).all()
+
+
+def test_results_outlive_their_communicator(gpu, stream):
+    with group(False) as comm:
+        x = on_device(gpu, np.ones(10, np.float32), stream)
+        request = comm.iallreduce(x)
+        request.wait()
+    assert request.wait(host=True).get()[0] == comm.size
+
+
+def test_every_form_where_parts_move_in_place(gpu, comm, stream):
+    """The counts differ, so that a part would be written over one that was not read."""
+    p, n = comm.size, 900
+    counts = np.array([[n // (1 + s + r) for r in range(p)] for s in range(p)])
+    sent = np.concatenate([np.full(counts[comm.rank, r], 10 * comm.rank + r) for r in range(p)])
+    received = counts[:, comm.rank]
+    room = max(sent.size, int(received.sum()))
+    memory = on_device(gpu, np.resize(sent, room), stream)
+    x, out = memory.view(sent.shape, 0, None), memory.view((int(received.sum()),), 0, None)
+    comm.alltoallv(x, counts[comm.rank], out, receive_counts=received)
+    want = np.concatenate([np.full(counts[s, comm.rank], 10 * s + comm.rank) for s in range(p)])
+    assert (out.get() == want).all()
+    given = on_device(gpu, np.arange(3 * n * p), stream)
+    first = given.view((3 * n,), 0, None)  # as MPI does it in place
+    comm.reduce_scatter(given, first)
+    assert (first.get() == p * np.arange(3 * n * comm.rank, 3 * n * (comm.rank + 1))).all()
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_arguments_that_are_refused(gpu, plain_comm, stream):
+    comm = plain_comm
+    x = on_device(gpu, np.ones(6, np.float32), stream)
+    host = np.ones(6, np.float32)
+    other = Tensor.of(gpu, host, device=1)
+    refused = {
+        "x is on cuda:0 and out is in host memory": lambda: comm.allreduce(x, host),
+        "out is on (a CUDA device|cuda:0), and must be in host": lambda: comm.allreduce(host, x),
+        "x is on cuda:0 and out is on cuda:1; they": lambda: comm.allreduce(x, other),
+        r"x is not C-contiguous \(shape \(3,\)": lambda: comm.allreduce(x.view((3,), 0, (8,))),
+        "out has 3 elements, and the result has 6": lambda: comm.allreduce(
+            x, x.view((3,), 0, None)
+        ),
+        "out overlaps x in part": lambda: comm.allreduce(
+            x.view((3,), 0, None), x.view((3,), 4, None)
+        ),
+        "out is float64 and x is float32": lambda: comm.allreduce(
+            x, on_device(gpu, np.ones(6), stream)
+        ),
+        "algorithm": lambda: comm.allreduce(x, algorithm="no such"),
+        "x is on a CUDA device, and must be in host memory": lambda: comm.send(x, 0),
+        r"arrays\[0\] is on a CUDA device": lambda: comm.allreduce_many([x]),
+        "timeout is -1": lambda: comm.allreduce(x, timeout=-1),
+        "root is 99": lambda: comm.broadcast(x, root=99),
+    }
+    for match, call in refused.items():
+        with pytest.raises(ArgumentError, match=match):
+            call()
+    with pytest.raises(UnsupportedTypeError, match="BAND is not defined on float32"):
+        comm.allreduce(x, op=cc.BAND)
+    frozen = Tensor.of(gpu, host, is_read_only=True)
+    with pytest.raises(BufferError, match="out is a read-only Tensor"):
+        comm.allreduce(x, frozen)
+    assert comm.allreduce(x).get()[0] == comm.size
+
+
+def test_free_names_what_is_in_flight(gpu, plain_comm, stream):
+    x = on_device(gpu, np.ones(6, np.float32), stream)
+    request = plain_comm.iallreduce(x)
+    match = r"allreduce of 6 float32 on cuda:0: 0 of 1 pieces have ended, started at .*test_devices"
+    with pytest.raises(CommunicatorError, match=match):
+        plain_comm.free()
+    request.wait()
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_ranks_that_mix_host_and_device(doomed, fresh, validate, shares):
+    comm = fresh(validate=validate, timeout=20)
+    if comm.size == 1 or not (validate or shares):
+        return
+    x = np.ones(5000, np.float32)
+    given = on_device(doomed, x, 0) if comm.rank == 0 else x
+    match = "SUM, on a device, algorithm="
+    with pytest.raises((MismatchError, PeerAbortedError), match=match if validate else None):
+        comm.allreduce(given)
+
+
+@pytest.mark.parametrize("start", [False, True], ids=["blocking", "started"])
+def test_a_rank_that_does_not_come(doomed, fresh, start):
+    comm = fresh(validate=False, timeout=0.5)
+    if comm.size == 1:
+        return
+    x = on_device(doomed, np.ones(5000, np.float32), 0)
+    if comm.rank:
+        with pytest.raises((StallError, PeerAbortedError)):
+            comm.iallreduce(x).wait() if start else comm.allreduce(x)
+        with pytest.raises(CommunicatorError, match="broken"):
+            comm.allreduce(x)
+    MPI.COMM_WORLD.Barrier()
+
+
+def test_other_counts_are_found_in_the_first_piece(doomed, fresh, shares):
+    comm = fresh(validate=False, timeout=20)
+    if comm.size == 1 or not shares:
+        return
+    x = on_device(doomed, np.ones(3_000_000 + comm.rank, np.float32), 0)
+    with pytest.raises((MismatchError, PeerAbortedError), match=r"count=300000|given up|gave up"):
+        comm.allreduce(x)
+
+
+@pytest.fixture
+def shares(fresh):
+    """Whether the ranks compare their calls in shared memory."""
+    comm = fresh(validate=False, timeout=20)
+    return comm._segment is not None and comm.nodes == 1
+
+
+def test_a_copy_that_fails_breaks_the_communicator(doomed, fresh):
+    comm = fresh(validate=False, timeout=20)
+    if comm.size > 1:
+        return
+    x = on_device(doomed, np.ones(5000, np.float32), 0)
+    comm.allreduce(x)
+    doomed.fail_next("copy", RuntimeError("the bus fell off"))
+    with pytest.raises(RuntimeError, match="fell off"):
+        comm.allreduce(x)
+    with pytest.raises(CommunicatorError, match="failed in allreduce of 5000"):
+        comm.allreduce(x)
+
+
+def test_memory_that_no_call_copies(gpu, plain_comm, monkeypatch):
+    x = Tensor.of(gpu, np.ones(4, np.float32))
+    monkeypatch.setattr(gpu, "place", lambda address: SimpleNamespace(kind="managed", device=0))
+    with pytest.raises(BufferError, match="x is in managed memory"):
+        plain_comm.allreduce(x)
+    monkeypatch.undo()
+    monkeypatch.setattr(gpu, "is_capturing", lambda stream: True)
+    with pytest.raises(BufferError, match="x is on a stream that is being captured"):
+        plain_comm.allreduce(x)
+    monkeypatch.undo()
+
+
+def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):
+    x = on_device(gpu, np.ones(4, np.float32), stream)
+    for form in (Allgatherv, Scatterv, Alltoallv):
+        with pytest.raises(ArgumentError):
+            getattr(plain_comm, form.name)(x, counts=[-1] * plain_comm.size)
