@@ -20,7 +20,7 @@ from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
-from collectives.devices.calls import Devices
+from collectives.devices.entry import Entry
 from collectives.errors import ArgumentError, CommunicatorError, MPIError
 from collectives.process import binding, environment, segment
 from collectives.process.agreement import Agreement
@@ -170,7 +170,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share({each.settings.memory for each in wishes}, settings)
         room = min(each.settings.device_chunk for each in wishes)
-        self._devices = self._engine.devices = Devices(room, self.size)
+        self._devices = self._engine.devices = Entry(room, self.size)
         self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}

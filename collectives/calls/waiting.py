@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
-from collectives.devices.calls import DevicePlan
-from collectives.devices.staging import DeviceRequest
+from collectives.devices.entry import is_request
 from collectives.errors import ArgumentError
 from collectives.text.words import article, shown
 
+if TYPE_CHECKING:  # few programs need them
+    from collectives.devices.calls import DevicePlan
+    from collectives.devices.staging import DeviceRequest
+
+    Waitable = _core.Request | GroupedRequest | _core.PlannedCall | DeviceRequest | DevicePlan
+
 __all__ = ["wait_all", "wait_any"]
 
-Waitable = _core.Request | GroupedRequest | _core.PlannedCall | DeviceRequest | DevicePlan
-KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, DeviceRequest, DevicePlan)
+KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, type(None))
 
 SLICE = 0.05  # seconds between two looks at the deadline
 EAGER = 100  # looks before the core is shared with other processes
@@ -136,7 +140,7 @@ def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None
     if timeout is not None:
         _core.seconds(timeout)
     for i, each in enumerate(requests):
-        if each is not None and not isinstance(each, KINDS):
+        if not isinstance(each, KINDS) and not is_request(each):
             raise ArgumentError(
                 f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
                 f"None"

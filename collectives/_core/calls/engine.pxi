@@ -17,7 +17,7 @@ cdef class Engine:
     cdef public str messages_by  # the family of the MPI
     cdef public object traced  # None, or what takes down each call that has ended
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
-    cdef public object devices  # None, or what runs calls whose arrays are on devices
+    cdef public object devices  # None, or what returns what runs calls whose arrays are on devices
     cdef public object ahead  # None, or what begins those of them that were started before
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
@@ -135,7 +135,7 @@ cdef class Engine:
                 refuse(self, COLLECTIVES[kind], error, call.timeout)
                 raise
         if keep is None:
-            return self.devices.call(
+            return self.devices().call(
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
             )
         return launch(self, &call, choice, keep, blocking, text)
@@ -177,7 +177,7 @@ cdef class Engine:
                     refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
                 raise
         if keep is None:
-            return self.devices.call_vector(
+            return self.devices().call_vector(
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
                 (counts, receive_counts, shape, displs, receive_displs, before),
             )
@@ -289,7 +289,9 @@ cdef class Engine:
         planned.engine = self
         planned.keep = check_here(self, call, x, out, op, root, prescale, postscale)
         if planned.keep is None:
-            return self.devices.plan(self, kind, x, out, op, root, algorithm, prescale, postscale)
+            return self.devices().plan(
+                self, kind, x, out, op, root, algorithm, prescale, postscale
+            )
         planned.choice = choice_for(self, call, algorithm)
         if planned.choice.settled is not None:
             planned.choice = planned.choice.settled

@@ -1,0 +1,50 @@
+"""The entry to this room, which loads the rest of it when the first array of a device comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # few programs need it
+    from collectives.devices.calls import Devices
+
+__all__ = ["Entry", "is_request"]
+
+
+class Entry:
+    """What the engine of a communicator asks for its `Devices`.
+
+    Parameters
+    ----------
+    room, size : int
+        As for `Devices`.
+    """
+
+    def __init__(self, room: int, size: int) -> None:
+        self.room, self.size = room, size
+        self.made: Devices | None = None
+
+    def __call__(self) -> Devices:
+        """Return what the communicator has for arrays of devices. Local."""
+        if self.made is None:
+            from collectives.devices.calls import Devices
+
+            self.made = Devices(self.room, self.size)
+        return self.made
+
+    def close(self) -> None:
+        """Give back what was made, when no call is in flight. Local."""
+        if self.made is not None:
+            self.made.close()
+
+
+def is_request(value: object) -> bool:
+    """Return whether `value` is a call on a device that was started. Local.
+
+    Parameters
+    ----------
+    value : object
+    """
+    from collectives.devices.calls import DevicePlan
+    from collectives.devices.staging import DeviceRequest
+
+    return isinstance(value, (DevicePlan, DeviceRequest))
