@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+import weakref
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -170,7 +171,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share({each.settings.memory for each in wishes}, settings)
         room = min(each.settings.device_chunk for each in wishes)
-        self._devices = self._engine.devices = Entry(room, self.size)
+        self._devices = self._engine.devices = Entry(room, self.size, weakref.ref(self._chooser))
         self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}

@@ -9,20 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from operator import index
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives import _core
 from collectives.arrays import buffers, frameworks
 from collectives.devices.driver import Driver
-from collectives.errors import BufferError, CommunicatorError
-from collectives.text.words import article, plain
+from collectives.errors import BufferError, CommunicatorError, UnsupportedTypeError
+from collectives.text.words import article, error_text, plain
 
 __all__ = ["DeviceArray", "read"]
 
 CUDA = 2  # DLPack's number
 LEGACY = 0  # the default stream
+MOST = 2**48  # elements, beyond the memory of any device
 
 StreamOf = Callable[[int], int]
 
@@ -162,21 +164,28 @@ def read(
         )
     if framework == "torch":
         found = _of_torch(value, name) if value.is_cuda else None
-    elif framework is None and hasattr(kind, "__cuda_array_interface__"):
+    elif isinstance(value, buffers.NUMPY):
+        found = None
+    elif framework is None and _interface(value, name) is not None:
         found = _by_interface(value, name, driver, writable)
-    elif hasattr(kind, "__dlpack_device__") and not isinstance(value, buffers.NUMPY):
+    elif hasattr(kind, "__dlpack_device__"):
         found = _by_dlpack(value, name, stream_of, writable)
     else:
         found = None
     if found is not None and found.count:
-        place = driver.place(found.address)
-        if place.kind != "device":
-            raise BufferError(
-                f"{name} is in {place.kind} memory, which this library does not read or write on a "
-                f"device; pass an array in the memory of a device"
-            )
-        found.device = place.device
+        found.device = _device_of(found.address, name, driver)
     return found
+
+
+def _device_of(address: int, name: str, driver: Driver) -> int:
+    """Return the device that has an address; raise an error if it is other memory."""
+    place = driver.place(address)
+    if place.kind != "device":
+        raise BufferError(
+            f"{name} is in {place.kind} memory, which this library does not read or write on a "
+            f"device; pass an array in the memory of a device"
+        )
+    return place.device
 
 
 def _of_torch(value: Any, name: str) -> DeviceArray:
@@ -203,59 +212,104 @@ def _of_torch(value: Any, name: str) -> DeviceArray:
     )
 
 
+class _Interface(NamedTuple):
+    """What ``__cuda_array_interface__`` says."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # in bytes
+    typestr: str
+    address: int
+    is_read_only: bool
+    is_masked: bool
+    version: int
+    stream: int | None
+
+
+def _interface(value: Any, name: str) -> _Interface | None:
+    """Read ``__cuda_array_interface__``; return None if an array has none.
+
+    Some classes have the attribute, but their arrays in host memory do not.
+    """
+    try:
+        said = getattr(value, "__cuda_array_interface__", None)
+        if said is None:
+            return None
+        shape, strides = tuple(map(index, said["shape"])), said.get("strides")
+        address, is_read_only = said["data"]
+        version = index(said.get("version", 0))
+        # Before version 3, it could not name a stream: it is the default stream then.
+        stream = said.get("stream", LEGACY if version < 3 else None)
+        found = _Interface(
+            shape,
+            None if strides is None else tuple(map(index, strides)),
+            said["typestr"],
+            index(address or 0),
+            bool(is_read_only),
+            said.get("mask") is not None,
+            version,
+            LEGACY if stream == 1 else stream if stream is None else index(stream),
+        )
+    except Exception as error:
+        told = error_text(error)
+        raise BufferError(
+            f"{name} has a __cuda_array_interface__ that cannot be read: {told}"
+        ) from error
+    if min(shape, default=0) < 0 or found.address < 0 or (found.stream or 0) < 0:
+        raise BufferError(
+            f"{name} has a __cuda_array_interface__ with a negative size, address or stream: {said}"
+        )
+    if prod(shape) >= MOST or len(found.strides or shape) != len(shape):
+        raise BufferError(f"{name} has a __cuda_array_interface__ that no array can have: {said}")
+    return found
+
+
 def _by_interface(value: Any, name: str, driver: Driver, writable: bool) -> DeviceArray:
     """Read an array by ``__cuda_array_interface__``."""
-    interface = value.__cuda_array_interface__
-    if interface.get("version", 0) < 2:
+    interface = _interface(value, name)
+    assert interface is not None
+    if interface.version < 2:
         raise BufferError(
-            f"{name} has version {interface.get('version')} of __cuda_array_interface__, and must "
-            f"have version 2 or 3"
+            f"{name} has version {interface.version} of __cuda_array_interface__, and must have "
+            f"version 2 or 3"
         )
-    if interface.get("mask") is not None:
+    if interface.is_masked:
         raise BufferError(f"{name} is a masked array; pass its data without the mask")
-    shape = tuple(interface["shape"])
-    given = getattr(value, "dtype", None)
-    dtype = given if isinstance(given, np.dtype) else np.dtype(interface["typestr"])
+    shape = interface.shape
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        try:
+            dtype = np.dtype(interface.typestr)
+        except TypeError as error:
+            raise UnsupportedTypeError(f"{name} has typestr {interface.typestr!r}") from error
     named = buffers.dtype_name(np.empty(0, dtype), name, True), dtype.itemsize
-    address, read_only = interface["data"]
-    if writable and read_only:
+    if writable and interface.is_read_only:
         raise BufferError(f"{name} is a read-only {type(value).__name__}, and would be written")
-    strides = interface.get("strides")
-    if strides is not None and _has_gaps(shape, strides, dtype.itemsize):
+    if interface.strides is not None and _has_gaps(shape, interface.strides, dtype.itemsize):
         raise _gaps(name, shape)
     device = 0
     if prod(shape):
-        device = driver.place(address).device
+        device = _device_of(interface.address, name, driver)
         if driver.devices() > 1:  # the current stream is that of the current device
             with driver.on(device):
-                interface = value.__cuda_array_interface__
+                interface = _interface(value, name) or interface
     elif hasattr(value, "__dlpack_device__"):
         device = int(value.__dlpack_device__()[1])
-    return DeviceArray(name, value, address or 0, device, shape, named, _stream(interface))
-
-
-def _stream(interface: dict[str, Any]) -> int | None:
-    """Return the stream that the interface names; None if it says that there is none to wait for.
-
-    Before version 3, it could not name one: it is the default stream then.
-    """
-    stream = interface.get("stream", LEGACY if interface["version"] < 3 else None)
-    return LEGACY if stream == 1 else stream
+    return DeviceArray(name, value, interface.address, device, shape, named, interface.stream)
 
 
 def _by_dlpack(value: Any, name: str, stream_of: StreamOf, writable: bool) -> DeviceArray | None:
     """Read an array by DLPack, or return None if it is in host memory."""
-    kind, device = value.__dlpack_device__()
-    if kind != CUDA:
-        return None  # the core says what it thinks of it
+    framework = frameworks.framework_of(type(value))
     try:
+        kind, device = value.__dlpack_device__()
+        if kind != CUDA:
+            return None  # the core says what it thinks of it
         stream = stream_of(device)
         try:
             capsule = value.__dlpack__(stream=stream, max_version=frameworks.MAX_VERSION)
         except TypeError:
             capsule = value.__dlpack__(stream=stream)  # from before DLPack had versions
     except Exception as error:
-        framework = frameworks.framework_of(type(value))
         raise frameworks.unexported(value, name, framework, error) from error
     address, _, device, shape, strides, dtype, itemsize, read_only, held = _core.tensor(
         capsule, name

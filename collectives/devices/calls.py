@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +13,11 @@ from collectives.algorithms import spec
 from collectives.devices import runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
-from collectives.devices.ring import Ring
-from collectives.devices.staging import DeviceRequest, Job, Line
+from collectives.devices.ring import SLOTS, Ring
+from collectives.devices.staging import DeviceRequest, Job, Line, give_up
 from collectives.errors import BufferError, CommunicatorError
 from collectives.process.agreement import refusing
+from collectives.text.words import plain
 
 __all__ = ["DevicePlan", "Devices"]
 
@@ -51,12 +54,15 @@ class Devices:
         Bytes of a slot of pinned memory, equal on all ranks.
     size : int
         The number of ranks.
+    chooser : callable
+        It returns what chooses the algorithms of the communicator, or None when that is gone.
     """
 
-    def __init__(self, room: int, size: int) -> None:
-        self.room = max(room, LEAST * size)
+    def __init__(self, room: int, size: int, chooser: Callable[[], object]) -> None:
+        self.room, self.chooser = max(room, LEAST * size), chooser
         self.line = Line()
         self.rings: dict[int, Ring] = {}
+        self.making = threading.Lock()
 
     def call(
         self,
@@ -82,10 +88,11 @@ class Devices:
         """
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind]
-        with refusing(engine, name):
+        with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options)
+            self.ring(job.arrays[0].device)
         return self.start(engine, name, job, timeout, blocking)
 
     def call_vector(
@@ -115,10 +122,11 @@ class Devices:
         """
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v"
-        with refusing(engine, name):
+        with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, Numbers(*numbers[:5]))
+            self.ring(job.arrays[0].device)
         return self.start(engine, name, job._replace(before=numbers[5]), timeout, blocking)
 
     def plan(
@@ -164,7 +172,11 @@ class Devices:
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
             ring = self.ring(job.arrays[0].device)
-            request = DeviceRequest(engine, self.line, ring, job, blocking)
+            try:
+                request = DeviceRequest(engine, self.line, ring, job, blocking, self.chooser())
+            except BaseException as error:
+                give_up(engine, job.title, error)
+                raise
             self.line.add(request)
             self.line.begin(request, blocking, timeout)
             return request.wait(timeout) if blocking else request
@@ -277,10 +289,25 @@ class Devices:
         Parameters
         ----------
         device : int
+
+        Raises
+        ------
+        CommunicatorError
+            If the host has no pinned memory for it.
         """
         ring = self.rings.get(device)
-        if ring is None:
-            ring = self.rings[device] = Ring(runtime.driver_for("x"), device, self.room)
+        if ring is not None:
+            return ring
+        with self.making:  # threads may have their first call at the same time
+            if device in self.rings:
+                return self.rings[device]
+            try:
+                ring = self.rings[device] = Ring(runtime.driver_for("x"), device, self.room)
+            except MemoryError as error:
+                raise CommunicatorError(
+                    f"there is no pinned memory of {SLOTS * self.room} bytes for cuda:{device}: "
+                    f"{plain(error)}; COLLECTIVES_DEVICE_CHUNK sets a quarter of that"
+                ) from error
         return ring
 
     def _reads(self, device: int) -> int:

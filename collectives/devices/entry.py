@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few programs need it
@@ -15,20 +17,23 @@ class Entry:
 
     Parameters
     ----------
-    room, size : int
+    room, size, chooser
         As for `Devices`.
     """
 
-    def __init__(self, room: int, size: int) -> None:
-        self.room, self.size = room, size
+    def __init__(self, room: int, size: int, chooser: Callable[[], object]) -> None:
+        self.room, self.size, self.chooser = room, size, chooser
         self.made: Devices | None = None
+        self.making = threading.Lock()
 
     def __call__(self) -> Devices:
         """Return what the communicator has for arrays of devices. Local."""
         if self.made is None:
             from collectives.devices.calls import Devices
 
-            self.made = Devices(self.room, self.size)
+            with self.making:  # threads may have their first call at the same time
+                if self.made is None:
+                    self.made = Devices(self.room, self.size, self.chooser)
         return self.made
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ another, so that both overlap the collectives on the slots between.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from collectives.devices.driver import Driver
@@ -56,14 +57,22 @@ class Ring:
         self.driver, self.device, self.nbytes = driver, device, nbytes
         self.is_lost = self.is_closed = False
         self.turn = 0
-        with driver.on(device):
+        self.spare: list[int] = []
+        with driver.on(device), ExitStack() as undo:  # of what was made, if the next thing fails
             self.pinned = driver.pinned(SLOTS * nbytes)
-            self.reads, self.writes = driver.stream(), driver.stream()
+            undo.callback(self.pinned.free)
+            self.reads = driver.stream()
+            undo.callback(driver.end_stream, self.reads)
+            self.writes = driver.stream()
+            undo.callback(driver.end_stream, self.writes)
+            for _ in range(2 * SLOTS):
+                self.spare.append(driver.event())
+                undo.callback(driver.end_event, self.spare[-1])
             self.slots = [
-                Slot(self.pinned.address + i * nbytes, driver.event(), driver.event())
+                Slot(self.pinned.address + i * nbytes, self.spare.pop(), self.spare.pop())
                 for i in range(SLOTS)
             ]
-        self.spare: list[int] = []
+            undo.pop_all()
 
     @property
     def next(self) -> Slot:

@@ -13,9 +13,11 @@ those before it have, and the engine has them begin before it starts anything el
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,13 +33,16 @@ from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
 from collectives.text.words import error_text
 
-__all__ = ["DeviceRequest", "Job", "Line"]
+__all__ = ["DeviceRequest", "Job", "Line", "give_up"]
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # What MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []
+_in_flight: set[DeviceRequest] = set()
+SLICE = 0.05  # seconds between two looks at the deadline
+EAGER = 100  # looks before the core is shared with other processes
 
 
 class Job(NamedTuple):
@@ -169,9 +174,16 @@ class DeviceRequest:
     """
 
     def __init__(
-        self, engine: _core.Engine, line: Line, ring: Ring, job: Job, blocking: bool
+        self,
+        engine: _core.Engine,
+        line: Line,
+        ring: Ring,
+        job: Job,
+        blocking: bool,
+        chooser: object,
     ) -> None:
         self._arrived: int | None = None  # an event: the result is on the device
+        self._chooser = chooser  # of its pieces, which may begin when the communicator is gone
         self.engine, self._line, self._ring, self._job = engine, line, ring, job
         self._driver: Driver = ring.driver
         self._blocking = blocking
@@ -196,7 +208,9 @@ class DeviceRequest:
         self._by_host = None in streams
         self._streams = [each for each in streams if each is not None]
         self._ready = self._follow()
+        self._thread = threading.get_ident()
         _core.note_staged(self, True)
+        _in_flight.add(self)
 
     # -- what the caller sees ------------------------------------------------------------------
 
@@ -254,6 +268,9 @@ class DeviceRequest:
         """
         if timeout is not None:
             _core.seconds(timeout)
+        others = [] if self._blocking else self._others()
+        if others:
+            self._take_turns(others, timeout)
         self._move_line(True, timeout)
         with self._guarded():
             while not self._is_finished:
@@ -282,11 +299,56 @@ class DeviceRequest:
             self._ring.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End the piece that was begun first if it has `waited` too long. Local."""
-        if self._working and self._working[0][3] is not None:
-            self._working[0][3]._look(waited, timeout)
+        """End what it waits for if that has `waited` too long. Local."""
+        awaited = self._awaited()
+        if awaited is not None:
+            awaited._look(waited, timeout)
+
+    def _awaited(self) -> _core.Request | None:
+        """Return what other ranks have to do next: a piece of this call, or of one before it."""
+        first = next(iter([*self._line.waiting]), self)  # other threads may change it
+        holders = self._ring.next.holder, first._ring.next.holder
+        calls: list[DeviceRequest] = [self, first, *(each for each in holders if each)]
+        for each in calls:
+            if each._pieces is None and each._agreement is not None:
+                return each._agreement[1]
+            for _, _, _, request in [*each._working][:1]:
+                return request
+        return None
 
     # -- the pieces ----------------------------------------------------------------------------
+
+    def _others(self) -> list[DeviceRequest]:
+        """Return what this thread has in flight on other communicators."""
+        return [
+            each
+            for each in _in_flight.copy()
+            if each.engine is not self.engine and each._thread == self._thread
+        ]
+
+    def _take_turns(self, others: list[DeviceRequest], timeout: float | None) -> None:
+        """Wait until the pieces have ended, and move calls on other communicators on: the other
+        ranks may wait for these first.
+        """
+        began = looked = told = time.monotonic()
+        ended = looks = 0
+        while not self._is_finished:
+            self._move_line(False, timeout)
+            with self._guarded():
+                self._end(False, timeout)
+                for each in others:
+                    with contextlib.suppress(Exception):  # it keeps its error
+                        each.test()
+                if self._ended > ended:
+                    ended, began = self._ended, time.monotonic()
+                looks += 1
+                if looks > EAGER:
+                    time.sleep(0)
+                began += _core.stopped(looked)
+                looked = time.monotonic()
+                if looked - told > SLICE:
+                    told = looked
+                    self._look(looked - began, timeout)
 
     @property
     def _has_begun(self) -> bool:
@@ -473,6 +535,7 @@ class DeviceRequest:
             ring.give(event)
         self._is_finished = True
         _core.note_staged(self, False)
+        _in_flight.discard(self)
 
     def _result(self, timeout: float | None = None) -> Any:
         """Return what the caller gets, once it is there."""
@@ -501,14 +564,25 @@ class DeviceRequest:
         self._ring.is_lost = True
         _lost.extend((self, self._ring))
         _core.note_staged(self, False)
+        _in_flight.discard(self)
         self._line.discard(self)
-        engine = self.engine
-        if engine.broken is None:
-            engine.broken = (
-                f"the communicator is broken: rank {engine.rank} failed in {self._job.title}"
-            )
-            if engine.segment is not None:
-                engine.segment.give_up(f"it failed in {self._job.title}: {error_text(error)}")
+        give_up(self.engine, self._job.title, error)
+
+
+def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
+    """Mark a communicator as broken, and tell the other ranks of this host. Local.
+
+    Parameters
+    ----------
+    engine : Engine
+    title : str
+        The call that failed.
+    error : BaseException
+    """
+    if engine.broken is None:
+        engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
+        if engine.segment is not None:
+            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
 
 
 class _Guard:

@@ -21,6 +21,7 @@ from collectives.text.words import error_text, ranks
 
 __all__ = ["Agreement", "refusing"]
 
+REFUSED = ArgumentError, UnsupportedTypeError
 RECORD = 512  # bytes that each rank sends to the others
 
 
@@ -115,7 +116,9 @@ class Agreement:
 
 
 @contextmanager
-def refusing(engine: Engine, collective: str) -> Iterator[None]:
+def refusing(
+    engine: Engine, collective: str, errors: tuple[type[Exception], ...] = REFUSED
+) -> Iterator[None]:
     """Tell the other ranks of an error in the arguments that is found outside the engine.
     Collective, if there is such an error.
 
@@ -124,10 +127,12 @@ def refusing(engine: Engine, collective: str) -> Iterator[None]:
     engine : Engine
     collective : str
         The collective that was called.
+    errors : tuple of class
+        What they are told of, where this rank has not called anything yet.
     """
     try:
         yield
-    except (ArgumentError, UnsupportedTypeError) as error:
+    except errors as error:
         if engine.agree is not None and engine.broken is None:
             with engine:
                 engine.agree(collective, error_text(error), False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -310,12 +311,42 @@ def test_threads_wait_for_different_calls(gpu, comm, stream):
         assert (got.get() == comm.size * (comm.size + 1) // 2).all()
 
 
+def test_two_communicators_are_waited_for_in_any_order(gpu, comm, stream):
+    x = on_device(gpu, np.full(5000, comm.rank, np.int64), stream)
+    with group(False) as other:
+        requests = [comm.iallreduce(x), other.iallreduce(x), comm.iallreduce(x)]
+        for request in requests if comm.rank % 2 else reversed(requests):
+            assert (request.wait().get() == comm.size * (comm.size - 1) // 2).all()
+
+
+def test_threads_whose_first_calls_meet(gpu, plain_comm, stream):
+    x = on_device(gpu, np.ones(300, np.int64), stream)
+    before, results = gpu.calls["pinned"], []
+    threads = [
+        threading.Thread(target=lambda: results.append(plain_comm.allreduce(x))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((got.get() == plain_comm.size).all() for got in results)
+    assert len(results) == 4
+    assert gpu.calls["pinned"] == before + 1
+
+
 def test_results_outlive_their_communicator(gpu, stream):
     with group(False) as comm:
         x = on_device(gpu, np.ones(10, np.float32), stream)
         request = comm.iallreduce(x)
         request.wait()
     assert request.wait(host=True).get()[0] == comm.size
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_call_outlives_its_communicator(doomed):
+    request = group(False).iallreduce(on_device(doomed, np.ones(5000, np.float32), 0))
+    gc.collect()
+    assert (request.wait().get() == MPI.COMM_WORLD.Get_size()).all()
 
 
 def test_every_form_where_parts_move_in_place(gpu, comm, stream):
@@ -410,6 +441,24 @@ def test_a_rank_that_does_not_come(doomed, fresh, start):
     MPI.COMM_WORLD.Barrier()
 
 
+@pytest.mark.parametrize("vector", [False, True], ids=["behind another", "counts"])
+def test_any_of_those_that_a_rank_does_not_come_to(doomed, vector):
+    comm, n = group(False), 1000
+    comm.timeout = 0.5
+    if comm.size == 1:
+        return
+    x = on_device(doomed, np.ones(n * comm.size, np.float32), 0)
+    counts = [n] * comm.size
+    if comm.rank:
+        if vector:
+            last = comm.ialltoallv(x, counts, receive_counts=counts)
+        else:
+            _, last = comm.iallreduce(x), comm.iallreduce(x)
+        with pytest.raises((StallError, PeerAbortedError)):
+            cc.wait_any([last])
+    MPI.COMM_WORLD.Barrier()
+
+
 def test_other_counts_are_found_in_the_first_piece(doomed, fresh, shares):
     comm = fresh(validate=False, timeout=20)
     if comm.size == 1 or not shares:
@@ -449,6 +498,92 @@ def test_memory_that_no_call_copies(gpu, plain_comm, monkeypatch):
     with pytest.raises(BufferError, match="x is on a stream that is being captured"):
         plain_comm.allreduce(x)
     monkeypatch.undo()
+
+
+SAYS = {"shape": (4,), "typestr": "<f4", "data": (512, False), "version": 3, "strides": None}
+NONSENSE = [
+    {"shape": None},
+    {"shape": (-2, -2)},
+    {"shape": (4.0,)},
+    {"shape": (2**40, 2**40)},
+    {"data": None},
+    {"data": (None, False)},
+    {"data": (-512, False)},
+    {"data": (2**70, False)},
+    {"version": "3"},
+    {"stream": -5},
+    {"stream": "fast"},
+    {"strides": (4, 4)},
+]
+
+
+@pytest.mark.parametrize("wrong", NONSENSE, ids=str)
+def test_interfaces_that_cannot_be(gpu, plain_comm, stream, wrong):
+    class Odd:
+        dtype = np.dtype("float32")
+        __cuda_array_interface__ = property(lambda self: {**SAYS, **wrong})
+
+    x = on_device(gpu, np.ones(4, np.float32), stream)
+    with pytest.raises(BufferError, match="x "):
+        plain_comm.allreduce(Odd())
+    with pytest.raises(BufferError, match="out "):
+        plain_comm.allreduce(x, Odd())
+    assert plain_comm.allreduce(x).get()[0] == plain_comm.size
+
+
+def test_interfaces_that_host_arrays_do_not_have(gpu, plain_comm, stream):
+    class Either:
+        """The array of a library whose class is the same for all devices."""
+
+        @property
+        def __cuda_array_interface__(self):
+            raise AttributeError("this array is in host memory")
+
+        def __dlpack__(self, **keys):
+            return values.__dlpack__(**keys)
+
+        def __dlpack_device__(self):
+            return values.__dlpack_device__()
+
+    class Failing:
+        __cuda_array_interface__ = property(lambda self: 1 / 0)
+
+    values = np.ones(4, np.float32)
+    assert plain_comm.allreduce(Either())[0] == plain_comm.size
+    assert plain_comm.allreduce(np.ones(4, np.float32), Either()) is not None
+    x = on_device(gpu, values, stream)
+    with pytest.raises(BufferError, match="x is on cuda:0 and out is in host memory"):
+        plain_comm.allreduce(x, Either())
+    with pytest.raises(BufferError, match="x is a Failing whose memory cannot be shared"):
+        plain_comm.allreduce(Failing())
+
+
+@pytest.mark.parametrize("method", ["pinned", "stream", "event", "place", "allocate"])
+def test_what_fails_before_a_call_is_told(gpu, method):
+    with group(True) as comm:
+        x = Tensor.of(gpu, np.ones(5000, np.float32))
+        if comm.rank == 0:
+            gpu.fail_next(method, MemoryError("none left"))
+            with pytest.raises((CommunicatorError, MemoryError), match="none left"):
+                comm.allreduce(x)
+        else:
+            with pytest.raises(MismatchError, match=r"rank 0 refused allreduce\(.*none left"):
+                comm.allreduce(x)
+        assert comm.allreduce(x).get()[0] == comm.size
+
+
+def test_an_event_that_fails_breaks_the_communicator(doomed, fresh, shares):
+    comm = fresh(validate=False, timeout=20)
+    if comm.size > 1 and not shares:
+        return
+    x = on_device(doomed, np.ones(5000, np.float32), 0)
+    comm.allreduce(x)
+    if comm.rank == 0:
+        doomed.fail_next("record", RuntimeError("the bus fell off"))
+    with pytest.raises((RuntimeError, PeerAbortedError), match="the bus fell off"):
+        comm.allreduce(x)
+    with pytest.raises(CommunicatorError, match="broken"):
+        comm.allreduce(x)
 
 
 def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):

@@ -65,13 +65,26 @@ cdef object on_device(str name, str where, tuple shape):
     return error
 
 
+cdef bint shows_device(object array, str name) except -1:
+    """Say whether an array has a ``__cuda_array_interface__``: some classes have the attribute, but
+    their arrays in host memory do not.
+    """
+    try:
+        return getattr(array, "__cuda_array_interface__", None) is not None
+    except Exception as error:
+        raise frameworks.unexported(array, name, None, error) from error
+
+
 cdef object by_interface(object array, str name):
     """Return the error for an array that has its memory by ``__cuda_array_interface__`` only."""
     where = "a CUDA device"
-    if hasattr(array, "__dlpack_device__"):
-        number, device = array.__dlpack_device__()
-        where = f"{DL_DEVICES.get(int(number), 'device')}:{device}"
-    return on_device(name, where, tuple(array.__cuda_array_interface__["shape"]))
+    try:
+        if hasattr(array, "__dlpack_device__"):
+            number, device = array.__dlpack_device__()
+            where = f"{DL_DEVICES.get(int(number), 'device')}:{device}"
+        return on_device(name, where, tuple(array.__cuda_array_interface__["shape"]))
+    except Exception as error:
+        return frameworks.unexported(array, name, None, error)
 
 
 def tensor(capsule, str name):

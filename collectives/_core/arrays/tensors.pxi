@@ -17,7 +17,7 @@ cdef object view_of_other(object array, View *view, str name, bint writable, bin
     if type(array) is Span:
         return view_of_span(array, view, name, moves)
     kind = kind_of(type(array))
-    if kind.away:
+    if kind.away and shows_device(array, name):
         raise by_interface(array, name)
     if not kind.exports:
         return view_of(buffers.as_array(array, name, writable), view, name, writable, moves)
