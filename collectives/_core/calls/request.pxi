@@ -216,11 +216,12 @@ cdef class Request:
     cdef int look_around(self, double waited, double timeout) except -1:
         """End the operation if what it waits for will not come, or not in time."""
         cdef Operation *op = self.op
-        error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
         if is_too_late():
             self.late = True
+        error = None if op == NULL else trouble(self.engine, op, self.plan, waited, timeout)
         if error is not None:
-            self.give_up(how(error), error)
+            # Too late is no error that the program still has to hear of.
+            self.give_up(None if self.late else how(error), error)
         return 0
 
     cdef int give_up(self, str how, error) except -1:
