@@ -46,7 +46,8 @@ def test_the_program_ends_quietly(call, shm):
     result = program(text, env={"COLLECTIVES_SHM": shm, "COLLECTIVES_TIMEOUT": "600"})
     assert (result.status, result.err) == (0, ""), result
     if call in ("waiting", "message"):  # others may be between two calls
-        assert ENDS in result.out
+        # Of two ranks that end, one may hear of the other's end first.
+        assert ENDS in result.out or re.search(r"PeerLostError: .* has left while", result.out)
 
 
 @pytest.mark.parametrize("pause", [0.001, 30])
