@@ -282,7 +282,8 @@ class _Read:
         if kind in (AWAIT, TAKE) and peer >= 0:  # a number among the ranks of this host
             peer = label["local"][peer] if peer < len(label.get("local", ())) else -1
         if peer >= 0:
-            peer = self.numbers.get(label["ranks"][peer], -1)
+            ranks = label.get("ranks", ())  # none where another thread has yet to write the label
+            peer = self.numbers.get(ranks[peer], -1) if peer < len(ranks) else -1
         text = ""
         if kind != QUEUE:
             text += f',"round":{self.rounds[k] + 1},"piece":{self.segments[k] + 1}'
