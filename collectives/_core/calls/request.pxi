@@ -360,6 +360,13 @@ cdef class Request:
         """
         self.look_around(waited, deadline_of(timeout))
 
+    def _awaited(self):
+        """Return the ranks that the request waits for, in order. Local."""
+        cdef Operation *op = self.op
+        if op == NULL or op.state.status != RUNNING:
+            return []
+        return sorted(waited_for(op, self.engine.segment))
+
     def where(self):
         """Return the place in the program that started the operation. Local."""
         if self.code is None:

@@ -1,0 +1,343 @@
+"""What runs in the background on one communicator.
+
+The ranks take turns alike: at each turn they compare what they have submitted (a *round*: one small
+allreduce), add what all of them have to the schedule, take from it what runs next, and start that.
+The round of the next turn begins as soon as this one has started its batch, and two batches may be
+in flight. So all ranks start the same collectives in the same order, whenever their programs have
+submitted them, and need no coordinator.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collectives import _core, reductions
+from collectives.arrays import frameworks
+from collectives.background.handle import Handle
+from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
+from collectives.background.running import Run, run_batch
+from collectives.background.schedule import Schedule
+from collectives.calls.kinds import ALLREDUCE
+from collectives.communicator import Communicator
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    MismatchError,
+    StallError,
+    StallWarning,
+)
+from collectives.process import environment
+from collectives.text.words import error_text
+
+if TYPE_CHECKING:
+    from collectives.background.engine import Engine
+
+__all__ = ["Group"]
+
+FUSION = 4 << 20  # bytes of submissions that run as one
+IN_FLIGHT = 2  # batches
+TOLD = 4096  # submissions that a rank tells the others of at a time
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
+LOOK = 0.05  # seconds between two looks at deadlines
+
+
+class Group:
+    """What runs in the background on one communicator. Collective.
+
+    Parameters
+    ----------
+    engine : Engine
+    comm : Communicator
+        It is duplicated, once for what the ranks tell each other and once for the data.
+    """
+
+    def __init__(self, engine: Engine, comm: Communicator) -> None:
+        self.engine = engine
+        self.comm = weakref.ref(comm)
+        self.rank, self.size = comm.rank, comm.size
+        self.control, self.data = comm.dup(), comm.dup()
+        self.timeout, self.warning = comm.timeout, comm._engine.warning
+        self.control._engine.warning = self.data._engine.warning = float("inf")
+        self.patience = comm._engine.spins
+        fusion = np.array([_fusion()])
+        self.control.allreduce(fusion, out=fusion, op=reductions.MIN)
+        self.schedule = Schedule(int(fusion[0]))
+        self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
+        self.window = _core.Window()
+        self.round = _core.Task(
+            self.control._engine, ALLREDUCE, self.window.mine, self.window.common,
+            reductions.MIN, 0, 1.0, 1.0, None, None,
+        )  # fmt: skip
+        self.submitted: deque[Handle] = deque()  # and not in the schedule
+        self.unfinished: set[Handle] = set()
+        self.names: set[str] = set()  # of what is unfinished
+        self.nameless = [0] * len(_core.COLLECTIVES)  # how many had no name, of each kind
+        self.negotiation: Run | None = None
+        self.batches: deque[Run] = deque()
+        self.started = 0  # batches
+        self.is_turn = False  # whether a round is over, and its batch has not started
+        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.looked = self.warned = 0.0
+        self.missing: dict[str, list[int]] = {}
+        self.joins = False
+        self.were_joined: set[int] = set()
+        self.last_joined = -1
+        self.error: BaseException | None = None
+
+    # -- submissions ---------------------------------------------------------------------------
+
+    def submit(self, kind: int, arguments: tuple[Any, ...], name: str | None, priority: int) -> Handle:
+        """Add a submission. Local."""
+        self.check()
+        terms = f"priority {priority}" if priority else None
+        task = _core.Task(self.data._engine, kind, *arguments, name, terms)
+        if name is None:
+            self.nameless[kind] += 1
+            key = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
+        elif name in self.names:
+            raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
+        else:
+            self.names.add(name)
+            key = name
+        handle = Handle(self, task, name, key, priority)
+        self.unfinished.add(handle)
+        if self.size == 1:
+            task.start().wait()
+            self._end([handle])
+            return handle
+        self.submitted.append(handle)
+        self.not_before = 0.0
+        return handle
+
+    def check(self) -> None:
+        """Raise an error if nothing can be submitted any more. Local."""
+        if self.error is not None:
+            raise CommunicatorError(
+                f"nothing more can be submitted: {error_text(self.error)}"
+            ) from self.error
+        if self.joins:
+            raise CommunicatorError("this rank has joined, and waits until all others have")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is not complete."""
+        return bool(self.unfinished or self.schedule or self.batches or self.joins)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def work(self) -> float:
+        """Go on as far as that is possible without waiting. Local, and one thread at a time.
+
+        Returns
+        -------
+        float
+            When to call it again at the latest.
+        """
+        if self.error is not None:
+            return float("inf")
+        try:
+            while self._turn():
+                pass
+            if not (self.is_busy or self.negotiation):
+                return float("inf")
+            return self._look_around()
+        except Exception as error:
+            self.fail(error)
+            return float("inf")
+
+    def _turn(self) -> bool:
+        """Do what can be done; return whether there was anything."""
+        moved = False
+        while self.batches and self.batches[0].advance():
+            self.batches.popleft()
+            moved = True
+        if self.negotiation is not None and self.negotiation.advance():
+            self.negotiation = None
+            self.is_turn = moved = True
+        if self.is_turn and len(self.batches) < IN_FLIGHT:
+            self.is_turn = False
+            moved = True
+            batch = self.schedule.pick()
+            if batch is not None:
+                memory = self.memory[self.started % IN_FLIGHT]
+                self.started += 1
+                run = Run(run_batch(batch, memory, self._end))
+                run.advance()
+                self.batches.append(run)
+        if self.negotiation is None and not self.is_turn and self._wants_round():
+            self.negotiation = Run(self._negotiate())
+            moved = True
+        return moved
+
+    def _wants_round(self) -> bool:
+        if self.schedule:
+            return True
+        if self.submitted or self.joins:
+            return not self.not_before or time.monotonic() >= self.not_before
+        return False
+
+    def _negotiate(self) -> Iterator[_core.Request]:
+        """Run a round: find what all ranks have submitted, and add it to the schedule."""
+        self.window.fill([each.task for each in islice(self.submitted, _core.SLOTS)], self.joins)
+        yield self.round.start()
+        alike, differ, joined = self.window.read()
+        if joined:
+            yield from self._match()
+            return
+        for _ in range(alike):
+            self.schedule.add(self.submitted.popleft())
+        if alike:
+            self._found()
+        if differ:
+            yield from self._match()
+
+    def _match(self) -> Iterator[_core.Request]:
+        """Tell the others what this rank has submitted, and find what matches by name."""
+        mine = packed(islice(self.submitted, TOLD), self.joins)
+        lengths = np.empty(self.size, np.int64)
+        yield self.control.iallgather(np.array([mine.size]), out=lengths)
+        data = np.empty(int(lengths.sum()), np.uint8)
+        yield self.control.iallgatherv(mine, data, counts=lengths)
+        said = [unpacked(each) for each in np.split(data, np.cumsum(lengths)[:-1])]
+        verdict = conclude(said)
+        self._take(verdict)
+        self._note_joined(verdict.joined)
+
+    def _take(self, verdict: Verdict) -> None:
+        """Add what matches to the schedule, and end what never will."""
+        mine = {each.key: each for each in self.submitted}
+        for claim in verdict.ready:
+            handle = self._zeros(claim) if self.joins else mine[claim.key]
+            self.schedule.add(handle)
+        settled = {each.key for each in verdict.ready} | verdict.wrong.keys()
+        self.submitted = deque(each for each in self.submitted if each.key not in settled)
+        for key, text in verdict.wrong.items():
+            if key in mine:
+                self._end([mine[key]], MismatchError(text))
+        self.missing = verdict.missing
+        if settled:
+            self._found()
+        elif self.submitted:
+            self.not_before = time.monotonic() + self.pause
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+
+    def _found(self) -> None:
+        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.missing = {}
+
+    def _zeros(self, claim: Claim) -> Handle:
+        """Return the part of a rank that has joined in what the others have submitted."""
+        assert claim.zeros is not None
+        dtype, elements, operation, prescale, postscale, priority = claim.zeros
+        x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
+        op = getattr(reductions, operation)
+        task = _core.Task(
+            self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, None
+        )
+        return Handle(self, task, None, claim.key, priority)
+
+    def _note_joined(self, joined: Sequence[int]) -> None:
+        if len(joined) == self.size:
+            self.last_joined = max(set(joined) - self.were_joined, default=max(joined))
+            self.were_joined = set()
+            self.joins = False
+        else:
+            self.were_joined = set(joined)
+
+    def _end(self, handles: Sequence[Handle], error: BaseException | None = None) -> None:
+        """Note that submissions are complete, or have failed."""
+        for handle in handles:
+            self.unfinished.discard(handle)
+            if handle.name is not None:
+                self.names.discard(handle.name)
+            handle._end(error)
+
+    # -- what does not come ----------------------------------------------------------------------
+
+    def _look_around(self) -> float:
+        """Warn of what has waited for long, and raise an error if it is too long."""
+        now = time.monotonic()
+        due = now + LOOK if self.not_before <= now else self.not_before
+        if now < self.looked + LOOK:
+            return due
+        if self.looked:
+            gap = _core.stopped(self.looked)
+            for each in self.submitted:
+                each.began += gap
+        self.looked = now
+        for run in (*self.batches, self.negotiation):
+            if run is not None:
+                run.look(0)
+        if self.submitted:
+            waited = now - self.submitted[0].began
+            if waited > self.timeout:
+                self._stall(waited)
+            elif waited > self.warning and now > self.warned + self.warning:
+                self.warned = now
+                warnings.warn(self.situation(waited), StallWarning, stacklevel=2)
+        return due
+
+    def _stall(self, waited: float) -> None:
+        """End what has waited for too long."""
+        error = StallError(self.situation(waited))
+        if self.negotiation is not None and not self.missing:
+            self.negotiation.look(float("inf"))  # tells the others, and ends the group
+            raise error
+        late = [each for each in self.submitted if each.key in self.missing]
+        self.submitted = deque(each for each in self.submitted if each.key not in self.missing)
+        self._end(late, error)
+
+    def situation(self, waited: float) -> str:
+        """Say what this rank waits for. Local."""
+        names = [repr(each.key) for each in islice(self.submitted, 3)]
+        if len(self.submitted) > 3:
+            names.append(f"{len(self.submitted) - 3} more")
+        which = sorted({rank for ranks in self.missing.values() for rank in ranks})
+        if not which and self.negotiation is not None:
+            which = self.negotiation.awaited()
+        whom = named(which) if which else "the others"
+        text = (
+            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to submit "
+            f"{', '.join(names)}"
+        )
+        for key, ranks in islice(self.missing.items(), 3):
+            if self.rank in ranks:
+                text += f"; this rank has not submitted {key!r}, which others have"
+        return text
+
+    def fail(self, error: BaseException) -> None:
+        """End everything with an error. Local."""
+        self.error = error
+        self.joins = False
+        self.submitted.clear()
+        self.schedule.ready.clear()
+        self.batches.clear()
+        self.negotiation = None
+        self._end(list(self.unfinished), error)
+
+    def close(self) -> None:
+        """Free what the group has. Collective."""
+        self.check()
+        self.error = CommunicatorError("the background of this communicator was stopped")
+        self.memory.clear()
+        for comm in (self.control, self.data):
+            comm.free()
+
+
+def _fusion() -> int:
+    """Return up to how many bytes are to run as one, as the environment says."""
+    for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
+        found = environment.text(name)
+        if found == "0":
+            return 1  # nothing fits
+        if found is not None:
+            return environment.number(name, FUSION)
+    return FUSION
