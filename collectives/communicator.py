@@ -176,6 +176,7 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self._control: Any = None
+        self._background: Any = None  # what runs in the background (background/group.py)
         self._origin = Origin()
         registry.watch(self)
         if any(each.settings.validates for each in wishes):
@@ -301,6 +302,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         if _core.is_finalised():  # what MPI had of it is gone
             self._let_go()
             return
+        if self._background is not None:
+            self._background.stop()
         with self._engine:
             for mpi in self._let_go():
                 try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-import weakref
 from collections import deque
 from typing import Any
 
@@ -16,7 +15,7 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, child
 from collectives.reductions import SUM, Reduction
-from collectives.text.words import count, known, shown
+from collectives.text.words import count, error_text, known, shown
 
 __all__ = ["flush", "join", "start", "stop", "submit"]
 
@@ -29,11 +28,11 @@ KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 class Engine:
     """What runs in the background of a process: the groups, and who works for them.
 
-    One thread at a time works: the background thread of the core, or one that waits for a handle.
+    One thread at a time works: the background thread of the core, or one that waits for a handle;
+    while one waits, which is what the ``with`` statement says, the background thread does not.
     """
 
     def __init__(self) -> None:
-        self.groups: weakref.WeakKeyDictionary[Communicator, Group] = weakref.WeakKeyDictionary()
         self.listed: list[Group] = []
         self.making = threading.RLock()
         self.working = threading.Lock()
@@ -44,28 +43,25 @@ class Engine:
         """
         if comm is None:
             comm = default.world()
-        found = self.groups.get(comm) if isinstance(comm, Communicator) else None
-        if found is not None:
-            return found
-        if not isinstance(comm, Communicator):
+        elif not isinstance(comm, Communicator):
             raise ArgumentError(f"group is {shown(comm)}, and must be a Communicator or None")
+        if comm._background is not None:
+            return comm._background
         with self.making:
-            found = self.groups.get(comm)
-            if found is None:
-                found = Group(self, comm)
-                self.groups[comm] = found
+            if comm._background is None:
+                comm._background = found = Group(self, comm)
                 self.listed = [*self.listed, found]
                 if comm.size > 1:
                     _core.employ(self.work)
-        return found
+        return comm._background
 
     def drop(self, group: Group) -> None:
         """Forget a group. Local."""
         with self.making:
             self.listed = [each for each in self.listed if each is not group]
-            for comm, each in list(self.groups.items()):
-                if each is group:
-                    del self.groups[comm]
+            comm = group.comm()
+            if comm is not None:
+                comm._background = None
 
     def work(self) -> float:
         """Go on with everything as far as that is possible without waiting. Local.
@@ -81,15 +77,17 @@ class Engine:
             due = min((group.work() for group in self.listed), default=float("inf"))
         finally:
             self.working.release()
+        self._run_callbacks()
+        return due
+
+    def _run_callbacks(self) -> None:
         while self.called:  # they may submit and wait themselves
             self.called.popleft()._run_callbacks()
-        return due
 
     def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
         """Work until something is over, or the limit on the clock has passed; return which. Local.
         """
-        _core.attend(1)
-        try:
+        with self:
             while True:
                 seen = _core.number_ended()
                 self.work()
@@ -100,19 +98,42 @@ class Engine:
                     return False
                 pause = SLICE if limit is None else min(SLICE, limit - now)
                 _core.await_ended(seen, max(pause, 0.0), group.patience)
-        finally:
-            _core.attend(-1)
-            if any(each.is_busy for each in self.listed):
-                _core.summon()
 
     def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None:
         """Work until a handle is complete. Local."""
-        group = handle._group
-        if not self.wait_until(group, handle.done, limit):
+        group = handle.group
+        with self:
+            if self.working.acquire(blocking=False):
+                try:
+                    group.run_alone(handle)
+                finally:
+                    self.working.release()
+                self._run_callbacks()
+        if not handle.complete and not self.wait_until(group, handle.done, limit):
             raise StallError(
                 f"{handle.key!r} is not complete after {timeout:g} s: "
                 f"{group.situation(time.monotonic() - handle.began)}"
             )
+
+    def __enter__(self) -> None:
+        _core.attend(True)
+
+    def __exit__(self, *error: object) -> None:
+        _core.attend(False)
+        if any(each.is_busy for each in self.listed):
+            _core.summon()
+
+    def flush(self, groups: list[Group], timeout: float | None) -> None:
+        """Wait for all submissions of some groups; raise the error of the first that has failed."""
+        limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+        handles = sorted((each for one in groups for each in list(one.unfinished)), key=_age)
+        for handle in handles:
+            if not handle.done():
+                self.wait_for(handle, limit, timeout)
+        for handle in handles:
+            error = handle.exception()
+            if error is not None:
+                raise error
 
     def end(self) -> None:
         """Let what was submitted come to its end, as the program ends; not for long. Local."""
@@ -121,13 +142,16 @@ class Engine:
             limit = time.monotonic() + GRACE
             for group in self.listed:
                 self.wait_until(group, lambda group=group: not group.unfinished, limit)
-                left += group.unfinished
+                left += list(group.unfinished)
         _core.dismiss()
+        unheard = [each.error for each in self.listed if each.error and not each.told]
+        if unheard and not abort.has_reported():
+            abort.end_job(f"exits, and has not heard in the background: {error_text(unheard[0])}")
         if left and not abort.has_reported():
             abort.end_job(
                 f"exits while {count(len(left), 'submission')} of the background "
                 f"{'is' if len(left) == 1 else 'are'} not complete, among them {left[0].key!r}: "
-                f"{left[0]._group.situation(time.monotonic() - left[0].began)}. Wait for the "
+                f"{left[0].group.situation(time.monotonic() - left[0].began)}. Wait for the "
                 f"handles, or call flush(), before the program ends"
             )
 
@@ -224,16 +248,7 @@ def flush(group: Communicator | None = None, timeout: float | None = None) -> No
     CollectivesError
         The error of the first submission that has failed meanwhile.
     """
-    limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
-    groups = _engine.listed if group is None else [_engine.group(group)]
-    handles = sorted((each for one in groups for each in one.unfinished), key=_age)
-    for handle in handles:
-        if not handle.done():
-            _engine.wait_for(handle, limit, timeout)
-    for handle in handles:
-        error = handle.exception()
-        if error is not None:
-            raise error
+    _engine.flush(_engine.listed if group is None else [_engine.group(group)], timeout)
 
 
 def _age(handle: Handle) -> float:
@@ -308,11 +323,5 @@ def stop(group: Communicator | None = None) -> None:
         The error of the first submission that has failed meanwhile.
     """
     comm = default.world() if group is None else group
-    if comm not in _engine.groups:
-        return
-    found = _engine.groups[comm]
-    try:
-        flush(comm)
-    finally:
-        _engine.drop(found)
-        found.close()
+    if comm._background is not None:
+        comm._background.stop()

@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from collectives.arrays import frameworks
 from collectives.background.handle import Handle
 from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
 from collectives.background.running import Run, run_batch
-from collectives.background.schedule import Schedule
+from collectives.background.schedule import CHUNK, LONG, Schedule
 from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.errors import (
@@ -42,11 +42,36 @@ if TYPE_CHECKING:
 
 __all__ = ["Group"]
 
+FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
 FUSION = 4 << 20  # bytes of submissions that run as one
 IN_FLIGHT = 2  # batches
 TOLD = 4096  # submissions that a rank tells the others of at a time
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
+MOMENT = 0.001  # seconds
 LOOK = 0.05  # seconds between two looks at deadlines
+
+
+class Round:
+    """The comparison of what the ranks have submitted.
+
+    Parameters
+    ----------
+    comm : Communicator
+    slots : int
+        How many submissions are compared.
+    """
+
+    def __init__(self, comm: Communicator, slots: int) -> None:
+        self.window = window = _core.Window(slots)
+        arrays = window.mine, window.common
+        self.task = _core.Task(
+            comm._engine, ALLREDUCE, *arrays, reductions.MIN, 0, 1.0, 1.0, None, 0
+        )
+
+    def start(self, submitted: Iterable[Handle], joins: bool) -> _core.Request:
+        """Start it; return the request. Collective."""
+        self.window.fill(submitted, joins)
+        return self.task.start()
 
 
 class Group:
@@ -65,17 +90,16 @@ class Group:
         self.rank, self.size = comm.rank, comm.size
         self.control, self.data = comm.dup(), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
-        self.control._engine.warning = self.data._engine.warning = float("inf")
+        for each in (self.control, self.data):
+            each._engine.warning = float("inf")  # situation() says more
+            each._engine.agree = None  # rounds agree
         self.patience = comm._engine.spins
         fusion = np.array([_fusion()])
         self.control.allreduce(fusion, out=fusion, op=reductions.MIN)
         self.schedule = Schedule(int(fusion[0]))
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
-        self.window = _core.Window()
-        self.round = _core.Task(
-            self.control._engine, ALLREDUCE, self.window.mine, self.window.common,
-            reductions.MIN, 0, 1.0, 1.0, None, None,
-        )  # fmt: skip
+        self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
+        self.round = self.rounds[0]
         self.submitted: deque[Handle] = deque()  # and not in the schedule
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
@@ -91,26 +115,25 @@ class Group:
         self.were_joined: set[int] = set()
         self.last_joined = -1
         self.error: BaseException | None = None
+        self.told = False  # whether the program has heard of it
 
     # -- submissions ---------------------------------------------------------------------------
 
     def submit(self, kind: int, arguments: tuple[Any, ...], name: str | None, priority: int) -> Handle:
         """Add a submission. Local."""
         self.check()
-        terms = f"priority {priority}" if priority else None
-        task = _core.Task(self.data._engine, kind, *arguments, name, terms)
+        handle = Handle(self.data._engine, kind, *arguments, name, priority)
         if name is None:
             self.nameless[kind] += 1
-            key = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
+            name = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
         elif name in self.names:
             raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
         else:
             self.names.add(name)
-            key = name
-        handle = Handle(self, task, name, key, priority)
+        handle.key, handle.group = name, self
         self.unfinished.add(handle)
         if self.size == 1:
-            task.start().wait()
+            handle.start().wait()
             self._end([handle])
             return handle
         self.submitted.append(handle)
@@ -120,6 +143,7 @@ class Group:
     def check(self) -> None:
         """Raise an error if nothing can be submitted any more. Local."""
         if self.error is not None:
+            self.told = True
             raise CommunicatorError(
                 f"nothing more can be submitted: {error_text(self.error)}"
             ) from self.error
@@ -149,8 +173,10 @@ class Group:
             if not (self.is_busy or self.negotiation):
                 return float("inf")
             return self._look_around()
-        except Exception as error:
+        except BaseException as error:
             self.fail(error)
+            if not isinstance(error, Exception):
+                raise
             return float("inf")
 
     def _turn(self) -> bool:
@@ -173,9 +199,44 @@ class Group:
                 run.advance()
                 self.batches.append(run)
         if self.negotiation is None and not self.is_turn and self._wants_round():
-            self.negotiation = Run(self._negotiate())
+            self.negotiation = Run(self._negotiate(self._begin_round()))
             moved = True
         return moved
+
+    def run_alone(self, handle: Handle) -> None:
+        """Run a submission to its end, as far as that takes but a moment: what turns do, in less
+        time, where a program submits and waits at once. Local, and one thread at a time.
+        """
+        busy = self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins
+        if busy or len(self.submitted) != 1 or self.error is not None or self.not_before:
+            return
+        try:
+            request = self._begin_round()
+            if not request._spin(MOMENT) or self.round.window.read() != (1, False, False):
+                self.negotiation = Run(self._negotiate(request))
+                return
+            self.schedule.add(self.submitted.popleft())
+            if handle.nbytes >= LONG * CHUNK:
+                self.is_turn = True
+                return
+            batch = self.schedule.pick()
+            assert batch is not None
+            request = handle.start()
+            if request._spin(MOMENT):
+                self._end(batch.handles)
+            else:
+                self.batches.append(Run(self._rest(request, batch.handles)))
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _rest(self, request: _core.Request, handles: Sequence[Handle]) -> Iterator[_core.Request]:
+        yield request
+        self._end(handles)
+
+    def _begin_round(self) -> _core.Request:
+        return self.round.start(self.submitted, self.joins)
 
     def _wants_round(self) -> bool:
         if self.schedule:
@@ -184,11 +245,12 @@ class Group:
             return not self.not_before or time.monotonic() >= self.not_before
         return False
 
-    def _negotiate(self) -> Iterator[_core.Request]:
+    def _negotiate(self, request: _core.Request) -> Iterator[_core.Request]:
         """Run a round: find what all ranks have submitted, and add it to the schedule."""
-        self.window.fill([each.task for each in islice(self.submitted, _core.SLOTS)], self.joins)
-        yield self.round.start()
-        alike, differ, joined = self.window.read()
+        yield request
+        alike, differ, joined = self.round.window.read()
+        # As many as there are slots: there may be more. All ranks have read the same.
+        self.round = self.rounds[alike == self.round.window.slots]
         if joined:
             yield from self._match()
             return
@@ -239,10 +301,11 @@ class Group:
         dtype, elements, operation, prescale, postscale, priority = claim.zeros
         x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
         op = getattr(reductions, operation)
-        task = _core.Task(
-            self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, None
+        handle = Handle(
+            self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, priority
         )
-        return Handle(self, task, None, claim.key, priority)
+        handle.key, handle.group = claim.key, self
+        return handle
 
     def _note_joined(self, joined: Sequence[int]) -> None:
         if len(joined) == self.size:
@@ -314,7 +377,9 @@ class Group:
         return text
 
     def fail(self, error: BaseException) -> None:
-        """End everything with an error. Local."""
+        """End everything with an error, and tell the other ranks. Local."""
+        if not isinstance(error, Exception):
+            error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
         self.error = error
         self.joins = False
         self.submitted.clear()
@@ -322,9 +387,17 @@ class Group:
         self.batches.clear()
         self.negotiation = None
         self._end(list(self.unfinished), error)
+        for comm in (self.control, self.data):
+            _core.heard(comm._engine)  # from here on, it is `told`
+            if comm._engine.broken is None:
+                comm._give_up(error_text(error))
 
-    def close(self) -> None:
-        """Free what the group has. Collective."""
+    def stop(self) -> None:
+        """Wait for all submissions, and free what the group has. Collective."""
+        try:
+            self.engine.flush([self], None)
+        finally:
+            self.engine.drop(self)
         self.check()
         self.error = CommunicatorError("the background of this communicator was stopped")
         self.memory.clear()

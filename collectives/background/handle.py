@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Handle"]
 
 
-class Handle:
+class Handle(_core.Task):
     """A collective that was submitted, and runs in the background.
 
     It keeps its arrays until it is complete. Neither `x` nor `out` may be read or written before.
@@ -27,35 +27,11 @@ class Handle:
         The name that it was submitted with.
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_complete",
-        "_error",
-        "_group",
-        "began",
-        "key",
-        "name",
-        "number",
-        "position",
-        "priority",
-        "task",
-    )
-
-    def __init__(
-        self, group: Group, task: _core.Task, name: str | None, key: str, priority: int
-    ) -> None:
-        self._group, self.task, self.name, self.key = group, task, name, key
-        self.priority = priority
-        self.began = time.monotonic()
-        self.number = 0  # of its verification, on all ranks alike
-        self.position = 0  # elements that have been started
-        self._complete = False
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Handle], object]] | None = None
+    __slots__ = ()
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
-        return self._complete
+        return self.complete
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the collective is complete; return its result.
@@ -84,15 +60,17 @@ class Handle:
             communicator any more.
         """
         limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
-        if not self._complete:
-            self._group.engine.wait_for(self, limit, timeout)
-        if self._error is not None:
-            raise self._error
-        return self.task.result()
+        if not self.complete:
+            self.group.engine.wait_for(self, limit, timeout)
+        if self.error is not None:
+            self.group.told |= self.error is self.group.error
+            raise self.error
+        return self.result()
 
     def exception(self) -> BaseException | None:
         """Return the error with which the collective has ended, or None. Local."""
-        return self._error
+        self.group.told |= self.error is self.group.error
+        return self.error
 
     def add_done_callback(self, function: Callable[[Handle], object]) -> None:
         """Have a function called with this handle when the collective is complete; at once if it is.
@@ -104,22 +82,22 @@ class Handle:
             It is called on the thread that found the collective complete: one that waits, or the
             background thread. It may submit, and wait. What it raises is reported and ignored.
         """
-        if not self._complete:
-            self._callbacks = [*(self._callbacks or ()), function]
-            if not self._complete or self._callbacks is None:
+        if not self.complete:
+            self.callbacks = [*(self.callbacks or ()), function]
+            if not self.complete or self.callbacks is None:
                 return
-            self._callbacks = None  # completed meanwhile, and nobody has called it
+            self.callbacks = None  # completed meanwhile, and nobody has called it
         self._call(function)
 
     def _end(self, error: BaseException | None = None) -> None:
         """Note that the collective is complete, or has failed. Local."""
-        self._error = error
-        self._complete = True
-        if self._callbacks is not None:
-            self._group.engine.called.append(self)
+        self.error = error
+        self.complete = True
+        if self.callbacks is not None:
+            self.group.engine.called.append(self)
 
     def _run_callbacks(self) -> None:
-        functions, self._callbacks = self._callbacks, None
+        functions, self.callbacks = self.callbacks, None
         for function in functions or ():
             self._call(function)
 
@@ -131,22 +109,21 @@ class Handle:
 
     def describe(self) -> str:
         """Return what was submitted, in words. Local."""
-        task = self.task
-        what = f"{task.kind} of {task.dtype} {tuple(task.shape)}"
-        if task.kind == "barrier":
+        what = f"{self.kind} of {self.dtype} {tuple(self.shape)}"
+        if self.kind == "barrier":
             what = "barrier"
-        if task.operation is not None:
-            what += f", op {task.operation}"
-        if task.kind in ("reduce", "broadcast", "gather", "scatter"):
-            what += f", root {task.root}"
-        if task.scales != (1.0, 1.0):
-            what += ", scaled by {:g} and {:g}".format(*task.scales)
+        if self.operation is not None:
+            what += f", op {self.operation}"
+        if self.kind in ("reduce", "broadcast", "gather", "scatter"):
+            what += f", root {self.root}"
+        if self.scales != (1.0, 1.0):
+            what += ", scaled by {:g} and {:g}".format(*self.scales)
         if self.priority:
             what += f", priority {self.priority}"
         return what
 
     def __repr__(self) -> str:
         state = "in flight"
-        if self._complete:
-            state = "complete" if self._error is None else f"failed: {error_text(self._error)}"
+        if self.complete:
+            state = "complete" if self.error is None else f"failed: {error_text(self.error)}"
         return f"<Handle of {self.key!r}, {self.describe()}: {state}>"

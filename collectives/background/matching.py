@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
 def packed(handles: Iterable[Handle], joined: bool) -> NDArray[np.uint8]:
     """Return the claims of a rank as bytes. Local."""
-    claims = [(h.key, h.task.signature, h.describe(), _zeros(h)) for h in handles]
+    claims = [(h.key, h.signature, h.describe(), _zeros(h)) for h in handles]
     return np.frombuffer(json.dumps([joined, claims]).encode(), np.uint8)
 
 
@@ -53,11 +53,10 @@ def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
 
 
 def _zeros(handle: Handle) -> list[Any] | None:
-    task = handle.task
-    if task.kind != "allreduce" or task.folds_in_python:
+    if handle.kind != "allreduce" or handle.folds_in_python:
         return None
-    count = task.nbytes // task.itemsize
-    return [task.dtype, count, task.operation, *task.scales, handle.priority]
+    count = handle.nbytes // handle.itemsize
+    return [handle.dtype, count, handle.operation, *handle.scales, handle.priority]
 
 
 def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:

@@ -57,15 +57,15 @@ def run_batch(batch: Batch, memory: Any, ended: Callable[[Sequence[Handle]], Non
     ended : callable
         It is given the handles that are complete.
     """
-    task = batch.handles[0].task
+    first = batch.handles[0]
     if len(batch.handles) > 1:
-        bundle = _core.Bundle([each.task for each in batch.handles], memory)
+        bundle = _core.Bundle(batch.handles, memory)
         bundle.pack()
         yield bundle.start()
         bundle.unpack()
     elif batch.count:
-        yield task.start_piece(batch.first, batch.count)
+        yield first.start_piece(batch.first, batch.count)
     else:
-        yield task.start()
+        yield first.start()
     if batch.is_last:
         ended(batch.handles)

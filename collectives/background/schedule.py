@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from collectives.background.handle import Handle
 
-__all__ = ["CHUNK", "Batch", "Schedule"]
+__all__ = ["CHUNK", "LONG", "Batch", "Schedule"]
 
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast
 LONG = 2  # chunks from which on one is cut
@@ -54,8 +54,8 @@ class Schedule:
         if not self.ready:
             return None
         head = self.ready[0]
-        key = head.task.fuses
-        nbytes = head.task.nbytes
+        key = head.fuses
+        nbytes = head.nbytes
         if key is None:
             return Batch([self.ready.pop(0)])
         if nbytes >= LONG * CHUNK:
@@ -66,8 +66,8 @@ class Schedule:
 
     def _piece(self, head: Handle) -> Batch:
         """Return the next chunk of a long submission, which stays until its last one is taken."""
-        size = head.task.itemsize
-        total = head.task.nbytes // size
+        size = head.itemsize
+        total = head.nbytes // size
         first, count = head.position, CHUNK // size
         left = total - first
         if left < LONG * count:
@@ -83,11 +83,11 @@ class Schedule:
         taken, kept = [], []
         total = 0
         for position, each in enumerate(self.ready):
-            nbytes = each.task.nbytes
+            nbytes = each.nbytes
             if total + nbytes > self.fusion and taken:
                 kept += self.ready[position:]
                 break
-            if each.task.fuses == key:
+            if each.fuses == key:
                 taken.append(each)
                 total += nbytes
             else:

@@ -3,49 +3,48 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
-cdef extern from * nogil:
-    """
-    #define CC_SLOTS 64 /* tasks that ranks compare at a time */
-    """
-    enum:
-        CC_SLOTS
 
-SLOTS = CC_SLOTS
-
-
-@cython.final
 cdef class Task:
     """A collective whose arguments are checked, and whose result has its memory. It is started
     later: whole, by pieces, or as a part of a `Bundle`.
 
     ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
-    `terms`.
+    priority. What follows it is for whoever keeps the task.
     """
 
     cdef Engine engine
     cdef Call call
     cdef tuple keep
-    cdef object x, op
+    cdef object op
+    cdef readonly str name
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
+    cdef readonly int64_t priority
+    cdef public object group, key
+    cdef public double began  # the time on the clock
+    cdef public int64_t number, position
+    cdef public bint complete
+    cdef public object error, callbacks
 
     def __init__(
-        self, Engine engine, int kind, x, out, op, root, double prescale, double postscale,
-        str name, str terms,
+        self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
+        int64_t priority,
     ):
         check_caller()
         engine.check_whole()
         self.engine = engine
+        self.name = name
+        self.priority = priority
+        self.began = now()
         self.call.kind = kind
         self.call.planned = False
         self.call.timeout = COMMON
-        self.x = x if x is not None else out
         self.op = op
         self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
         self.nbytes = self.call.nbytes
         self.itemsize = self.call.x.itemsize
-        self.signature = signature_of(&self.call, self.shape, name, terms)
+        self.signature = signature_of(self)
 
     @property
     def shape(self):
@@ -171,16 +170,16 @@ cdef class Bytes:
         )
 
 
-cdef uint64_t signature_of(const Call *call, tuple shape, str name, str terms) except 0:
+cdef uint64_t signature_of(Task task) except 0:
+    cdef const Call *call = &task.call
     cdef uint64_t sum = cc_mixed(call.kind + 1, call.x.dtype)
     sum = cc_mixed(cc_mixed(sum, call.operation), call.root)
     sum = cc_mixed(cc_mixed(sum, cc_bits(call.prescale)), cc_bits(call.postscale))
-    sum = text_mixed(text_mixed(sum, name), terms)
+    sum = cc_mixed(cc_mixed(sum, task.priority), call.nbytes)
     if call.kind != SCATTER:  # whose root has another array than the others
-        for n in shape:
+        for n in task.shape:
             sum = cc_mixed(sum, n)
-    sum = cc_mixed(sum, call.nbytes)
-    return sum >> 1 | 1
+    return text_mixed(sum, task.name) >> 1 | 1
 
 
 cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
@@ -290,36 +289,39 @@ cdef bint lie_in_a_row(list tasks) except -1:
 
 @cython.final
 cdef class Window:
-    """What the ranks compare: the signatures of the first tasks that each of them has yet to run.
+    """What the ranks compare: the signatures of the first tasks that each of them has yet to run,
+    in so many slots.
 
     Each rank fills ``mine``; ``common`` has the minima over all ranks. A slot has a signature and
     its complement, so that its minimum and maximum are known: equal if all ranks have the same
     task there, 0 if one has none. A rank that has joined has any task.
     """
 
-    cdef readonly object mine, common  # 2 * SLOTS + 1 of uint64
+    cdef readonly object mine, common  # 2 * slots + 1 of uint64
+    cdef readonly int slots
     cdef uint64_t[::1] own, least
 
-    def __init__(self):
-        self.mine = numpy.zeros(2 * CC_SLOTS + 1, numpy.uint64)
-        self.common = numpy.zeros(2 * CC_SLOTS + 1, numpy.uint64)
+    def __init__(self, int slots):
+        self.slots = slots
+        self.mine = numpy.zeros(2 * slots + 1, numpy.uint64)
+        self.common = numpy.zeros(2 * slots + 1, numpy.uint64)
         self.own, self.least = self.mine, self.common
 
     def fill(self, tasks, bint joined):
-        """Write down the signatures of tasks, at most SLOTS of them. Local."""
+        """Write down the signatures of the first tasks. Local."""
         cdef int i = 0
         cdef uint64_t empty = 0
         if joined:
             empty = ~empty
         for task in tasks:
-            if i == CC_SLOTS:
+            if i == self.slots:
                 break
             self.own[i] = (<Task>task).signature
-            self.own[CC_SLOTS + i] = ~(<Task>task).signature
+            self.own[self.slots + i] = ~(<Task>task).signature
             i += 1
-        for i in range(i, CC_SLOTS):
-            self.own[i] = self.own[CC_SLOTS + i] = empty
-        self.own[2 * CC_SLOTS] = not joined
+        for i in range(i, self.slots):
+            self.own[i] = self.own[self.slots + i] = empty
+        self.own[2 * self.slots] = not joined
 
     def read(self):
         """Return how many tasks all ranks have alike, from the first on; whether they differ in the
@@ -327,12 +329,12 @@ cdef class Window:
         """
         cdef int i
         cdef bint differs = False
-        for i in range(CC_SLOTS):
-            if self.least[i] == 0 or self.least[CC_SLOTS + i] == 0:
+        for i in range(self.slots):
+            if self.least[i] == 0 or self.least[self.slots + i] == 0:
                 break
-            if self.least[i] != ~self.least[CC_SLOTS + i]:
+            if self.least[i] != ~self.least[self.slots + i]:
                 differs = True
                 break
         else:
-            i = CC_SLOTS
-        return i, differs, self.least[2 * CC_SLOTS] == 0
+            i = self.slots
+        return i, differs, self.least[2 * self.slots] == 0

@@ -109,9 +109,13 @@ def summon():
             unlock_in_flight()
 
 
-def attend(int change):
-    """Count the threads that call the worker themselves. Local."""
-    progress.attended += change
+def attend(bint begins):
+    """Note that the calling thread calls the worker itself from now on, or no longer does. Local."""
+    if begins:
+        progress.attended += 1
+        progress.summoned = False
+    else:
+        progress.attended -= 1
 
 
 def number_ended():
@@ -243,8 +247,10 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
         unlock_in_flight()
         if calls:
             due = call_worker()
-            polls = quiet = 0
-            nap.tv_nsec = SHORTEST_NAP
+            quiet = 0
+            if due != INFINITY:
+                polls = 0
+                nap.tv_nsec = SHORTEST_NAP
     return NULL
 
 
