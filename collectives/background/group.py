@@ -29,6 +29,7 @@ from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.errors import (
     ArgumentError,
+    CollectivesError,
     CommunicatorError,
     MismatchError,
     StallError,
@@ -100,7 +101,8 @@ class Group:
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round = self.rounds[0]
-        self.submitted: deque[Handle] = deque()  # and not in the schedule
+        self.arrived: deque[Handle] = deque()  # by any thread
+        self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
         self.nameless = [0] * len(_core.COLLECTIVES)  # how many had no name, of each kind
@@ -136,8 +138,7 @@ class Group:
             handle.start().wait()
             self._end([handle])
             return handle
-        self.submitted.append(handle)
-        self.not_before = 0.0
+        self.arrived.append(handle)
         return handle
 
     def check(self) -> None:
@@ -171,6 +172,7 @@ class Group:
             while self._turn():
                 pass
             if not (self.is_busy or self.negotiation):
+                self.looked = 0.0
                 return float("inf")
             return self._look_around()
         except BaseException as error:
@@ -208,7 +210,7 @@ class Group:
         time, where a program submits and waits at once. Local, and one thread at a time.
         """
         busy = self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins
-        if busy or len(self.submitted) != 1 or self.error is not None or self.not_before:
+        if busy or len(self.arrived) != 1 or self.submitted or self.error is not None:
             return
         try:
             request = self._begin_round()
@@ -236,14 +238,14 @@ class Group:
         self._end(handles)
 
     def _begin_round(self) -> _core.Request:
+        while self.arrived:
+            self.submitted.append(self.arrived.popleft())
         return self.round.start(self.submitted, self.joins)
 
     def _wants_round(self) -> bool:
-        if self.schedule:
+        if self.schedule or self.arrived or self.joins:
             return True
-        if self.submitted or self.joins:
-            return not self.not_before or time.monotonic() >= self.not_before
-        return False
+        return bool(self.submitted) and time.monotonic() >= self.not_before
 
     def _negotiate(self, request: _core.Request) -> Iterator[_core.Request]:
         """Run a round: find what all ranks have submitted, and add it to the schedule."""
@@ -333,12 +335,14 @@ class Group:
             return due
         if self.looked:
             gap = _core.stopped(self.looked)
-            for each in self.submitted:
-                each.began += gap
+            for each in (*self.submitted, *self.batches, self.negotiation):
+                if each is not None and each.began < self.looked:
+                    each.began += gap
         self.looked = now
-        for run in (*self.batches, self.negotiation):
-            if run is not None:
-                run.look(0)
+        for run in self.batches:
+            run.look(now - run.began)
+        if self.negotiation is not None:
+            self.negotiation.look(now - self.negotiation.began if self.joins else 0.0)
         if self.submitted:
             waited = now - self.submitted[0].began
             if waited > self.timeout:
@@ -360,10 +364,12 @@ class Group:
 
     def situation(self, waited: float) -> str:
         """Say what this rank waits for. Local."""
-        names = [repr(each.key) for each in islice(self.submitted, 3)]
-        if len(self.submitted) > 3:
-            names.append(f"{len(self.submitted) - 3} more")
-        which = sorted({rank for ranks in self.missing.values() for rank in ranks})
+        mine = [*list(self.submitted), *list(self.arrived)]
+        names = [repr(each.key) for each in mine[:3]]
+        if len(mine) > 3:
+            names.append(f"{len(mine) - 3} more")
+        keys = self.missing.keys() & {each.key for each in mine}
+        which = sorted({rank for key in keys for rank in self.missing[key]})
         if not which and self.negotiation is not None:
             which = self.negotiation.awaited()
         whom = named(which) if which else "the others"
@@ -380,8 +386,13 @@ class Group:
         """End everything with an error, and tell the other ranks. Local."""
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
+        elif isinstance(error, CollectivesError) and self.unfinished:
+            first = min(self.unfinished, key=lambda handle: handle.began)
+            more = f" and {len(self.unfinished) - 1} more" if len(self.unfinished) > 1 else ""
+            error = type(error)(f"{first.key!r}{more}, in the background: {error}")
         self.error = error
         self.joins = False
+        self.arrived.clear()
         self.submitted.clear()
         self.schedule.ready.clear()
         self.batches.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class Run:
         self.steps = steps
         self.request: _core.Request | None = None
         self.ended = False
+        self.began = time.monotonic()
 
     def advance(self) -> bool:
         """Go on as far as that is possible without waiting; return whether it has ended. Local."""
