@@ -120,8 +120,10 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         _core.attend(False)
-        if any(each.is_busy for each in self.listed):
-            _core.summon()
+        for each in self.listed:
+            if each.is_busy:
+                _core.summon()
+                break
 
     def flush(self, groups: list[Group], timeout: float | None) -> None:
         """Wait for all submissions of some groups; raise the error of the first that has failed."""

@@ -209,33 +209,33 @@ class Group:
         """Run a submission to its end, as far as that takes but a moment: what turns do, in less
         time, where a program submits and waits at once. Local, and one thread at a time.
         """
-        busy = self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins
-        if busy or len(self.arrived) != 1 or self.submitted or self.error is not None:
+        if len(self.arrived) != 1 or self.submitted or self.error is not None:
+            return
+        if self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins:
             return
         try:
             request = self._begin_round()
             if not request._spin(MOMENT) or self.round.window.read() != (1, False, False):
                 self.negotiation = Run(self._negotiate(request))
                 return
-            self.schedule.add(self.submitted.popleft())
+            self.submitted.clear()
             if handle.nbytes >= LONG * CHUNK:
+                self.schedule.add(handle)
                 self.is_turn = True
                 return
-            batch = self.schedule.pick()
-            assert batch is not None
             request = handle.start()
             if request._spin(MOMENT):
-                self._end(batch.handles)
+                self._end((handle,))
             else:
-                self.batches.append(Run(self._rest(request, batch.handles)))
+                self.batches.append(Run(self._rest(request, handle)))
         except BaseException as error:
             self.fail(error)
             if not isinstance(error, Exception):
                 raise
 
-    def _rest(self, request: _core.Request, handles: Sequence[Handle]) -> Iterator[_core.Request]:
+    def _rest(self, request: _core.Request, handle: Handle) -> Iterator[_core.Request]:
         yield request
-        self._end(handles)
+        self._end((handle,))
 
     def _begin_round(self) -> _core.Request:
         while self.arrived:

@@ -14,6 +14,7 @@ from collectives.background.handle import Handle
 __all__ = ["CHUNK", "LONG", "Batch", "Schedule"]
 
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast
+APART = 256 << 10  # bytes above which an array is not copied together with others
 LONG = 2  # chunks from which on one is cut
 
 
@@ -36,7 +37,7 @@ class Schedule:
     """
 
     def __init__(self, fusion: int) -> None:
-        self.fusion = fusion
+        self.fusion, self.apart = fusion, min(fusion, APART)
         self.ready: list[Handle] = []
         self.added = 0
 
@@ -60,7 +61,7 @@ class Schedule:
             return Batch([self.ready.pop(0)])
         if nbytes >= LONG * CHUNK:
             return self._piece(head)
-        if nbytes > self.fusion:
+        if nbytes > self.apart:
             return Batch([self.ready.pop(0)])
         return Batch(self._fused(key))
 
@@ -84,10 +85,10 @@ class Schedule:
         total = 0
         for position, each in enumerate(self.ready):
             nbytes = each.nbytes
-            if total + nbytes > self.fusion and taken:
+            if nbytes <= self.apart and total + nbytes > self.fusion and taken:
                 kept += self.ready[position:]
                 break
-            if each.fuses == key:
+            if nbytes <= self.apart and each.fuses == key:
                 taken.append(each)
                 total += nbytes
             else:
