@@ -85,5 +85,8 @@ include "_core/calls/origin.pxi"
 include "_core/calls/request.pxi"
 include "_core/calls/planned.pxi"
 include "_core/calls/grouped.pxi"
-include "_core/background/tasks.pxi"
 include "_core/records/tape.pxi"
+
+# What runs in the background.
+include "_core/background/tasks.pxi"
+include "_core/background/recording.pxi"

@@ -92,7 +92,7 @@ class Handle(_core.Task):
     def _end(self, error: BaseException | None = None) -> None:
         """Note that the collective is complete, or has failed. Local."""
         self.error = error
-        self.complete = True
+        self.ended()
         if self.callbacks is not None:
             self.group.engine.called.append(self)
 

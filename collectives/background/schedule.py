@@ -46,6 +46,7 @@ class Schedule:
 
     def add(self, handle: Handle) -> None:
         """Add a submission. Local, and in the same order on all ranks."""
+        handle.scheduled()
         handle.number = self.added
         self.added += 1
         insort(self.ready, handle, key=_order)

@@ -25,6 +25,7 @@ cdef class Task:
     cdef public double began  # the time on the clock
     cdef public int64_t number, position
     cdef public bint complete
+    cdef uint64_t moments[6]  # ticks of the timeline, or 0
     cdef public object error, callbacks
 
     def __init__(
@@ -37,6 +38,7 @@ cdef class Task:
         self.name = name
         self.priority = priority
         self.began = now()
+        mark(self, SUBMITTED)
         self.call.kind = kind
         self.call.planned = False
         self.call.timeout = COMMON
@@ -99,11 +101,23 @@ cdef class Task:
             <uintptr_t>call.user,
         )
 
+    def scheduled(self):
+        """Note, on the timeline, that all ranks are known to have it. Local."""
+        mark(self, SCHEDULED)
+
+    def ended(self):
+        """Note that it is complete, and record it on the timeline. Local."""
+        self.complete = True
+        if tape != NULL and self.key is not None:
+            record_task(self)
+
     def start(self):
         """Start it; return the request.
         Collective.
         """
         cdef Call call = self.call
+        mark(self, BEGUN)
+        mark(self, SENT_OFF)
         return started(self.engine, &call, self.keep)
 
     def start_piece(self, int64_t first, int64_t count):
@@ -111,6 +125,9 @@ cdef class Task:
         Collective.
         """
         cdef Call call = self.call
+        if first == 0:
+            mark(self, BEGUN)
+            mark(self, SENT_OFF)
         shorten(&call, count)
         if call.role.inputs:
             call.x.data += first * call.x.itemsize
@@ -233,6 +250,7 @@ cdef class Bundle:
         """Copy the elements together, without the GIL. Local."""
         cdef Task task
         cdef char *end = self.data
+        mark_all(self.tasks, BEGUN)
         if not self.copies:
             return
         for each in self.tasks:
@@ -245,6 +263,7 @@ cdef class Bundle:
         """Copy the results to where they belong. Local."""
         cdef Task task
         cdef const char *end = self.data
+        mark_all(self.tasks, BACK)
         if not self.copies:
             return
         for each in self.tasks:
@@ -259,6 +278,7 @@ cdef class Bundle:
         """
         cdef Task first = self.tasks[0]
         cdef Call call = self.call
+        mark_all(self.tasks, SENT_OFF)
         return started(first.engine, &call, (None, self.tasks, self.memory))
 
 
@@ -316,6 +336,8 @@ cdef class Window:
         for task in tasks:
             if i == self.slots:
                 break
+            if (<Task>task).moments[<int>COMPARED] == 0:
+                mark(<Task>task, COMPARED)
             self.own[i] = (<Task>task).signature
             self.own[self.slots + i] = ~(<Task>task).signature
             i += 1
