@@ -4,8 +4,8 @@
 
 It is one extension module, and its parts are included here in reading order. Each folder of
 `_core/` has one subject: the `executor`, `mpi`, `shared` memory, `threads`, `kernels`, `arrays`,
-`calls`, their `background`, and the `records` of what ran. The headers say in C what Cython cannot, and `headers.pxi`
-declares them.
+`calls`, those in the `background`, and the `records` of what ran. The headers say in C what Cython
+cannot, and `headers.pxi` declares them.
 """
 
 cimport cython

@@ -57,6 +57,16 @@ LAYERS = (
         ),
     ),
     Layer(
+        "services",
+        (
+            _package(
+                "background",
+                "collectives that run in the background: order, turns, fusion, priorities, stalls",
+                "submit, wait",
+            ),
+        ),
+    ),
+    Layer(
         "public",
         (
             Room(

@@ -1,7 +1,10 @@
-"""Collectives in the background: submitted by any thread, in any order, and run as they are needed.
+"""Collectives in the background: submitted by any thread, and run when all ranks have them.
 
-`submit` returns a `Handle` at once. The ranks find out what all of them have submitted, run small
-arrays as one, long ones by pieces, and first what has the highest priority.
+`submit` takes the arguments of a collective and returns a `Handle` at once. `engine` has what a
+program calls, and one thread at a time that works. `group` has the turns that the ranks of a
+communicator take: a round compares what they have submitted, by place (`_core.Window`) or by name
+(`matching`), `schedule` says what runs next, and `running` starts it. Nothing here communicates by
+itself: all of it is calls of two duplicates of the communicator.
 """
 
 from collectives.background.engine import flush, join, start, stop, submit

@@ -13,7 +13,7 @@ from collectives.background.group import Group
 from collectives.background.handle import Handle
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, StallError
-from collectives.process import abort, child
+from collectives.process import abort, binding, child, progress
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
 
@@ -39,21 +39,23 @@ class Engine:
         self.called: deque[Handle] = deque()  # complete, with callbacks
 
     def group(self, comm: Communicator | None) -> Group:
-        """Return the group of a communicator, which is made if there is none yet. Collective then.
-        """
+        """Return the group of a communicator; make it, which is collective, if there is none."""
         if comm is None:
             comm = default.world()
         elif not isinstance(comm, Communicator):
             raise ArgumentError(f"group is {shown(comm)}, and must be a Communicator or None")
-        if comm._background is not None:
-            return comm._background
+        found: Group | None = comm._background
+        if found is not None:
+            return found
         with self.making:
-            if comm._background is None:
+            found = comm._background
+            if found is None:
+                progress.allow(binding.load(), "collectives in the background need a thread")
                 comm._background = found = Group(self, comm)
                 self.listed = [*self.listed, found]
                 if comm.size > 1:
                     _core.employ(self.work)
-        return comm._background
+        return found
 
     def drop(self, group: Group) -> None:
         """Forget a group. Local."""
@@ -85,8 +87,7 @@ class Engine:
             self.called.popleft()._run_callbacks()
 
     def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
-        """Work until something is over, or the limit on the clock has passed; return which. Local.
-        """
+        """Work until something is over, which is True, or the clock is past the limit. Local."""
         with self:
             while True:
                 seen = _core.number_ended()

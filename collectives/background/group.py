@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from collectives.arrays import frameworks
 from collectives.background.handle import Handle
 from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
 from collectives.background.running import Run, run_batch
-from collectives.background.schedule import CHUNK, LONG, Schedule
+from collectives.background.schedule import Schedule
 from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.errors import (
@@ -38,9 +38,6 @@ from collectives.errors import (
 from collectives.process import environment
 from collectives.text.words import error_text
 
-if TYPE_CHECKING:
-    from collectives.background.engine import Engine
-
 __all__ = ["Group"]
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
@@ -50,6 +47,16 @@ TOLD = 4096  # submissions that a rank tells the others of at a time
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
 MOMENT = 0.001  # seconds
 LOOK = 0.05  # seconds between two looks at deadlines
+
+
+class Workers(Protocol):
+    """What works for groups: the engine."""
+
+    called: deque[Handle]
+
+    def flush(self, groups: list[Group], timeout: float | None) -> None: ...
+    def drop(self, group: Group) -> None: ...
+    def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None: ...
 
 
 class Round:
@@ -80,12 +87,12 @@ class Group:
 
     Parameters
     ----------
-    engine : Engine
+    engine : Workers
     comm : Communicator
         It is duplicated, once for what the ranks tell each other and once for the data.
     """
 
-    def __init__(self, engine: Engine, comm: Communicator) -> None:
+    def __init__(self, engine: Workers, comm: Communicator) -> None:
         self.engine = engine
         self.comm = weakref.ref(comm)
         self.rank, self.size = comm.rank, comm.size
@@ -97,7 +104,7 @@ class Group:
         self.patience = comm._engine.spins
         fusion = np.array([_fusion()])
         self.control.allreduce(fusion, out=fusion, op=reductions.MIN)
-        self.schedule = Schedule(int(fusion[0]))
+        self.schedule = Schedule(int(fusion[0]), comm.nodes)
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round = self.rounds[0]
@@ -121,8 +128,24 @@ class Group:
 
     # -- submissions ---------------------------------------------------------------------------
 
-    def submit(self, kind: int, arguments: tuple[Any, ...], name: str | None, priority: int) -> Handle:
-        """Add a submission. Local."""
+    def submit(
+        self,
+        kind: int,
+        arguments: tuple[Any, Any, Any, Any, Any, Any],
+        name: str | None,
+        priority: int,
+    ) -> Handle:
+        """Add a submission. Local.
+
+        Parameters
+        ----------
+        kind : int
+            The number of the collective.
+        arguments : tuple
+            `x`, `out`, `op`, `root`, `prescale` and `postscale`.
+        name, priority
+            As for `submit`.
+        """
         self.check()
         handle = Handle(self.data._engine, kind, *arguments, name, priority)
         if name is None:
@@ -206,8 +229,8 @@ class Group:
         return moved
 
     def run_alone(self, handle: Handle) -> None:
-        """Run a submission to its end, as far as that takes but a moment: what turns do, in less
-        time, where a program submits and waits at once. Local, and one thread at a time.
+        """Run the submission `handle` to its end, if that takes but a moment: what turns do, in
+        less time, where a program submits and waits at once. Local, and one thread at a time.
         """
         if len(self.arrived) != 1 or self.submitted or self.error is not None:
             return
@@ -219,7 +242,7 @@ class Group:
                 self.negotiation = Run(self._negotiate(request))
                 return
             self.submitted.clear()
-            if handle.nbytes >= LONG * CHUNK:
+            if self.schedule.is_long(handle):
                 self.schedule.add(handle)
                 self.is_turn = True
                 return
@@ -363,7 +386,7 @@ class Group:
         self._end(late, error)
 
     def situation(self, waited: float) -> str:
-        """Say what this rank waits for. Local."""
+        """Say what this rank has `waited` for, in seconds. Local."""
         mine = [*list(self.submitted), *list(self.arrived)]
         names = [repr(each.key) for each in mine[:3]]
         if len(mine) > 3:
@@ -383,7 +406,7 @@ class Group:
         return text
 
     def fail(self, error: BaseException) -> None:
-        """End everything with an error, and tell the other ranks. Local."""
+        """End everything with `error`, and tell the other ranks. Local."""
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
         elif isinstance(error, CollectivesError) and self.unfinished:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collectives import _core
 from collectives.text.words import error_text
-
-if TYPE_CHECKING:
-    from collectives.background.group import Group
 
 __all__ = ["Handle"]
 
@@ -69,18 +66,19 @@ class Handle(_core.Task):
 
     def exception(self) -> BaseException | None:
         """Return the error with which the collective has ended, or None. Local."""
-        self.group.told |= self.error is self.group.error
-        return self.error
+        error: BaseException | None = self.error
+        self.group.told |= error is self.group.error
+        return error
 
     def add_done_callback(self, function: Callable[[Handle], object]) -> None:
-        """Have a function called with this handle when the collective is complete; at once if it is.
-        Local.
+        """Have a function called with this handle when the collective is complete. Local.
 
         Parameters
         ----------
         function : callable
             It is called on the thread that found the collective complete: one that waits, or the
-            background thread. It may submit, and wait. What it raises is reported and ignored.
+            background thread; or at once, if it is complete already. It may submit, and wait. What
+            it raises is reported and ignored.
         """
         if not self.complete:
             self.callbacks = [*(self.callbacks or ()), function]

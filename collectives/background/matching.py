@@ -41,13 +41,13 @@ class Verdict(NamedTuple):
 
 
 def packed(handles: Iterable[Handle], joined: bool) -> NDArray[np.uint8]:
-    """Return the claims of a rank as bytes. Local."""
+    """Return the claims of a rank on `handles` as bytes, and whether it has `joined`. Local."""
     claims = [(h.key, h.signature, h.describe(), _zeros(h)) for h in handles]
     return np.frombuffer(json.dumps([joined, claims]).encode(), np.uint8)
 
 
 def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
-    """Return whether a rank has joined, and its claims. Local."""
+    """Return whether a rank has joined, and its claims, from its `data`. Local."""
     joined, claims = json.loads(data.tobytes())
     return joined, [Claim(*each) for each in claims]
 
@@ -76,7 +76,7 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
     verdict = Verdict([], {}, {}, joined)
     every: dict[str, Claim] = {}
     for claims in known.values():
-        every = {**claims, **every}
+        every = {**every, **{key: each for key, each in claims.items() if key not in every}}
     for key, claim in every.items():
         missing = [rank for rank, claims in known.items() if key not in claims]
         if missing:
@@ -96,7 +96,7 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
 
 
 def named(which: Iterable[int]) -> str:
-    """Return "rank 1" or "ranks 0, 2-4". Local."""
+    """Return the ranks `which` in words, such as "rank 1" or "ranks 0, 2-4". Local."""
     return ranks(sum(1 << rank for rank in which))
 
 

@@ -49,7 +49,7 @@ class Run:
 
 
 def run_batch(batch: Batch, memory: Any, ended: Callable[[Sequence[Handle]], None]) -> Steps:
-    """Run what was picked; a generator of requests.
+    """Run what was picked; a generator of requests. Collective.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def run_batch(batch: Batch, memory: Any, ended: Callable[[Sequence[Handle]], Non
         bundle.pack()
         yield bundle.start()
         bundle.unpack()
-    elif batch.count:
-        yield first.start_piece(batch.first, batch.count)
+    elif batch.elements:
+        yield first.start_piece(batch.first, batch.elements)
     else:
         yield first.start()
     if batch.is_last:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from collectives.background.handle import Handle
 
-__all__ = ["CHUNK", "LONG", "Batch", "Schedule"]
+__all__ = ["Batch", "Schedule"]
 
-CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast
+CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
+CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one there takes much longer, and what is urgent waits
 APART = 256 << 10  # bytes above which an array is not copied together with others
 LONG = 2  # chunks from which on one is cut
 
@@ -23,7 +24,7 @@ class Batch(NamedTuple):
 
     handles: list[Handle]
     first: int = 0  # of a piece: the first element
-    count: int = 0  # and how many; 0 if it is no piece
+    elements: int = 0  # and how many; 0 if it is no piece
     is_last: bool = True
 
 
@@ -34,10 +35,13 @@ class Schedule:
     ----------
     fusion : int
         Bytes up to which submissions run as one, equal on all ranks.
+    hosts : int
+        How many hosts the ranks are on.
     """
 
-    def __init__(self, fusion: int) -> None:
+    def __init__(self, fusion: int, hosts: int) -> None:
         self.fusion, self.apart = fusion, min(fusion, APART)
+        self.chunk = CHUNK if hosts == 1 else CHUNK_BETWEEN_HOSTS
         self.ready: list[Handle] = []
         self.added = 0
 
@@ -45,7 +49,7 @@ class Schedule:
         return len(self.ready)
 
     def add(self, handle: Handle) -> None:
-        """Add a submission. Local, and in the same order on all ranks."""
+        """Add the submission `handle`. Local, and in the same order on all ranks."""
         handle.scheduled()
         handle.number = self.added
         self.added += 1
@@ -60,17 +64,21 @@ class Schedule:
         nbytes = head.nbytes
         if key is None:
             return Batch([self.ready.pop(0)])
-        if nbytes >= LONG * CHUNK:
+        if self.is_long(head):
             return self._piece(head)
         if nbytes > self.apart:
             return Batch([self.ready.pop(0)])
         return Batch(self._fused(key))
 
+    def is_long(self, handle: Handle) -> bool:
+        """Return whether the submission `handle` runs by pieces. Local."""
+        return handle.fuses is not None and handle.nbytes >= LONG * self.chunk
+
     def _piece(self, head: Handle) -> Batch:
         """Return the next chunk of a long submission, which stays until its last one is taken."""
         size = head.itemsize
         total = head.nbytes // size
-        first, count = head.position, CHUNK // size
+        first, count = head.position, self.chunk // size
         left = total - first
         if left < LONG * count:
             count = left
@@ -82,7 +90,8 @@ class Schedule:
 
     def _fused(self, key: object) -> list[Handle]:
         """Take out submissions that can run as one with the first, in the order of the schedule."""
-        taken, kept = [], []
+        taken: list[Handle] = []
+        kept: list[Handle] = []
         total = 0
         for position, each in enumerate(self.ready):
             nbytes = each.nbytes

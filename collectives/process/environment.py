@@ -26,6 +26,7 @@ VARIABLES = {
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
+    "COLLECTIVES_FUSION_THRESHOLD": (r"\d+", "a number of bytes"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_ABORT": (r"[01]", "0 or 1"),

@@ -208,10 +208,10 @@ def test_a_rank_that_does_not_come(other):
     background.start(other)
     other.barrier()
     if other.rank == 0:
-        with pytest.warns(StallWarning, match=r"for ranks? [\d, -]+ to submit 'alone'"):
-            handle = SUBMIT("allreduce", np.ones(1), name="alone", group=other)
-            with pytest.raises(StallError, match=r"for ranks? [\d, -]+ to submit 'alone'"):
-                handle.wait()
+        whom = r"for ranks? [\d, -]+ to submit 'alone'"
+        handle = SUBMIT("allreduce", np.ones(1), name="alone", group=other)
+        with pytest.warns(StallWarning, match=whom), pytest.raises(StallError, match=whom):
+            handle.wait()
         with pytest.raises(CommunicatorError, match="nothing more can be submitted"):
             SUBMIT("allreduce", np.ones(1), group=other)
     cc.world().barrier()
@@ -230,9 +230,7 @@ def test_a_wait_with_a_timeout(other):
     if other.rank > 0 or other.size == 1:
         handle = SUBMIT("allreduce", np.ones(1), name="late", group=other)
     assert handle.wait(timeout=30)[0] == other.size
-    assert repr(handle) == (
-        "<Handle of 'late', allreduce of float64 (1,), op SUM: complete>"
-    )
+    assert repr(handle) == ("<Handle of 'late', allreduce of float64 (1,), op SUM: complete>")
     other.free()
 
 
@@ -306,7 +304,7 @@ def test_arguments(comm):
         SUBMIT("allreduc", np.ones(1), group=comm)
     with pytest.raises(ArgumentError, match="name is 3, and must be a text or None"):
         SUBMIT("allreduce", np.ones(1), name=3, group=comm)
-    with pytest.raises(ArgumentError, match="priority is 1.5, and must be an integer"):
+    with pytest.raises(ArgumentError, match=r"priority is 1\.5, and must be an integer"):
         SUBMIT("allreduce", np.ones(1), priority=1.5, group=comm)
     with pytest.raises(ArgumentError, match="group is 7, and must be a Communicator or None"):
         SUBMIT("allreduce", np.ones(1), group=7)

@@ -195,6 +195,14 @@ def test_sgd_says_what_is_missing(tmp_path):
     assert "Traceback" not in result.err
 
 
+def test_overlap(job):
+    out, ranks = job("overlap.py", "--layers", "4", "--mebibytes", "0.1", "--steps", "2")
+    lines = out.splitlines()
+    assert lines[0] == f"4 layers, 0.4 MiB, on {ranks} ranks"
+    assert len(found(r"computation +(\S+) ms, communication (\S+) ms", out)) == 2
+    assert len(found(r"overlapped: (\S+) ms, -?(\d+) % hidden", out)) == 2
+
+
 def test_pipeline(job):
     out, ranks = job("pipeline.py", "--pieces", "5")
     first = "rank 0    0  1  2  3  4" + "  ." * (ranks - 1)

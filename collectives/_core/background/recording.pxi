@@ -25,7 +25,9 @@ cdef inline void mark_all(list tasks, Moment moment) noexcept:
             mark(<Task>task, moment)
 
 
-cdef void record(Task task, int kind, uint64_t start, uint64_t end, int64_t nbytes, int label) noexcept:
+cdef void record(
+    int kind, uint64_t start, uint64_t end, int64_t nbytes, int label
+) noexcept:
     if task_records.tape_number != tapes:
         task_records.tape_number = tapes
         task_records.left = 0
@@ -51,15 +53,15 @@ cdef int record_task(Task task) except -1:
     ))
     tape.calls += 1
     start = moments[<int>SUBMITTED]
-    record(task, CC_T_CALL, start, end, task.nbytes, number)
+    record(CC_T_CALL, start, end, task.nbytes, number)
     for i in range(1, <int>MOMENTS):
         stop = moments[i]
         if stop >= start:
             if stop > start:
-                record(task, kinds[i - 1], start, stop, 0, -1)
+                record(kinds[i - 1], start, stop, 0, -1)
             start = stop
     if moments[<int>BACK]:
-        record(task, CC_T_COPY_OUT, start, end, 0, -1)
+        record(CC_T_COPY_OUT, start, end, 0, -1)
     elif end > start:
-        record(task, CC_T_COMMUNICATE, start, end, 0, -1)
+        record(CC_T_COMMUNICATE, start, end, 0, -1)
     return 0

@@ -121,8 +121,8 @@ cdef class Task:
         return started(self.engine, &call, self.keep)
 
     def start_piece(self, int64_t first, int64_t count):
-        """Start an allreduce or a broadcast of some elements of it; return the request.
-        Collective.
+        """Start an allreduce or a broadcast of `count` elements of it, from the `first` on; return
+        the request. Collective.
         """
         cdef Call call = self.call
         if first == 0:

@@ -110,7 +110,7 @@ def summon():
 
 
 def attend(bint begins):
-    """Note that the calling thread calls the worker itself from now on, or no longer does. Local."""
+    """Note that the calling thread now calls the worker itself, or no longer does. Local."""
     if begins:
         progress.attended += 1
         progress.summoned = False
