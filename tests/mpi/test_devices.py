@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cases import DTYPES, FULL
+from device_arrays import Exporter, Tensor, fetched, in_use, on_device
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import runtime
 from collectives.devices.calls import DevicePlan
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import (
@@ -28,36 +26,10 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
-
-from fake_arrays import Array, DLPackArray
-from fake_gpu import FakeDriver
-
 FORMS = (*WHOLE, *CUT, *VECTOR)
 EXCHANGED = (Allgatherv, Gatherv, Alltoallv)  # counts, where nobody says them
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 CHUNK = 64 * 16  # bytes of a slot
-
-
-class Tensor(Array):
-    """An array whose library can be asked for more of its kind."""
-
-    def __array_namespace__(self):
-        return SimpleNamespace(empty=lambda shape, dtype, device: self.empty_like(shape))
-
-
-class Exporter(DLPackArray):
-    """The same by DLPack: nobody hears of its stream."""
-
-    __array_namespace__ = Tensor.__array_namespace__
-
-
-def in_use(mode):
-    """Give a driver in place of CuPy's."""
-    driver = FakeDriver(mode=mode, seed=7)
-    before = runtime.use(driver)
-    yield driver
-    runtime.use(before)
 
 
 # Both modes take long: one of them for each number of ranks, but on two.
@@ -109,15 +81,6 @@ def stream(gpu):
     made = gpu.stream()
     yield made
     gpu.end_stream(made)
-
-
-def on_device(gpu, values, stream, kind=Tensor):
-    return kind.of(gpu, values, stream=stream)
-
-
-def fetched(got):
-    """Return a result in host memory."""
-    return None if got is None else got.get()
 
 
 def columns(comm, form):

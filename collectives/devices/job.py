@@ -1,0 +1,75 @@
+"""A call on arrays of a device that was checked, whatever transport it goes by."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from collectives import _core
+from collectives.devices.arrays import DeviceArray
+from collectives.devices.columns import Columns, Part
+
+__all__ = ["Job", "place"]
+
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+
+
+class Job(NamedTuple):
+    """A call that was checked.
+
+    Attributes
+    ----------
+    kind : int
+        The collective.
+    title : str
+        What messages call it.
+    columns : Columns
+        How it is cut.
+    source, target : DeviceArray or None
+    parts, target_parts : list of Part or None
+        Where the parts of both arrays are, unless they are equal rows.
+    is_risky : bool
+        Whether pieces would be written where others have yet to be read.
+    arguments : tuple
+        The operation, root and algorithm.
+    scales : tuple
+        The factors of contributions and of the result.
+    whole : int
+        The elements that the ranks compare.
+    text : str
+        What they compare under ``COLLECTIVES_VALIDATE=1``.
+    result : object
+        What the caller gets.
+    before : (Request, callable) or None
+        What has to be complete, too, and what returns the result then.
+    """
+
+    kind: int
+    title: str
+    columns: Columns
+    source: DeviceArray | None
+    target: DeviceArray | None
+    parts: list[Part] | None
+    target_parts: list[Part] | None
+    is_risky: bool
+    arguments: tuple[Any, int, str | None]
+    scales: tuple[float, float]
+    whole: int
+    text: str
+    result: Any
+    before: tuple[_core.Request, Callable[[Any], Any]] | None = None
+
+    @property
+    def arrays(self) -> list[DeviceArray]:
+        """The arrays that this rank gives or gets."""
+        return [each for each in (self.source, self.target) if each is not None]
+
+
+def place() -> str:
+    """Return the place in the program that has called the library. Local."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,44 @@
+"""Arrays and drivers of a GPU that is not there, for tests with several ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from collectives.devices import runtime
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
+
+from fake_arrays import Array, DLPackArray
+from fake_gpu import FakeDriver
+
+
+class Tensor(Array):
+    """An array whose library can be asked for more of its kind."""
+
+    def __array_namespace__(self):
+        return SimpleNamespace(empty=lambda shape, dtype, device: self.empty_like(shape))
+
+
+class Exporter(DLPackArray):
+    """The same by DLPack: nobody hears of its stream."""
+
+    __array_namespace__ = Tensor.__array_namespace__
+
+
+def in_use(mode, **options):
+    """Give a driver in place of CuPy's."""
+    driver = FakeDriver(mode=mode, seed=7, **options)
+    before = runtime.use(driver)
+    yield driver
+    runtime.use(before)
+
+
+def on_device(gpu, values, stream, kind=Tensor):
+    return kind.of(gpu, values, stream=stream)
+
+
+def fetched(got):
+    """Return a result in host memory."""
+    return None if got is None else got.get()
