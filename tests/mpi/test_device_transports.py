@@ -8,7 +8,9 @@ from device_arrays import Tensor, in_use, on_device
 from mpi4py import MPI
 
 import collectives as cc
+from collectives.devices import runtime
 from collectives.errors import ArgumentError, BufferError, MismatchError
+from collectives.measuring import doctor, doctor_ranks
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
@@ -128,6 +130,17 @@ def test_values_that_are_not_valid(monkeypatch, name, value):
     variables = {name: value} if RANK == 0 else {}
     with pytest.raises(ArgumentError, match=f"COLLECTIVES_{name} is '{value}', and must be"):
         made(monkeypatch, **variables)
+
+
+def test_what_doctor_tells(shared_gpu, monkeypatch):
+    with made(monkeypatch) as comm:
+        lines = doctor_ranks.transports(comm)
+        assert lines[0].endswith(" go by staging")
+        assert lines[-1].endswith("used")
+        assert doctor._gpus().text == "2 devices, by CuPy"
+        monkeypatch.setattr(runtime, "found", lambda: "there is none")
+        assert doctor_ranks.transports(comm) == []
+        assert doctor._gpus().text == "none: there is none"
 
 
 def test_a_method_that_needs_an_array_of_a_device(shared_gpu, monkeypatch):
