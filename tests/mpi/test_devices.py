@@ -554,3 +554,18 @@ def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):
     for form in (Allgatherv, Scatterv, Alltoallv):
         with pytest.raises(ArgumentError):
             getattr(plain_comm, form.name)(x, counts=[-1] * plain_comm.size)
+
+
+def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
+    """What is left at the end of the driver fails the test, too."""
+    x = on_device(gpu, np.ones(5000, np.float32), stream)
+    dropped = group(False)
+    assert dropped.allreduce(x).get()[0] == dropped.size
+    request = dropped.iallreduce(x)
+    del dropped
+    gc.collect()
+    assert gpu.calls["free_pinned"] == 0  # the request still needs it
+    assert request.wait().get()[0] == MPI.COMM_WORLD.Get_size()
+    del request
+    gc.collect()
+    assert gpu.calls["free_pinned"] == 1
