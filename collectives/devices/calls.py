@@ -14,6 +14,7 @@ from collectives.devices import nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.job import Job
+from collectives.devices.messages import Blocks, exchange
 from collectives.devices.requests import Call, StreamRequest
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import DeviceRequest, Line
@@ -66,6 +67,8 @@ class Devices:
     ----------
     rings : dict
         Pinned memory and streams for each device.
+    blocks : dict
+        Pinned memory for messages, for each device.
     nccl : dict
         The group of NCCL for each device.
     """
@@ -75,6 +78,7 @@ class Devices:
         self.transports = Transports(transport)
         self.line = Line()
         self.rings: dict[int, Ring] = {}
+        self.blocks: dict[int, Blocks] = {}
         self.nccl: dict[int, nccl.Members] = {}
         self.making = threading.Lock()
 
@@ -173,6 +177,27 @@ class Devices:
             if engine.agree is not None:
                 engine.agree("device_transports", "", True)
             return self.transports.survey(engine, driver, found.device)
+
+    def message(
+        self, engine: _core.Engine, x: Any, out: Any, message: Callable[..., Any], blocking: bool
+    ) -> Any:
+        """Send `x`, receive `out`, or do both. Local.
+
+        Parameters
+        ----------
+        engine : Engine
+        x, out : array or None
+        message : callable
+            It sends and receives spans of host memory.
+        blocking : bool
+        """
+        source, target = arrays = self._arrays(x, out, False)
+        device = next(each.device for each in (source, target) if each is not None)
+        ring = self.ring(device)
+        with self.making:
+            if device not in self.blocks:
+                self.blocks[device] = Blocks(ring.driver, device)
+        return exchange(engine, self.blocks[device], ring, arrays, message, out, blocking)
 
     def job(
         self,
@@ -324,9 +349,12 @@ class Devices:
         """
         for members in self.nccl.values():
             members.close()
+        for blocks in self.blocks.values():
+            blocks.close()
         for ring in self.rings.values():
             ring.close()
         self.nccl.clear()
+        self.blocks.clear()
         self.rings.clear()
 
 

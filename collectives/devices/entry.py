@@ -50,7 +50,8 @@ def is_request(value: object) -> bool:
     value : object
     """
     from collectives.devices.calls import DevicePlan
+    from collectives.devices.messages import MessageRequest
     from collectives.devices.requests import StreamRequest
     from collectives.devices.staging import DeviceRequest
 
-    return isinstance(value, (DevicePlan, DeviceRequest, StreamRequest))
+    return isinstance(value, (DevicePlan, DeviceRequest, MessageRequest, StreamRequest))

@@ -353,7 +353,6 @@ def test_arguments_that_are_refused(gpu, plain_comm, stream):
             x, on_device(gpu, np.ones(6), stream)
         ),
         "algorithm": lambda: comm.allreduce(x, algorithm="no such"),
-        "x is on a CUDA device, and must be in host memory": lambda: comm.send(x, 0),
         r"arrays\[0\] is on a CUDA device": lambda: comm.allreduce_many([x]),
         "timeout is -1": lambda: comm.allreduce(x, timeout=-1),
         "root is 99": lambda: comm.broadcast(x, root=99),
@@ -569,3 +568,43 @@ def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
     del request
     gc.collect()
     assert gpu.calls["free_pinned"] == 1
+
+
+def test_messages(gpu, comm, stream):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    kind = Exporter if gpu.order.mode == "lazy" else Tensor
+    for n in (0, 1, 30_000):
+        x = on_device(gpu, np.full(n, comm.rank, np.float32), stream, kind)
+        out = on_device(gpu, np.full(n, -1, np.float32), stream, kind)
+        assert comm.sendrecv(x, right, out, left) is out
+        x.put(np.full(n, -2, np.float32))  # later than it was read
+        assert (out.get() == left).all()
+    if comm.size > 1 and comm.rank < 2:
+        peer = 1 - comm.rank
+        requests = [comm.irecv(out, peer), comm.isend(x, peer)]
+        assert cc.wait_all(requests) == [out, None]
+        assert (out.get() == -2).all()
+        # One of them may have its array in host memory.
+        if comm.rank == 0:
+            comm.send(x, 1, tag=5)
+            assert comm.recv(np.empty(n, np.float32), 1)[0] == -2
+        else:
+            assert comm.recv(np.empty(n, np.float32), 0, tag=5)[-1] == -2
+            comm.send(x, 0)
+    assert comm.sendrecv(x, None, out, None) is out
+
+
+def test_messages_that_are_refused(gpu, plain_comm, stream):
+    x = on_device(gpu, np.ones(6, np.float32), stream)
+    host, me = np.ones(6, np.float32), plain_comm.rank
+    refused = {
+        "x is on cuda:0 and out is in host memory": (x, host),
+        "x is in host memory and out is on cuda:0": (host, x),
+        "out overlaps x; pass arrays that share no memory": (x, x),
+        "out is float64 and x is float32": (x, on_device(gpu, np.ones(6), stream)),
+    }
+    for match, (given, out) in refused.items():
+        with pytest.raises(BufferError, match=match):
+            plain_comm.sendrecv(given, me, out, me)
+    out = on_device(gpu, np.zeros(6, np.float32), stream)
+    assert (plain_comm.sendrecv(x, me, out, me).get() == 1).all()
