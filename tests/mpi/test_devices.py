@@ -353,7 +353,13 @@ def test_arguments_that_are_refused(gpu, plain_comm, stream):
             x, on_device(gpu, np.ones(6), stream)
         ),
         "algorithm": lambda: comm.allreduce(x, algorithm="no such"),
-        r"arrays\[0\] is on a CUDA device": lambda: comm.allreduce_many([x]),
+        r"arrays\[0\] is on cuda:0 and arrays\[1\] is in host": lambda: comm.allreduce_many(
+            [x, host]
+        ),
+        r"arrays\[1\]: x is on cuda:0 and out is in host": lambda: comm.allreduce_many(
+            [x, x], [x, host]
+        ),
+        r"out\[1\] overlaps out\[0\]": lambda: comm.allreduce_many([x, x], [x, x]),
         "timeout is -1": lambda: comm.allreduce(x, timeout=-1),
         "root is 99": lambda: comm.broadcast(x, root=99),
     }
@@ -608,3 +614,18 @@ def test_messages_that_are_refused(gpu, plain_comm, stream):
             plain_comm.sendrecv(given, me, out, me)
     out = on_device(gpu, np.zeros(6, np.float32), stream)
     assert (plain_comm.sendrecv(x, me, out, me).get() == 1).all()
+
+
+def test_many_arrays_in_one_call(gpu, comm, stream):
+    sizes = (1, 0, 300, 5000)
+    given = [np.full(n, comm.rank + n, np.int32) for n in sizes]
+    arrays = [on_device(gpu, each, stream) for each in given]
+    want = [comm.size * n + comm.size * (comm.size - 1) // 2 for n in sizes]
+    got = comm.allreduce_many(arrays)
+    started = comm.iallreduce_many(arrays, [each.empty_like() for each in arrays], op="sum")
+    for each, n, total in zip((*got, *started.wait()), 2 * sizes, 2 * want, strict=True):
+        assert isinstance(each, Tensor)
+        assert each.shape == (n,)
+        assert (each.get() == total).all()
+    assert comm.allreduce_many(arrays, arrays)[2] is arrays[2]
+    assert (arrays[3].get() == want[3]).all()
