@@ -131,6 +131,11 @@ class Devices:
             The others, in the order of `Options`.
         """
         job = self.job(engine, kind, x, out, Options(*options))
+        if job.finish is not None:
+            raise BufferError(
+                "x is a JAX array, and so its result would be, which is immutable: no second run "
+                "could write it; pass an array of CuPy as out"
+            )
         return DevicePlan(self, engine, kind, x, job.result, Options(*options), job.title)
 
     def start(
@@ -239,9 +244,11 @@ class Devices:
             options = options._replace(algorithm=None)
         part, result, text = _inspected(engine, kind, source, target, options, numbers)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
+        finish = None
         if gets and target is None:
             assert source is not None
             target = self._new(source, result.shape)
+            finish = source.finish
         whole = part * contract.per_array(engine.size)
         if counts is not None:
             whole = 0 if columns.is_alltoall else int(counts[0].sum())
@@ -262,6 +269,7 @@ class Devices:
             whole,
             text,
             None if target is None else target.value,
+            finish=finish,
         )
         if wanted == "nccl":
             text = text.partition("algorithm=")[0] + "algorithm=nccl"

@@ -46,7 +46,8 @@ class DeviceGroup:
                 self._jobs.append(devices.job(engine, ALLREDUCE, x, out, options))
             except (ArgumentError, UnsupportedTypeError) as error:
                 raise type(error)(f"arrays[{i}]: {error}") from error
-            self.places[i] = self._jobs[-1].result
+            if self._jobs[-1].finish is None:  # nothing is left that can fail
+                self.places[i] = self._jobs[-1].result
 
     def _refuse_host(self, devices: Devices) -> None:
         """Raise an error if some arrays are in host memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -68,7 +69,8 @@ class StreamRequest:
         self._driver, self._job, self._device = call.driver, call.job, call.device
         self._event, self._give, self._group = event, give, group
         self._by_host, self._place = by_host, place
-        self._placed = False
+        self._placed, self._got = False, None
+        self._lock = threading.Lock()
 
     def test(self) -> bool:
         """Return whether the result is in order of the caller's stream. Local.
@@ -172,7 +174,7 @@ class StreamRequest:
 
     def _result(self) -> Any:
         """Return what the caller gets."""
-        if self._job.before is not None and not self._placed:
-            self._job.before[1](self._job.result)
-            self._placed = True
-        return self._job.result
+        with self._lock:
+            if not self._placed:
+                self._got, self._placed = self._job.finished(), True
+            return self._got

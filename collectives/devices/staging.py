@@ -143,7 +143,7 @@ class DeviceRequest:
         self._scratch = 0
         self._is_finished = False
         self._error: BaseException | None = None
-        self._placed = False
+        self._placed, self._got = False, None
         self._lock = threading.RLock()
         self.origin = None
         self._place = place()
@@ -482,12 +482,10 @@ class DeviceRequest:
 
     def _result(self) -> Any:
         """Return what the caller gets, once it is there."""
-        before = self._job.before
-        if before is None or self._placed:
-            return self._job.result
-        before[1](self._job.result)
-        self._placed = True
-        return self._job.result
+        with self._lock:
+            if not self._placed:
+                self._got, self._placed = self._job.finished(), True
+            return self._got
 
     # -- errors --------------------------------------------------------------------------------
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cases import DTYPES, FULL
-from device_arrays import Exporter, Tensor, fetched, in_use, on_device
+from device_arrays import DLPackArray, Exporter, Tensor, fetched, in_use, on_device
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
@@ -629,3 +630,49 @@ def test_many_arrays_in_one_call(gpu, comm, stream):
         assert (each.get() == total).all()
     assert comm.allreduce_many(arrays, arrays)[2] is arrays[2]
     assert (arrays[3].get() == want[3]).all()
+
+
+@pytest.fixture
+def jax(gpu, stream, monkeypatch):
+    """A class of arrays that stand for those of JAX, which nobody may write."""
+
+    class JaxArray(DLPackArray):
+        sharding = "the device"
+
+    def empty(shape, dtype):
+        if dtype.name == "int16":
+            raise TypeError("no such dtype")
+        return Tensor(gpu, shape, dtype.name, stream=stream)
+
+    def from_dlpack(array):
+        gpu.read(array.address, array.nbytes)  # a fault, unless the host has seen it complete
+        return JaxArray(gpu, array.shape, array.dtype.name, stream=stream, memory=array.memory)
+
+    JaxArray.__module__ = "jaxlib.fake"
+    names = {"dlpack": SimpleNamespace(from_dlpack=from_dlpack)}
+    names["config"] = SimpleNamespace(jax_enable_x64=True)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(**names))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(empty=empty, ndarray=Tensor))
+    return JaxArray
+
+
+def test_results_that_cannot_be_written(gpu, comm, stream, jax):
+    x = on_device(gpu, np.full(700, comm.rank, np.float32), stream, jax)
+    total = comm.size * (comm.size - 1) / 2
+    for got in (comm.allreduce(x), comm.iallreduce(x).wait(), comm.allreduce_many([x])[0]):
+        assert isinstance(got, jax)
+        assert (got.get() == total).all()
+    out = on_device(gpu, np.zeros(700, np.float32), stream)
+    assert comm.allreduce(x, out) is out
+    gathered = comm.gather(x, root=0)
+    assert gathered is None if comm.rank else gathered.shape == (comm.size, 700)
+
+
+def test_arrays_of_jax_that_are_refused(gpu, plain_comm, stream, jax):
+    x = on_device(gpu, np.ones(7, np.float32), stream, jax)
+    with pytest.raises(BufferError, match="out is a JAX array, which is immutable"):
+        plain_comm.allreduce(x, x)
+    with pytest.raises(BufferError, match="immutable: no second run could write it"):
+        plain_comm.plan("allreduce", x)
+    with pytest.raises(BufferError, match="CuPy makes no array of int16; pass out"):
+        plain_comm.allreduce(on_device(gpu, np.ones(7, np.int16), stream, jax))
