@@ -104,8 +104,12 @@ class Blocks:
                 block.pinned.free()
         self.all, self.spare = [], []
 
-    def __del__(self) -> None:
-        if not (sys.is_finalizing() or _core.is_forked()):
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        if not (is_ending() or is_forked()):
             with contextlib.suppress(Exception):  # of a device that has failed
                 self.close()
 

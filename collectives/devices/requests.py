@@ -136,8 +136,8 @@ class StreamRequest:
     def __repr__(self) -> str:
         return f"<StreamRequest of {self._job.title}>"
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():
             self._give(self._event)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -237,8 +238,8 @@ class DeviceRequest:
         state = f"{self._job.title}: complete" if self._is_finished else self.state()
         return f"<DeviceRequest of {state}>"
 
-    def __del__(self) -> None:
-        if self._arrived is not None and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._arrived is not None and not is_ending():
             self._ring.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
