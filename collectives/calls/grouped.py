@@ -59,7 +59,8 @@ class GroupedCalls:
         Collective.
 
         Small arrays of one dtype are packed into one array and folded by one `allreduce`. Large
-        arrays are not copied; each has an `allreduce` of its own.
+        arrays are not copied; each has an `allreduce` of its own, and so has each array in GPU
+        memory.
 
         Parameters
         ----------

@@ -102,18 +102,21 @@ class DeviceTransports(NamedTuple):
     ----------
     device : int
         The number of the device on this rank.
-    used : str
-        The transport of calls that do not ask for one.
+    used : str or None
+        The transport of calls that do not ask for one; None if the environment asks for one that
+        is not possible.
     reasons : dict
         For each transport, why it is not possible, or None.
     """
 
     device: int
-    used: str
+    used: str | None
     reasons: dict[str, str | None]
 
     def __str__(self) -> str:
         lines = [f"arrays on cuda:{self.device} go by {self.used}"]
+        if self.used is None:
+            lines = [f"{VARIABLE} asks for a transport of cuda:{self.device} that is not possible"]
         for row in TRANSPORTS:
             reason = self.reasons[row.name]
             state = "possible" if row.is_automatic else f"possible, with algorithm={row.name!r}"
@@ -175,12 +178,11 @@ class Transports:
             On all ranks, if it asks for a transport that is not possible.
         """
         wanted = self.asked(call.job.arguments[2])
-        automatic = [row for row in TRANSPORTS if row.is_automatic]
+        automatic = [row.name for row in TRANSPORTS if row.is_automatic]
         if wanted == "staging" or (wanted is None and len(automatic) == 1):
             return ROWS["staging"]  # which is always possible
         found = self.survey(call.engine, call.driver, call.device)
-        if wanted is None:
-            return ROWS[found.used]
+        wanted = wanted or next(name for name in automatic if found.reasons[name] is None)
         reason = found.reasons[wanted]
         if reason is not None:
             name = VARIABLE if self.forced == wanted else "algorithm"
@@ -202,11 +204,9 @@ class Transports:
                 row.name: _reason(row, [each[i] for each in told])
                 for i, row in enumerate(TRANSPORTS)
             }
-            used = next(
-                row.name for row in TRANSPORTS if row.is_automatic and reasons[row.name] is None
-            )
-            if self.forced is not None and reasons[self.forced] is None:
-                used = self.forced
+            names = [row.name for row in TRANSPORTS if row.is_automatic]
+            names = names if self.forced is None else [self.forced]
+            used = next((name for name in names if reasons[name] is None), None)
             self.agreed[device] = DeviceTransports(device, used, reasons)
         return self.agreed[device]
 
