@@ -27,9 +27,14 @@ LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
 class Block:
     """Pinned memory for one message.
 
+    Parameters
+    ----------
+    driver : Driver
+    nbytes : int
+
     Attributes
     ----------
-    address, nbytes : int
+    address : int
     emptied : int
         An event: what was received has gone to the device.
     """

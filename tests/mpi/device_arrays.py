@@ -6,12 +6,23 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+from cases import FULL
+from mpi4py import MPI
+
+import collectives as cc
 from collectives.devices import runtime
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
 
 from fake_arrays import Array, DLPackArray
 from fake_gpu import FakeDriver
+
+CHUNK = 64 * 16  # bytes of a slot
+# Both modes take long: one of them for each number of ranks, but on two.
+MODES = ["random", "lazy"]
+if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
+    MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
 
 
 class Tensor(Array):
@@ -42,3 +53,11 @@ def on_device(gpu, values, stream, kind=Tensor):
 def fetched(got):
     """Return a result in host memory."""
     return None if got is None else got.get()
+
+
+def group(validate):
+    """Make a communicator whose slots are small, so that there are many pieces."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
+        patch.setenv("COLLECTIVES_VALIDATE", str(int(validate)))
+        return cc.Communicator(MPI.COMM_WORLD)
