@@ -59,6 +59,7 @@ class Blocks:
         self.spare: list[Block] = []
         self.all: list[Block] = []
         self.is_lost = False  # MPI may still touch a block after an error
+        self.is_closed = False
         self.lock = threading.Lock()
 
     def take(self, nbytes: int) -> Block:
@@ -102,6 +103,7 @@ class Blocks:
 
     def close(self) -> None:
         """Give all of it back, when nothing is in flight. Local."""
+        self.is_closed = True
         with self.driver.on(self.device):
             for block in [] if self.is_lost else self.all:
                 self.driver.synchronize(block.emptied)
@@ -271,7 +273,7 @@ class MessageRequest:
                 if self._target is not None and self._got is not None:
                     self._deliver(self._target, self._got)
             by_host = host or (self._target is not None and self._target.stream is None)
-            if by_host and self._got is not None:
+            if by_host and self._got is not None and not self._blocks.is_closed:
                 with self._driver.on(self._ring.device):
                     self._driver.synchronize(self._got.emptied)
         return self._result

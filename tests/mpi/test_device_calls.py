@@ -82,6 +82,18 @@ def test_messages_that_are_refused(gpu, plain_comm, stream):
     assert (plain_comm.sendrecv(x, me, out, me).get() == 1).all()
 
 
+def test_a_message_that_is_waited_for_again(gpu, stream):
+    with group(False) as made:
+        x = on_device(gpu, np.ones(6, np.float32), stream)
+        out = on_device(gpu, np.zeros(6, np.float32), stream)
+        request = made.isendrecv(x, made.rank, out, made.rank)
+        while not request.test():
+            pass
+        assert request.wait(host=True) is out
+        assert "has arrived" in repr(request)
+    assert (request.wait(host=True).get() == 1).all()
+
+
 def test_many_arrays_in_one_call(gpu, comm, stream):
     sizes = (1, 0, 300, 5000)
     given = [np.full(n, comm.rank + n, np.int32) for n in sizes]

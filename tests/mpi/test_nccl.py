@@ -29,6 +29,7 @@ from collectives.errors import (
     ArgumentError,
     BufferError,
     CommunicatorError,
+    MismatchError,
     PeerAbortedError,
     StallError,
     UnsupportedTypeError,
@@ -156,6 +157,24 @@ def test_order_between_streams_and_with_staging(gpu, comm, stream):
         assert (total.get() == turn * SIZE * SIZE).all()
         assert (request.wait().get() == turn * SIZE * SIZE).all()
     gpu.end_stream(other)
+
+
+def test_many_arrays_in_one_call(gpu, comm, stream):
+    arrays = [on_device(gpu, np.full(n, RANK, np.int32), stream) for n in (5, 0, 300)]
+    for got in comm.allreduce_many(arrays, algorithm="nccl"):
+        assert (got.get() == SIZE * (SIZE - 1) // 2).all()
+
+
+def test_ranks_that_do_not_all_ask_for_it(gpu, stream):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_VALIDATE", "1")
+        made = cc.Communicator(MPI.COMM_WORLD)
+    x = on_device(gpu, np.ones(5, np.int32), stream)
+    if SIZE > 1:
+        with pytest.raises(MismatchError, match=r"rank 0 called .* on a device, algorithm=nccl"):
+            made.allreduce(x, algorithm=None if RANK else "nccl")
+    assert made.allreduce(x, algorithm="nccl").get()[0] == SIZE
+    made.free()
 
 
 def test_plans_and_another_device(gpu, comm):
