@@ -1,19 +1,16 @@
-"""A call on arrays of a device that was checked, whatever transport it goes by."""
+"""A call on arrays of a device that was checked, whichever transport it takes."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Columns, Part
+from collectives.text.words import error_text
 
-__all__ = ["Job", "place"]
-
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+__all__ = ["Job", "give_up"]
 
 
 class Job(NamedTuple):
@@ -76,9 +73,17 @@ class Job(NamedTuple):
         return self.result if self.finish is None else self.finish(self.result)
 
 
-def place() -> str:
-    """Return the place in the program that has called the library. Local."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
+    """Mark a communicator as broken, and tell the other ranks of this host. Local.
+
+    Parameters
+    ----------
+    engine : Engine
+    title : str
+        The call that failed.
+    error : BaseException
+    """
+    if engine.broken is None:
+        engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
+        if engine.segment is not None:
+            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")

@@ -14,9 +14,9 @@ from typing import Any
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver
-from collectives.devices.job import place
 from collectives.devices.ring import Ring
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
+from collectives.text.origin import place
 from collectives.text.words import plain
 
 __all__ = ["Block", "Blocks", "MessageRequest", "exchange"]

@@ -17,10 +17,11 @@ import numpy as np
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver, NcclGroup
-from collectives.devices.job import Job, place
+from collectives.devices.job import Job
 from collectives.devices.requests import Call, StreamRequest
 from collectives.errors import ArgumentError, BufferError, CommunicatorError, UnsupportedTypeError
 from collectives.reductions import MIN
+from collectives.text.origin import place
 from collectives.text.words import error_text, plain, ranks
 
 __all__ = ["Members", "check", "difference", "facts", "probe", "run"]

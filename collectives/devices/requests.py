@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from collectives import _core
 from collectives.devices.driver import Driver
-from collectives.devices.job import Job
-from collectives.devices.staging import give_up
+from collectives.devices.job import Job, give_up
 from collectives.errors import StallError
 
 __all__ = ["Call", "StreamRequest"]

@@ -26,13 +26,13 @@ import numpy as np
 from collectives import _core
 from collectives.devices.columns import Piece
 from collectives.devices.driver import Driver
-from collectives.devices.job import Job, place
+from collectives.devices.job import Job, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
-from collectives.text.words import error_text
+from collectives.text.origin import place
 
-__all__ = ["DeviceRequest", "Line", "give_up"]
+__all__ = ["DeviceRequest", "Line"]
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 
@@ -509,22 +509,6 @@ class DeviceRequest:
         _in_flight.discard(self)
         self._line.discard(self)
         give_up(self.engine, self._job.title, error)
-
-
-def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
-    """Mark a communicator as broken, and tell the other ranks of this host. Local.
-
-    Parameters
-    ----------
-    engine : Engine
-    title : str
-        The call that failed.
-    error : BaseException
-    """
-    if engine.broken is None:
-        engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
-        if engine.segment is not None:
-            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
 
 
 class _Guard:

@@ -17,8 +17,9 @@ import numpy as np
 from collectives import _core
 from collectives.devices import nccl
 from collectives.devices.driver import Driver
+from collectives.devices.job import Job, give_up
 from collectives.devices.requests import Call
-from collectives.devices.staging import DeviceRequest, give_up
+from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError
 from collectives.text.words import plain, ranks
 
@@ -48,6 +49,9 @@ class Transport(NamedTuple):
         It returns what the other ranks have to know; called if the probe found no reason.
     difference : callable
         From the facts of all ranks, it returns why they cannot use the transport, or None.
+    takes : callable
+        It returns whether a call can go this way, the same on all ranks; if not, the next
+        transport that is automatic has it.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Transport(NamedTuple):
     run: Callable[[Call], Any]
     facts: Callable[[Driver, int], str] = lambda driver, device: ""
     difference: Callable[[list[str]], str | None] = lambda told: None
+    takes: Callable[[Job], bool] = lambda job: True
 
 
 def _stage(call: Call) -> Any:
@@ -92,7 +97,6 @@ TRANSPORTS = (
         _stage,
     ),
 )
-ROWS = {row.name: row for row in TRANSPORTS}
 
 
 class DeviceTransports(NamedTuple):
@@ -178,16 +182,17 @@ class Transports:
             On all ranks, if it asks for a transport that is not possible.
         """
         wanted = self.asked(call.job.arguments[2])
-        automatic = [row.name for row in TRANSPORTS if row.is_automatic]
-        if wanted == "staging" or (wanted is None and len(automatic) == 1):
-            return ROWS["staging"]  # which is always possible
-        found = self.survey(call.engine, call.driver, call.device)
-        wanted = wanted or next(name for name in automatic if found.reasons[name] is None)
-        reason = found.reasons[wanted]
-        if reason is not None:
+        rows = [row for row in TRANSPORTS if row.is_automatic or row.name == wanted]
+        if wanted == "staging" or len(rows) == 1:
+            return rows[-1]  # staging, which is always possible
+        reasons = self.survey(call.engine, call.driver, call.device).reasons
+        if wanted is not None and reasons[wanted] is not None:
             name = VARIABLE if self.forced == wanted else "algorithm"
-            raise ArgumentError(f"{name} is {wanted!r}, which is not possible here: {reason}")
-        return ROWS[wanted]
+            raise ArgumentError(
+                f"{name} is {wanted!r}, which is not possible here: {reasons[wanted]}"
+            )
+        rows.sort(key=lambda row: row.name != wanted)
+        return next(row for row in rows if reasons[row.name] is None and row.takes(call.job))
 
     def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
         """Return which transports are possible. Collective, at first for a device.

@@ -7,39 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from device_arrays import MODES, DLPackArray, Exporter, Tensor, group, in_use, on_device
+from fake_devices import DLPackArray, Exporter, Tensor, group, on_device
 
 import collectives as cc
 from collectives.errors import BufferError
 
-
-@pytest.fixture(params=MODES)
-def gpu(request):
-    """A driver whose streams run some time later, or only when somebody waits for them."""
-    for driver in in_use(request.param):
-        with driver:
-            yield driver
-
-
-@pytest.fixture
-def comm(gpu):
-    """A communicator whose ranks agree on each call, or not."""
-    with group(gpu.order.mode == "lazy") as made:
-        yield made
-
-
-@pytest.fixture
-def plain_comm(gpu):
-    """A communicator whose ranks do not agree on calls: one may refuse what others do not call."""
-    with group(False) as made:
-        yield made
-
-
-@pytest.fixture
-def stream(gpu):
-    made = gpu.stream()
-    yield made
-    gpu.end_stream(made)
+pytest_plugins = ["fake_devices"]  # the fixtures
 
 
 def test_messages(gpu, comm, stream):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from device_arrays import Tensor, in_use, on_device
+from fake_devices import Tensor, in_use, on_device
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import runtime
+from collectives.devices import runtime, transports
 from collectives.errors import ArgumentError, BufferError, MismatchError
 from collectives.measuring import doctor, doctor_ranks
 
@@ -112,6 +112,33 @@ def test_a_transport_that_is_not_possible(monkeypatch):
             found = comm.device_transports(x)
             assert found.used is None
             assert str(found).startswith("COLLECTIVES_DEVICE_TRANSPORT asks for a transport")
+
+
+def test_a_transport_that_takes_some_calls(shared_gpu, monkeypatch):
+    """The first that is automatic, possible and takes the call runs it."""
+    ran, reason = [], None
+
+    def run(call):
+        ran.append(call.job.columns.part)
+        return call.job.result
+
+    def probe(engine, driver, device):
+        return "not on the last one" if RANK == SIZE - 1 and reason else None
+
+    first = transports.Transport("first", "", True, probe, run, takes=lambda job: job.kind == 0)
+    monkeypatch.setattr(transports, "TRANSPORTS", (first, *transports.TRANSPORTS))
+    with made(monkeypatch) as comm:
+        x = Tensor.of(shared_gpu, np.ones(4, np.float32))
+        comm.allreduce(x)
+        assert comm.reduce_scatter(Tensor.of(shared_gpu, np.ones(SIZE))).get()[0] == SIZE
+        assert ran == [4]
+        assert comm.device_transports(x).used == "first"
+    reason = True
+    with made(monkeypatch) as comm:
+        assert comm.allreduce(x).get()[0] == SIZE
+        found = comm.device_transports(x)
+        assert found.used == "staging"
+        assert found.reasons["first"] == f"not on the last one (rank {SIZE - 1})"
 
 
 @pytest.mark.parametrize(

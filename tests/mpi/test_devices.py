@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import DTYPES
-from device_arrays import CHUNK, MODES, Exporter, Tensor, fetched, group, in_use, on_device
+from fake_devices import CHUNK, Exporter, Tensor, fetched, group, on_device
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
@@ -26,46 +26,11 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 
+pytest_plugins = ["fake_devices"]  # the fixtures
+
 FORMS = (*WHOLE, *CUT, *VECTOR)
 EXCHANGED = (Allgatherv, Gatherv, Alltoallv)  # counts, where nobody says them
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-
-
-@pytest.fixture(params=MODES)
-def gpu(request):
-    """A driver whose streams run some time later, or only when somebody waits for them."""
-    for driver in in_use(request.param):
-        with driver:
-            yield driver
-
-
-@pytest.fixture
-def doomed():
-    """A driver of which a broken communicator keeps something."""
-    for driver in in_use("random"):
-        yield driver
-        driver.close()
-
-
-@pytest.fixture
-def comm(gpu):
-    """A communicator whose ranks agree on each call, or not."""
-    with group(gpu.order.mode == "lazy") as made:
-        yield made
-
-
-@pytest.fixture
-def plain_comm(gpu):
-    """A communicator whose ranks do not agree on calls: one may refuse what others do not call."""
-    with group(False) as made:
-        yield made
-
-
-@pytest.fixture
-def stream(gpu):
-    made = gpu.stream()
-    yield made
-    gpu.end_stream(made)
 
 
 def columns(comm, form):

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from device_arrays import Exporter, Tensor, fetched, in_use, on_device
+from fake_devices import Exporter, Tensor, fetched, in_use, on_device
 from forms import (
     Allgather,
     Allgatherv,

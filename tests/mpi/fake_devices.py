@@ -1,4 +1,4 @@
-"""Arrays and drivers of a GPU that is not there, for tests with several ranks."""
+"""Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs."""
 
 from __future__ import annotations
 
@@ -61,3 +61,40 @@ def group(validate):
         patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
         patch.setenv("COLLECTIVES_VALIDATE", str(int(validate)))
         return cc.Communicator(MPI.COMM_WORLD)
+
+
+@pytest.fixture(params=MODES)
+def gpu(request):
+    """A driver whose streams run some time later, or only when somebody waits for them."""
+    for driver in in_use(request.param):
+        with driver:
+            yield driver
+
+
+@pytest.fixture
+def doomed():
+    """A driver of which a broken communicator keeps something."""
+    for driver in in_use("random"):
+        yield driver
+        driver.close()
+
+
+@pytest.fixture
+def comm(gpu):
+    """A communicator whose ranks agree on each call, or not."""
+    with group(gpu.order.mode == "lazy") as made:
+        yield made
+
+
+@pytest.fixture
+def plain_comm(gpu):
+    """A communicator whose ranks do not agree on calls: one may refuse what others do not call."""
+    with group(False) as made:
+        yield made
+
+
+@pytest.fixture
+def stream(gpu):
+    made = gpu.stream()
+    yield made
+    gpu.end_stream(made)
