@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from fake_devices import Exporter, Tensor, fetched, in_use, on_device
+from fake_nccl import FakeGroup
 from forms import (
     Allgather,
     Allgatherv,
@@ -250,16 +251,33 @@ def test_a_rank_that_cannot_join(doomed):
         assert fresh.allreduce(x).get()[0] == SIZE
 
 
-def test_a_rank_that_does_not_come(doomed, fresh):
-    comm = fresh(validate=False, timeout=0.5)
-    if SIZE == 1:
-        return
+def test_what_nccl_tells_later(doomed, fresh, monkeypatch):
+    comm = fresh(validate=False, timeout=20)
     x = on_device(doomed, np.ones(6, np.float32), 0)
     comm.allreduce(x, algorithm="nccl")
     MPI.COMM_WORLD.Barrier()
     if RANK:
-        with pytest.raises((StallError, PeerAbortedError)):
+        monkeypatch.setattr(FakeGroup, "check", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # the first rank does not come
             comm.iallreduce(x, algorithm="nccl").wait(host=True)
+        with pytest.raises(CommunicatorError, match="failed in allreduce of 6 float32"):
+            comm.allreduce(x)
+    MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.parametrize("waits", ["for it", "for any"])
+def test_a_rank_that_does_not_come(doomed, fresh, waits):
+    comm = fresh(validate=False, timeout=0.5)
+    if SIZE == 1:
+        return
+    kind = Exporter if waits == "for any" else Tensor  # the first is complete before it is returned
+    x = on_device(doomed, np.ones(6, np.float32), 0, kind)
+    comm.allreduce(x, algorithm="nccl")
+    MPI.COMM_WORLD.Barrier()
+    if RANK:
+        request = comm.iallreduce(x, algorithm="nccl")
+        with pytest.raises((StallError, PeerAbortedError)):
+            request.wait(host=True) if waits == "for it" else cc.wait_any([request])
         with pytest.raises(CommunicatorError, match="broken"):
             comm.allreduce(x)
     MPI.COMM_WORLD.Barrier()
