@@ -355,13 +355,12 @@ class Devices:
         """Give back what was made, when no call is in flight. Collective, if there is a group of
         NCCL.
         """
-        for members in self.nccl.values():
-            members.close()
+        while self.nccl:
+            self.nccl.popitem()[1].close()
         for blocks in self.blocks.values():
             blocks.close()
         for ring in self.rings.values():
             ring.close()
-        self.nccl.clear()
         self.blocks.clear()
         self.rings.clear()
 

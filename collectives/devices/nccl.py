@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,13 @@ from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver, NcclGroup
 from collectives.devices.job import Job
 from collectives.devices.requests import Call, StreamRequest
-from collectives.errors import ArgumentError, BufferError, CommunicatorError, UnsupportedTypeError
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    CommunicatorError,
+    StallError,
+    UnsupportedTypeError,
+)
 from collectives.reductions import MIN
 from collectives.text.origin import place
 from collectives.text.words import error_text, plain, ranks
@@ -28,6 +35,7 @@ __all__ = ["Members", "check", "difference", "facts", "probe", "run"]
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES = 23000  # the version of NCCL that reads it first
+NAP = 1e-4  # seconds between two looks at the device
 ID = 128  # bytes, NCCL_UNIQUE_ID_BYTES
 BROADCAST, ALLREDUCE = (_core.COLLECTIVES.index(name) for name in ("broadcast", "allreduce"))
 
@@ -189,12 +197,13 @@ class Members:
     Parameters
     ----------
     group : NcclGroup
+    engine : Engine
     driver : Driver
     device : int
     """
 
-    def __init__(self, group: NcclGroup, driver: Driver, device: int) -> None:
-        self.group, self.driver, self.device = group, driver, device
+    def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
+        self.group, self.engine, self.driver, self.device = group, engine, driver, device
         self.spare: list[int] = []
         self.last = self.take()  # what was put on any stream last
         self.is_closed = False
@@ -218,10 +227,25 @@ class Members:
             self.spare.append(event)
 
     def close(self) -> None:
-        """Leave the group, once the device has done what was asked of it. Collective."""
+        """Leave the group, once the device has done what was asked of it. Collective.
+
+        Raises
+        ------
+        StallError
+            If that takes longer than the deadline of the communicator. It is ended then.
+        """
         self.is_closed = True
+        began = time.monotonic()
         with self.driver.on(self.device):
-            self.driver.synchronize(self.last)
+            while not self.driver.done(self.last):
+                time.sleep(NAP)
+                if time.monotonic() - began > self.engine.timeout:
+                    self.group.abort()
+                    raise StallError(
+                        f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for the "
+                        f"end of what NCCL does on cuda:{self.device}; another rank has not made "
+                        f"the same calls"
+                    )
             self.group.close()
             for event in (self.last, *self.spare):
                 self.driver.end_event(event)
@@ -255,7 +279,7 @@ def _joined(call: Call) -> Members:
                 f"NCCL does not connect the ranks: {problem or 'another rank has failed'}; "
                 f"NCCL_DEBUG=WARN says more"
             )
-        made[call.device] = Members(group, driver, call.device)
+        made[call.device] = Members(group, engine, driver, call.device)
     return made[call.device]
 
 

@@ -7,6 +7,7 @@ things are found.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -47,7 +48,9 @@ class FakeNccl:
 
     def unique_id(self) -> bytes:
         self.driver.calls["unique_id"] += 1
-        return tempfile.mkdtemp(prefix="fake-nccl-").encode().ljust(128, b"\0")
+        folder = tempfile.mkdtemp(prefix="fake-nccl-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)  # unless the last rank has left
+        return folder.encode().ljust(128, b"\0")
 
     def join(self, unique_id: bytes, size: int, rank: int) -> FakeGroup:
         self.driver.calls["join"] += 1

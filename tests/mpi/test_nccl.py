@@ -265,6 +265,22 @@ def test_what_nccl_tells_later(doomed, fresh, monkeypatch):
     MPI.COMM_WORLD.Barrier()
 
 
+def test_a_rank_that_does_not_come_before_the_end(doomed, fresh):
+    comm = fresh(validate=False, timeout=0.5)
+    if SIZE == 1:
+        return
+    x = on_device(doomed, np.ones(6, np.float32), 0)
+    comm.allreduce(x, algorithm="nccl")
+    MPI.COMM_WORLD.Barrier()
+    if RANK:
+        comm.allreduce(x, algorithm="nccl")  # it is on the stream
+        with pytest.raises(
+            StallError, match=r"free\(\): rank . waited 0.5 s for the end of what NCCL"
+        ):
+            comm.free()
+    MPI.COMM_WORLD.Barrier()
+
+
 @pytest.mark.parametrize("waits", ["for it", "for any"])
 def test_a_rank_that_does_not_come(doomed, fresh, waits):
     comm = fresh(validate=False, timeout=0.5)
