@@ -5,8 +5,9 @@ Run it under a launcher, on GPUs that nobody else uses; ranks of a host share th
     mpiexec -n 2 python benchmarks/measure_gpu.py
 
 For each size it prints the microseconds of a call until its result is on the GPU, in the median of
-several runs: of the library, of mpi4py with copies to pinned host memory and back by hand, and of
-torch.distributed with gloo, if torch finds a GPU. Rank 0 prints; the slowest rank counts.
+several runs: of the library by each transport that is possible, of mpi4py with copies to pinned
+host memory and back by hand, and of torch.distributed with gloo, if torch finds a GPU. The ratios
+are to the transport that the library uses by itself. Rank 0 prints; the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -87,6 +88,19 @@ def microseconds(comm: cc.Communicator, call: Callable[..., object], *arguments:
     return 1e6 * statistics.median(times[2:])
 
 
+def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
+    """Return a communicator for each transport that is possible, first what is used by itself."""
+    found = comm.device_transports(cupy.zeros(1))
+    if comm.rank == 0:
+        print(found)
+    names = [name for name, reason in found.reasons.items() if reason is None]
+    made = {}
+    for name in sorted(names, key=lambda name: name != found.used):
+        os.environ["COLLECTIVES_DEVICE_TRANSPORT"] = name
+        made[name] = comm.dup()
+    return made
+
+
 def main() -> None:
     """Print a line for each size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -98,16 +112,19 @@ def main() -> None:
     if comm.rank == 0:
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
         print(f"{comm.size} ranks, {name}")
-        print(f"{'bytes':>12}{'library':>12}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
+    ours = by_transport(comm)
+    if comm.rank == 0:
+        heads = "".join(f"{name:>12}" for name in ours)
+        print(f"{'bytes':>12}{heads}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
     nbytes = 1 << 10
     while nbytes <= most:
         x = cupy.zeros(nbytes // 4, cupy.float32)
-        ours = microseconds(comm, comm.allreduce, x, x)
-        hand = microseconds(comm, by_hand(x))
-        line = f"{nbytes:>12}{ours:>12.1f}{hand:>12.1f}{hand / ours:>7.2f}"
-        if gloo is not None:
-            theirs = microseconds(comm, gloo(nbytes // 4))
-            line += f"{theirs:>12.1f}{theirs / ours:>7.2f}"
+        times = [microseconds(comm, each.allreduce, x, x) for each in ours.values()]
+        line = f"{nbytes:>12}" + "".join(f"{each:>12.1f}" for each in times)
+        others = [by_hand(x)] if gloo is None else [by_hand(x), gloo(nbytes // 4)]
+        for other in others:
+            taken = microseconds(comm, other)
+            line += f"{taken:>12.1f}{taken / times[0]:>7.2f}"
         if comm.rank == 0:
             print(line, flush=True)
         nbytes *= 4

@@ -49,7 +49,7 @@ class FoldingCalls:
             ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made by `reduction`.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
-            by default.
+            by default. For arrays in GPU memory also ``"nccl"``.
         prescale, postscale : float
             Factors by which each contribution, and the result, are multiplied.
         timeout : float, optional

@@ -1,7 +1,9 @@
 """Arrays in the memory of GPUs: what they are, the driver under them, and how they travel.
 
 The engine of a communicator hands calls with such arrays to `calls`, which `entry` loads. `arrays`
-reads the arrays, `staging` runs the collective of the host on pieces of them (`columns`) in pinned
-memory (`ring`). Only `cupy_driver` imports CuPy, which `runtime` loads when the first array of a
-device comes. `kernels` has the sources of folds on a device; no transport launches them yet.
+reads the arrays, and `transports` says which way a call goes. `staging` runs the collective of the
+host on pieces of them (`columns`) in pinned memory (`ring`), `nccl` has NCCL do it. `messages` are
+sends and receives, `group` is an allreduce of many arrays. Only `cupy_driver` and `cupy_nccl`
+import CuPy; `runtime` loads them when the first array of a device comes. `kernels` has the sources
+of folds on a device; no transport launches them yet.
 """

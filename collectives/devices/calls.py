@@ -1,4 +1,4 @@
-"""Calls on arrays of devices: they are checked, and go by a transport: there is one, staging."""
+"""Calls on arrays of devices: they are checked, and go by a transport (`transports`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 
 from collectives import _core
 from collectives.algorithms import spec
-from collectives.devices import runtime
+from collectives.devices import nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
+from collectives.devices.job import Job
+from collectives.devices.messages import Blocks, exchange
+from collectives.devices.requests import Call, StreamRequest
 from collectives.devices.ring import SLOTS, Ring
-from collectives.devices.staging import DeviceRequest, Job, Line, give_up
+from collectives.devices.staging import DeviceRequest, Line
+from collectives.devices.transports import DeviceTransports, Transports
 from collectives.errors import BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.text.words import plain
@@ -54,14 +58,28 @@ class Devices:
         Bytes of a slot of pinned memory, equal on all ranks.
     size : int
         The number of ranks.
+    transport : str
+        The transport that the environment asks for, or "auto".
     chooser : callable
         It returns what chooses the algorithms of the communicator, or None when that is gone.
+
+    Attributes
+    ----------
+    rings : dict
+        Pinned memory and streams for each device.
+    blocks : dict
+        Pinned memory for messages, for each device.
+    nccl : dict
+        The group of NCCL for each device.
     """
 
-    def __init__(self, room: int, size: int, chooser: Callable[[], object]) -> None:
+    def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.room, self.chooser = max(room, LEAST * size), chooser
+        self.transports = Transports(transport)
         self.line = Line()
         self.rings: dict[int, Ring] = {}
+        self.blocks: dict[int, Blocks] = {}
+        self.nccl: dict[int, nccl.Members] = {}
         self.making = threading.Lock()
 
     def call(
@@ -77,81 +95,48 @@ class Devices:
         prescale: float,
         postscale: float,
         blocking: bool,
+        numbers: tuple[Any, ...] | None = None,
     ) -> Any:
-        """Run a collective. Collective.
+        """Run a collective, or its vector form. Collective.
 
         Parameters
         ----------
         engine : Engine
         kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
             As for `Engine.call`, which this does for arrays of devices.
+        numbers : tuple, optional
+            What else `Engine.call_vector` takes: `Numbers`, and the request that has to be
+            complete, too.
         """
         options = Options(op, root, algorithm, prescale, postscale)
-        name = _core.COLLECTIVES[kind]
+        name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
+        given, before = (None, None) if numbers is None else (Numbers(*numbers[:5]), numbers[5])
         with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
-            job = self.job(engine, kind, x, out, options)
-            self.ring(job.arrays[0].device)
-        return self.start(engine, name, job, timeout, blocking)
+            job = self.job(engine, kind, x, out, options, given)
+            if self.transports.asked(algorithm) != "nccl":
+                self.ring(job.arrays[0].device)
+        return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
-    def call_vector(
-        self,
-        engine: _core.Engine,
-        kind: int,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        timeout: float | None,
-        prescale: float,
-        postscale: float,
-        blocking: bool,
-        numbers: tuple[Any, ...],
-    ) -> Any:
-        """Run a vector form. Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
-            As for `Engine.call_vector`, which this does for arrays of devices.
-        numbers : tuple
-            What else that takes: `Numbers`, and the request that has to be complete, too.
-        """
-        options = Options(op, root, algorithm, prescale, postscale)
-        name = _core.COLLECTIVES[kind] + "v"
-        with refusing(engine, name, (Exception,)):
-            if timeout is not None:
-                _core.seconds(timeout)
-            job = self.job(engine, kind, x, out, options, Numbers(*numbers[:5]))
-            self.ring(job.arrays[0].device)
-        return self.start(engine, name, job._replace(before=numbers[5]), timeout, blocking)
-
-    def plan(
-        self,
-        engine: _core.Engine,
-        kind: int,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        prescale: float,
-        postscale: float,
-    ) -> DevicePlan:
+    def plan(self, engine: _core.Engine, kind: int, x: Any, out: Any, *options: Any) -> DevicePlan:
         """Return a collective with its arguments checked. Local.
 
         Parameters
         ----------
         engine : Engine
-        kind, x, out, op, root, algorithm, prescale, postscale
+        kind, x, out
             As for `Engine.plan`, which this does for arrays of devices.
+        *options
+            The others, in the order of `Options`.
         """
-        options = Options(op, root, algorithm, prescale, postscale)
-        job = self.job(engine, kind, x, out, options)
-        return DevicePlan(self, engine, kind, x, job.result, options, job.title)
+        job = self.job(engine, kind, x, out, Options(*options))
+        if job.finish is not None:
+            raise BufferError(
+                "x is a JAX array, and so its result would be, which is immutable: no second run "
+                "could write it; pass an array of CuPy as out"
+            )
+        return DevicePlan(self, engine, kind, x, job.result, Options(*options), job.title)
 
     def start(
         self, engine: _core.Engine, name: str, job: Job, timeout: float | None, blocking: bool
@@ -167,19 +152,57 @@ class Devices:
         timeout : float or None
         blocking : bool
         """
+        call = Call(self, engine, runtime.driver_for("x"), job, blocking, timeout)
         with engine:
             engine.check_whole()
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
-            ring = self.ring(job.arrays[0].device)
-            try:
-                request = DeviceRequest(engine, self.line, ring, job, blocking, self.chooser())
-            except BaseException as error:
-                give_up(engine, job.title, error)
-                raise
-            self.line.add(request)
-            self.line.begin(request, blocking, timeout)
-            return request.wait(timeout) if blocking else request
+            return self.transports.of(call).run(call)
+
+    def survey(self, engine: _core.Engine, x: Any) -> DeviceTransports:
+        """Return how arrays on the device of `x` travel. Collective, at first for a device.
+
+        Parameters
+        ----------
+        engine : Engine
+        x : array
+
+        Raises
+        ------
+        BufferError
+            If `x` is in host memory.
+        """
+        with refusing(engine, "device_transports", (Exception,)):
+            driver = runtime.driver_for("x")
+            found = read(x, "x", driver, self._reads)
+            if found is None:
+                raise BufferError("x is in host memory, and must be on a device")
+        with engine:
+            engine.check_whole()
+            if engine.agree is not None:
+                engine.agree("device_transports", "", True)
+            return self.transports.survey(engine, driver, found.device)
+
+    def message(
+        self, engine: _core.Engine, x: Any, out: Any, message: Callable[..., Any], blocking: bool
+    ) -> Any:
+        """Send `x`, receive `out`, or do both. Local.
+
+        Parameters
+        ----------
+        engine : Engine
+        x, out : array or None
+        message : callable
+            It sends and receives spans of host memory.
+        blocking : bool
+        """
+        source, target = arrays = self._arrays(x, out, False)
+        device = next(each.device for each in (source, target) if each is not None)
+        ring = self.ring(device)
+        with self.making:
+            if device not in self.blocks:
+                self.blocks[device] = Blocks(ring.driver, device)
+        return exchange(engine, self.blocks[device], ring, arrays, message, out, blocking)
 
     def job(
         self,
@@ -210,17 +233,22 @@ class Devices:
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
         gets = len(contract.outputs(*place)) > 0
-        source, target = self._arrays(x, out if gets else None)
+        wanted = self.transports.asked(options.algorithm)
+        source, target = self._arrays(x, out if gets else None, wanted == "nccl")
         array = target if source is None else source
         assert array is not None
         counts = None
         if numbers is not None:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
+        if wanted == "nccl":
+            options = options._replace(algorithm=None)
         part, result, text = _inspected(engine, kind, source, target, options, numbers)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
+        finish = None
         if gets and target is None:
             assert source is not None
             target = self._new(source, result.shape)
+            finish = source.finish
         whole = part * contract.per_array(engine.size)
         if counts is not None:
             whole = 0 if columns.is_alltoall else int(counts[0].sum())
@@ -241,12 +269,19 @@ class Devices:
             whole,
             text,
             None if target is None else target.value,
+            finish=finish,
         )
+        if wanted == "nccl":
+            text = text.partition("algorithm=")[0] + "algorithm=nccl"
+            job = job._replace(text=text, arguments=(options.op, root, "nccl"))
+            nccl.check(job, runtime.driver_for("x"))
         if kind == BROADCAST and columns.inputs and _same_place(source, target):
             return job._replace(target=None)  # the root has it there
         return job
 
-    def _arrays(self, x: Any, out: Any) -> tuple[DeviceArray | None, DeviceArray | None]:
+    def _arrays(
+        self, x: Any, out: Any, may_capture: bool
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Read the arrays of a call; raise an error unless they are on one device."""
         driver = runtime.driver_for("out" if x is None else "x")
         source = target = None
@@ -263,13 +298,13 @@ class Devices:
             told = " and ".join(f"{name} is {each}" for name, each in where)
             raise BufferError(f"{told}; they must be on one device")
         for found in (source, target):
-            if found is not None and found.stream is not None:
+            if found is not None and found.stream is not None and not may_capture:
                 with driver.on(found.device):
                     if driver.is_capturing(found.stream):
                         raise BufferError(
                             f"{found.name} is on a stream that is being captured into a graph, and "
                             f"a copy by way of the host cannot be part of one; call the collective "
-                            f"outside of the capture"
+                            f"outside of the capture, or with algorithm='nccl'"
                         )
         return source, target
 
@@ -317,9 +352,16 @@ class Devices:
         return self.ring(device).writes
 
     def close(self) -> None:
-        """Give pinned memory and streams back, when no call is in flight. Local."""
+        """Give back what was made, when no call is in flight. Collective, if there is a group of
+        NCCL.
+        """
+        while self.nccl:
+            self.nccl.popitem()[1].close()
+        for blocks in self.blocks.values():
+            blocks.close()
         for ring in self.rings.values():
             ring.close()
+        self.blocks.clear()
         self.rings.clear()
 
 
@@ -343,7 +385,7 @@ class DevicePlan:
         self._devices, self._engine = devices, engine
         self._kind, self._x, self._out, self._options = kind, x, out, options
         self._title = title
-        self._request: DeviceRequest | None = None
+        self._request: DeviceRequest | StreamRequest | None = None
 
     def __call__(self, timeout: float | None = None) -> Any:
         return self._run(timeout, True)
@@ -407,7 +449,7 @@ class DevicePlan:
         name = _core.COLLECTIVES[self._kind]
         return self._devices.start(self._engine, name, job, timeout, blocking)
 
-    def _started(self) -> DeviceRequest:
+    def _started(self) -> DeviceRequest | StreamRequest:
         if self._request is None:
             raise CommunicatorError(f"{self._title} was not started")
         return self._request

@@ -14,86 +14,33 @@ those before it have, and the engine has them begin before it starts anything el
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from collectives import _core
-from collectives.devices.arrays import DeviceArray
-from collectives.devices.columns import Columns, Part, Piece
+from collectives.devices.columns import Piece
 from collectives.devices.driver import Driver
+from collectives.devices.job import Job, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
-from collectives.text.words import error_text
+from collectives.text.origin import place
 
-__all__ = ["DeviceRequest", "Job", "Line", "give_up"]
+__all__ = ["DeviceRequest", "Line"]
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # What MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []
 _in_flight: set[DeviceRequest] = set()
 SLICE = 0.05  # seconds between two looks at the deadline
 EAGER = 100  # looks before the core is shared with other processes
-
-
-class Job(NamedTuple):
-    """A call that was checked.
-
-    Attributes
-    ----------
-    kind : int
-        The collective.
-    title : str
-        What messages call it.
-    columns : Columns
-        How it is cut.
-    source, target : DeviceArray or None
-    parts, target_parts : list of Part or None
-        Where the parts of both arrays are, unless they are equal rows.
-    is_risky : bool
-        Whether pieces would be written where others have yet to be read.
-    arguments : tuple
-        The operation, root and algorithm.
-    scales : tuple
-        The factors of contributions and of the result.
-    whole : int
-        The elements that the ranks compare.
-    text : str
-        What they compare under ``COLLECTIVES_VALIDATE=1``.
-    result : object
-        What the caller gets.
-    before : (Request, callable) or None
-        What has to be complete, too, and what returns the result then.
-    """
-
-    kind: int
-    title: str
-    columns: Columns
-    source: DeviceArray | None
-    target: DeviceArray | None
-    parts: list[Part] | None
-    target_parts: list[Part] | None
-    is_risky: bool
-    arguments: tuple[Any, int, str | None]
-    scales: tuple[float, float]
-    whole: int
-    text: str
-    result: Any
-    before: tuple[_core.Request, Callable[[Any], Any]] | None = None
-
-    @property
-    def arrays(self) -> list[DeviceArray]:
-        """The arrays that this rank gives or gets."""
-        return [each for each in (self.source, self.target) if each is not None]
 
 
 class Line:
@@ -197,13 +144,10 @@ class DeviceRequest:
         self._scratch = 0
         self._is_finished = False
         self._error: BaseException | None = None
-        self._placed = False
+        self._placed, self._got = False, None
         self._lock = threading.RLock()
         self.origin = None
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-            frame = frame.f_back
-        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._place = place()
         streams = {each.stream for each in job.arrays}
         self._by_host = None in streams
         self._streams = [each for each in streams if each is not None]
@@ -279,7 +223,7 @@ class DeviceRequest:
             if (host or self._by_host) and self._arrived is not None:
                 with self._on():
                     self._driver.synchronize(self._arrived)
-        return self._result(timeout)
+        return self._result()
 
     def state(self) -> str:
         """Return what has become of it, for messages. Local."""
@@ -294,8 +238,8 @@ class DeviceRequest:
         state = f"{self._job.title}: complete" if self._is_finished else self.state()
         return f"<DeviceRequest of {state}>"
 
-    def __del__(self) -> None:
-        if self._arrived is not None and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._arrived is not None and not is_ending():
             self._ring.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
@@ -537,14 +481,12 @@ class DeviceRequest:
         _core.note_staged(self, False)
         _in_flight.discard(self)
 
-    def _result(self, timeout: float | None = None) -> Any:
+    def _result(self) -> Any:
         """Return what the caller gets, once it is there."""
-        before = self._job.before
-        if before is None or self._placed:
-            return self._job.result
-        before[1](self._job.result)
-        self._placed = True
-        return self._job.result
+        with self._lock:
+            if not self._placed:
+                self._got, self._placed = self._job.finished(), True
+            return self._got
 
     # -- errors --------------------------------------------------------------------------------
 
@@ -567,22 +509,6 @@ class DeviceRequest:
         _in_flight.discard(self)
         self._line.discard(self)
         give_up(self.engine, self._job.title, error)
-
-
-def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
-    """Mark a communicator as broken, and tell the other ranks of this host. Local.
-
-    Parameters
-    ----------
-    engine : Engine
-    title : str
-        The call that failed.
-    error : BaseException
-    """
-    if engine.broken is None:
-        engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
-        if engine.segment is not None:
-            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
 
 
 class _Guard:

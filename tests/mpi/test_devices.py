@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DTYPES, FULL
+from cases import DTYPES
+from fake_devices import CHUNK, Exporter, Tensor, fetched, group, on_device
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import runtime
 from collectives.devices.calls import DevicePlan
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import (
@@ -28,96 +26,11 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
-
-from fake_arrays import Array, DLPackArray
-from fake_gpu import FakeDriver
+pytest_plugins = ["fake_devices"]  # the fixtures
 
 FORMS = (*WHOLE, *CUT, *VECTOR)
 EXCHANGED = (Allgatherv, Gatherv, Alltoallv)  # counts, where nobody says them
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-CHUNK = 64 * 16  # bytes of a slot
-
-
-class Tensor(Array):
-    """An array whose library can be asked for more of its kind."""
-
-    def __array_namespace__(self):
-        return SimpleNamespace(empty=lambda shape, dtype, device: self.empty_like(shape))
-
-
-class Exporter(DLPackArray):
-    """The same by DLPack: nobody hears of its stream."""
-
-    __array_namespace__ = Tensor.__array_namespace__
-
-
-def in_use(mode):
-    """Give a driver in place of CuPy's."""
-    driver = FakeDriver(mode=mode, seed=7)
-    before = runtime.use(driver)
-    yield driver
-    runtime.use(before)
-
-
-# Both modes take long: one of them for each number of ranks, but on two.
-MODES = ["random", "lazy"]
-if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
-    MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
-
-
-@pytest.fixture(params=MODES)
-def gpu(request):
-    """A driver whose streams run some time later, or only when somebody waits for them."""
-    for driver in in_use(request.param):
-        with driver:
-            yield driver
-
-
-@pytest.fixture
-def doomed():
-    """A driver of which a broken communicator keeps something."""
-    for driver in in_use("random"):
-        yield driver
-        driver.close()
-
-
-def group(validate):
-    """Make a communicator whose slots are small, so that there are many pieces."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
-        patch.setenv("COLLECTIVES_VALIDATE", str(int(validate)))
-        return cc.Communicator(MPI.COMM_WORLD)
-
-
-@pytest.fixture
-def comm(gpu):
-    """A communicator whose ranks agree on each call, or not."""
-    with group(gpu.order.mode == "lazy") as made:
-        yield made
-
-
-@pytest.fixture
-def plain_comm(gpu):
-    """A communicator whose ranks do not agree on calls: one may refuse what others do not call."""
-    with group(False) as made:
-        yield made
-
-
-@pytest.fixture
-def stream(gpu):
-    made = gpu.stream()
-    yield made
-    gpu.end_stream(made)
-
-
-def on_device(gpu, values, stream, kind=Tensor):
-    return kind.of(gpu, values, stream=stream)
-
-
-def fetched(got):
-    """Return a result in host memory."""
-    return None if got is None else got.get()
 
 
 def columns(comm, form):
@@ -390,8 +303,13 @@ def test_arguments_that_are_refused(gpu, plain_comm, stream):
             x, on_device(gpu, np.ones(6), stream)
         ),
         "algorithm": lambda: comm.allreduce(x, algorithm="no such"),
-        "x is on a CUDA device, and must be in host memory": lambda: comm.send(x, 0),
-        r"arrays\[0\] is on a CUDA device": lambda: comm.allreduce_many([x]),
+        r"arrays\[0\] is on cuda:0 and arrays\[1\] is in host": lambda: comm.allreduce_many(
+            [x, host]
+        ),
+        r"arrays\[1\]: x is on cuda:0 and out is in host": lambda: comm.allreduce_many(
+            [x, x], [x, host]
+        ),
+        r"out\[1\] overlaps out\[0\]": lambda: comm.allreduce_many([x, x], [x, x]),
         "timeout is -1": lambda: comm.allreduce(x, timeout=-1),
         "root is 99": lambda: comm.broadcast(x, root=99),
     }
@@ -591,3 +509,18 @@ def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):
     for form in (Allgatherv, Scatterv, Alltoallv):
         with pytest.raises(ArgumentError):
             getattr(plain_comm, form.name)(x, counts=[-1] * plain_comm.size)
+
+
+def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
+    """What is left at the end of the driver fails the test, too."""
+    x = on_device(gpu, np.ones(5000, np.float32), stream)
+    dropped = group(False)
+    assert dropped.allreduce(x).get()[0] == dropped.size
+    request = dropped.iallreduce(x)
+    del dropped
+    gc.collect()
+    assert gpu.calls["free_pinned"] == 0  # the request still needs it
+    assert request.wait().get()[0] == MPI.COMM_WORLD.Get_size()
+    del request
+    gc.collect()
+    assert gpu.calls["free_pinned"] == 1

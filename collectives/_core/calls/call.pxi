@@ -22,7 +22,7 @@ cdef enum:
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
 # What ranks make together beside calling collectives. They announce it by an allgather of records.
-MAKINGS = "dup", "split", "empty", "timeline"
+MAKINGS = "dup", "split", "empty", "timeline", "device_transports"
 
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 

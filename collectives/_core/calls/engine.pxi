@@ -177,7 +177,7 @@ cdef class Engine:
                     refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
                 raise
         if keep is None:
-            return self.devices().call_vector(
+            return self.devices().call(
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
                 (counts, receive_counts, shape, displs, receive_displs, before),
             )
