@@ -83,7 +83,8 @@ def traced(comm, codec, x):
     with comm.trace() as trace:
         comm.allreduce(x, compression=codec, name="x")
     return sum(
-        algorithms.get(call.collective, call.algorithm).totals(comm.size)[1] * call.nbytes
+        algorithms.get(call.collective.removesuffix("v"), call.algorithm).totals(comm.size)[1]
+        * call.nbytes
         for call in trace
     )
 

@@ -35,7 +35,7 @@ CODECS = {
     "int4": compression.Int4,
     "sign": compression.Sign,
     "topk": lambda: compression.TopK(0.05),
-    "randomk": lambda: compression.RandomK(0.1),
+    "randomk": lambda: compression.RandomK(0.2),
     "powersgd": lambda: compression.PowerSGD(2),
 }
 CLASSES, HIDDEN, BATCH, RATE, MOMENTUM, TESTED = 10, 128, 100, 0.1, 0.8, 297
@@ -105,7 +105,7 @@ def sent_bytes(trace):
     """Return the bytes that a rank sent in the calls of a trace, by the cost of each algorithm."""
     total = 0
     for call in trace:
-        costs = algorithms.get(call.collective, call.algorithm).totals(cc.size())
+        costs = algorithms.get(call.collective.removesuffix("v"), call.algorithm).totals(cc.size())
         total += costs[1] * call.nbytes
     return total
 

@@ -33,7 +33,7 @@ CODECS = {
     "randomk": lambda: RandomK(0.1),
     "powersgd": lambda: PowerSGD(2),
 }
-SHAPES = ((), (0,), (1,), (63,), (65,), (1009,), (3, 0), (40, 30), (7, 5, 11))
+SHAPES = ((), (0,), (65,), (3, 0), (40, 30), (7, 5, 11))
 
 
 def sample(shape, rank, dtype=np.float32, seed=0):
@@ -70,8 +70,8 @@ def step_bound(shape, size, block, levels):
 
 
 @pytest.mark.parametrize(("codec", "levels"), [(Int8(), 127), (Int4(), 7)], ids=["int8", "int4"])
-def test_quantised_sums(group, codec, levels):
-    comm = group.comm
+def test_quantised_sums(world, codec, levels):
+    comm = world.comm
     for shape in ((1,), (65,), (1009,)):
         got = comm.allreduce(sample(shape, comm.rank), compression=codec)
         bound = step_bound(shape, comm.size, codec.block, levels)
@@ -103,8 +103,8 @@ def test_the_largest_elements(group):
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_random_elements_are_the_same_on_all_ranks(group):
-    comm = group.comm
+def test_random_elements_are_the_same_on_all_ranks(plain):
+    comm = plain.comm
     ones = np.ones(100, np.float32)
     biased = RandomK(0.05)
     got = comm.allreduce(ones, compression=biased, name="x")
@@ -117,11 +117,11 @@ def test_random_elements_are_the_same_on_all_ranks(group):
     others = np.setdiff1d(np.flatnonzero(again), chosen)
     assert (again[others] == 2 * comm.size).all()
     unbiased = RandomK(0.05, error_feedback=False)
-    total = sum(comm.allreduce(ones, compression=unbiased) for _ in range(400))
+    total = sum(comm.allreduce(ones, compression=unbiased) for _ in range(200))
     # Each element is 20 with a probability of 1/20: Hoeffding, 1e-9 for 100 elements.
-    bound = 20 * np.sqrt(np.log(2 * 100 / 1e-9) / (2 * 400))
-    assert np.abs(total / (400 * comm.size) - 1).max() <= bound
-    assert total.sum() == 400 * 100 * comm.size
+    bound = 20 * np.sqrt(np.log(2 * 100 / 1e-9) / (2 * 200))
+    assert np.abs(total / (200 * comm.size) - 1).max() <= bound
+    assert total.sum() == 200 * 100 * comm.size
 
 
 def test_matrices_of_low_rank_are_exact(group):
@@ -143,9 +143,9 @@ def kept(codec, comm):
 
 
 @pytest.mark.parametrize("name", ["topk", "randomk", "powersgd"])
-def test_error_feedback_loses_nothing(group, name):
+def test_error_feedback_loses_nothing(plain, name):
     """What was received in all calls, and what all ranks keep, is what was given."""
-    comm, codec, shape = group.comm, CODECS[name](), (40, 30)
+    comm, codec, shape = plain.comm, CODECS[name](), (40, 30)
     given, received = np.zeros(shape), np.zeros(shape)
     for call in range(12):
         given += exact(shape, comm.size, seed=call)
@@ -155,9 +155,9 @@ def test_error_feedback_loses_nothing(group, name):
     assert np.abs(left).max() > 0.1  # it had to keep something
 
 
-def test_error_feedback_of_signs_loses_nothing(group):
+def test_error_feedback_of_signs_loses_nothing(plain):
     """Each encoding has a residual: that of the owner counts as well."""
-    comm, codec, count = group.comm, Sign(block=16), 333
+    comm, codec, count = plain.comm, Sign(block=16), 333
     given, received = np.zeros(count), np.zeros(count)
     for call in range(12):
         given += exact((count,), comm.size, seed=call)
@@ -172,9 +172,9 @@ def test_error_feedback_of_signs_loses_nothing(group):
 
 
 @pytest.mark.parametrize("name", ["sign", "topk", "randomk", "powersgd"])
-def test_error_feedback_sends_a_constant_in_the_end(group, name):
+def test_error_feedback_sends_a_constant_in_the_end(plain, name):
     """The mean of many calls comes to the array that was given each time."""
-    comm, codec, shape = group.comm, CODECS[name](), (20, 12)
+    comm, codec, shape = plain.comm, CODECS[name](), (20, 12)
     x = sample(shape, comm.rank)
     total = np.zeros(shape)
     calls = 100
@@ -205,13 +205,14 @@ def _self(world):
     return MPI.COMM_SELF
 
 
-@pytest.mark.parametrize("name", CODECS)
-def test_the_result_does_not_depend_on_the_batch(group, name):
-    """Each array has the result that it has alone, whatever it is reduced with."""
-    comm = group.comm
+@pytest.mark.parametrize("name", ["int8", "int4", "sign", "topk", "randomk"])
+def test_the_result_does_not_depend_on_the_batch(world, name):
+    """Each array has the result that it has alone, whatever it is reduced with.
+
+    That is not so where the library folds, whose rounding depends on the place in a message.
+    """
+    comm = world.comm
     shapes = {"a": (40, 30), "b": (1,), "c": (0,), "d": (333,), "e": (12, 70)}
-    if name in ("none", "float16", "bfloat16", "powersgd"):
-        pytest.skip("folded by the library, whose rounding depends on the place in a message")
     alone, fused = CODECS[name](), CODECS[name]()
     for call in range(2):
         wanted, pieces = {}, []
@@ -468,7 +469,7 @@ class Halving:
 
     def allreduce(self, comm, pieces):
         for piece in pieces:
-            piece.x *= 0.5
+            piece.x[:] *= 0.5
             yield comm.iallreduce(piece.x, out=piece.x)
 
 
