@@ -44,10 +44,8 @@ class Piece(NamedTuple):
 class Compressor(Protocol):
     """What ``compression=`` accepts: a codec of the library, or one of your own.
 
-    Attributes
-    ----------
-    name : str
-        The codec and its parameters. The ranks compare it.
+    ``name`` is text, with the parameters of the codec: ranks whose codecs have the same name compress
+    alike. If there is an attribute ``needs_name``, and it is true, calls need a name of the array.
     """
 
     name: str
@@ -97,7 +95,7 @@ class State:
         self.second: NDArray[Any] | None = None
 
     def remainder(self, dtype: Any) -> NDArray[Any]:
-        """Return the residual, of zeros before the first call. Local."""
+        """Return the residual, of zeros of `dtype` before the first call. Local."""
         if self.residual is None:
             self.residual = np.zeros(self.count, dtype)
         return self.residual
@@ -111,15 +109,18 @@ class State:
 class Codec(ABC):
     """Base of the codecs of the library.
 
-    Attributes
+    Parameters
     ----------
     name : str
-        The codec and its parameters, such as ``"int8(block=256)"``.
+        The codec and its parameters, such as ``"int8(block=256)"``; an attribute, too.
+    seed : int
+        Of the random numbers, if there are any.
+
+    Attributes
+    ----------
     needs_name : bool
         Whether a call on an array depends on what was lost in those before it. Then each array
         needs a name of its own.
-    nbytes : int
-        Bytes of memory that the codec holds for all communicators.
 
     Notes
     -----
@@ -142,6 +143,7 @@ class Codec(ABC):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory that the codec holds for all communicators."""
         return sum(each.nbytes for kept in self._states.values() for each in kept.values())
 
     def reset(self, comm: Any = None) -> None:
@@ -262,6 +264,13 @@ def _put_back(x: NDArray[Any], floats: Floats) -> None:
 def positive(value: Any, name: str) -> int:
     """Return a parameter that is a positive integer. Local.
 
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
+
     Raises
     ------
     ArgumentError
@@ -279,6 +288,13 @@ def positive(value: Any, name: str) -> int:
 def proportion(value: Any, name: str) -> float:
     """Return a parameter that is above 0, and at most 1. Local.
 
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
+
     Raises
     ------
     ArgumentError
@@ -295,6 +311,13 @@ def proportion(value: Any, name: str) -> float:
 
 def word(value: Any, name: str) -> int:
     """Return a parameter that is an integer of 64 bits without a sign. Local.
+
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
 
     Raises
     ------

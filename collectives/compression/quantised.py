@@ -185,7 +185,7 @@ class Int4(_Quantised):
 
     _bits = 4
 
-    def __init__(self, block: int = 64, *, seed: int = 0) -> None:
+    def __init__(self, block: int = 128, *, seed: int = 0) -> None:
         block, seed = positive(block, "block"), word(seed, "seed")
         super().__init__(f"int4(block={block}{_seeded(seed)})", block, seed)
 

@@ -401,7 +401,7 @@ def agreeing(request, world, plain):
 @pytest.mark.parametrize(
     ("odd", "text"),
     [
-        ({"compression": "int4"}, r"compression=int4\(block=64\)"),
+        ({"compression": "int4"}, r"compression=int4\(block=128\)"),
         ({"compression": Int8(block=32)}, r"compression=int8\(block=32\)"),
         ({"prescale": 2.0}, "prescale=2"),
         ({"op": cc.AVG}, "op=AVG"),

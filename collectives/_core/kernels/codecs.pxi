@@ -77,7 +77,7 @@ def encode(int bits, out, x, residual, int64_t block, uint64_t seed=0, uint64_t 
     if residual is not None:
         keep_residual = floats_of(residual, &e, "residual", True)
         if e.count != a.count or bits != 1 or overlap(&e, &a):
-            raise ArgumentError("residual must be of signs, and apart from x, with as many elements")
+            raise ArgumentError("residual must be of signs, and apart from x, and as long")
         lost = <float *>e.data
     with nogil:
         kernels.encode[number](

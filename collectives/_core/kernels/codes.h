@@ -45,16 +45,15 @@ static inline uint64_t cc_random_word(uint64_t seed, uint64_t number)
     return z ^ (z >> 31);
 }
 
-/* 30 random bits for element j of a block, whose seed is (low, high): from bit 17 on, and from bit 2
-   on. Two rounds of a hash by multiplication (C. Wellons, "Prospecting for hash functions", 2018). */
+/* Two random numbers of 15 bits for a pair of elements, from bit 0 and from bit 17 on. The seed of the
+   block is (low, high), 64 bits that splitmix64 makes of its number; so each number by itself is
+   uniform, whatever `j`, and one round of a multiplicative hash unties those of one block. */
 #define CC_WEYL 0x9e3779b9u
 #define CC_MIX 0x7feb352du
-#define CC_REMIX 0x846ca68bu
 static inline uint32_t cc_random_bits(uint32_t j, uint32_t low, uint32_t high)
 {
-    uint32_t h = j * CC_WEYL + low;
-    h = (h ^ (h >> 16)) * CC_MIX;
-    return (h ^ (h >> 15) ^ high) * CC_REMIX;
+    const uint32_t h = j * CC_WEYL + low;
+    return (h ^ (h >> 15)) * CC_MIX ^ high;
 }
 
 static inline void cc_put_scale(unsigned char *scales, size_t i, float scale)

@@ -2,8 +2,8 @@
  * Compression: float32 to 8 bits, 4 bits or a sign for each element, with a scale for each block,
  * and to float16 and bfloat16; and the dense algebra of low-rank compression.
  *
- * A template, part of loops.h.  All sets give the same bits: what one rank encodes, another decodes,
- * and every rank has to come to the same result.  So sums go by a fixed number of lanes.
+ * A template, part of loops.h.  All sets give the same bits: what one rank encodes, another
+ * decodes, and every rank has to come to the same result.  So sums go by a fixed number of lanes.
  */
 
 static inline uint32_t CC_K(most_bits)(const float *x, size_t n)
@@ -23,12 +23,12 @@ static inline uint32_t CC_K(most_bits)(const float *x, size_t n)
 #define CC_PAIR_LOOP(PUT)                                                                          \
     for (; j < n / 2; ++j) {                                                                       \
         const uint32_t bits = cc_random_bits((uint32_t)j, low, high);                              \
-        const int32_t a = cc_dithered(x[j], inverse, bits >> 2);                                    \
-        const int32_t b = cc_dithered(x[half + j], inverse, bits >> 17);                            \
+        const int32_t a = cc_dithered(x[j], inverse, bits);                                        \
+        const int32_t b = cc_dithered(x[half + j], inverse, bits >> 17);                           \
         PUT;                                                                                       \
     }                                                                                              \
     if (j < half)                                                                                  \
-        last = cc_dithered(x[j], inverse, cc_random_bits((uint32_t)j, low, high) >> 2)
+        last = cc_dithered(x[j], inverse, cc_random_bits((uint32_t)j, low, high))
 
 #if CC_LANES > 1
 
@@ -37,10 +37,8 @@ static inline uint32_t CC_K(most_bits)(const float *x, size_t n)
 /* cc_random_bits, from what it has after its first line */
 static inline __m256i CC_K(random_bits)(__m256i h, __m256i high)
 {
-    h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 16));
-    h = _mm256_mullo_epi32(h, _mm256_set1_epi32((int)CC_MIX));
-    h = _mm256_xor_si256(_mm256_xor_si256(h, _mm256_srli_epi32(h, 15)), high);
-    return _mm256_mullo_epi32(h, _mm256_set1_epi32((int)CC_REMIX));
+    h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 15));
+    return _mm256_xor_si256(_mm256_mullo_epi32(h, _mm256_set1_epi32((int)CC_MIX)), high);
 }
 
 /* cc_dithered and CC_BIAS, which CC_MAGIC leaves above the steps */
@@ -69,8 +67,8 @@ static inline __m256i CC_K(steps)(__m256i first, __m256i second)
     for (; j + 16 <= n / 2; j += 16) {                                                             \
         const __m256i r = CC_K(random_bits)(first, upper), s = CC_K(random_bits)(second, upper);   \
         const __m256i a = CC_K(steps)(                                                             \
-            CC_K(rounded)(x + j, factor, _mm256_and_si256(_mm256_srli_epi32(r, 2), some)),         \
-            CC_K(rounded)(x + j + 8, factor, _mm256_and_si256(_mm256_srli_epi32(s, 2), some)));    \
+            CC_K(rounded)(x + j, factor, _mm256_and_si256(r, some)),                               \
+            CC_K(rounded)(x + j + 8, factor, _mm256_and_si256(s, some)));                          \
         const __m256i b = CC_K(steps)(                                                             \
             CC_K(rounded)(x + half + j, factor, _mm256_srli_epi32(r, 17)),                         \
             CC_K(rounded)(x + half + j + 8, factor, _mm256_srli_epi32(s, 17)));                    \
