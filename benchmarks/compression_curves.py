@@ -21,7 +21,7 @@ def draw(curves, path, caption):
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "collectives"  # equal runs write equal files
+    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 4.4), layout="constrained")

@@ -7,26 +7,30 @@
 `kernels` prints, for each kernel and two sizes (an array that fits in the second-level cache, and
 one that does not fit in any), GB/s of float32 (1 GB = 1e9 bytes) and the ratio to
 `numpy.copyto` of the same array, above 1 where the kernel is the faster. Both take turns, call by
-call in blocks of 200 microseconds; the numbers are medians over the blocks, the ratio the median
-of each pair's ratio.
+call in blocks of 200 microseconds; the numbers are those of the fastest blocks, for a machine that
+others use, too.
 
 `bytes` prints the bytes that a rank sends in an allreduce of 1 Mi elements of float32: of each
 collective that ran, those that its algorithm sends per rank (by its proven cost). `calls` prints
-the milliseconds of a call, the slowest rank's, as the median of many.
+the milliseconds of a call, the slowest rank's, as the least of many.
 """
 
 import argparse
-import statistics
+import os
 import sys
 import time
 from functools import partial
 
-import numpy as np
-from measure_kernels import cpu_model, interleaved, median_ratio, parse_size
+# One thread per rank. NumPy reads these variables when it is imported.
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
-from collectives import _core
+import numpy as np  # noqa: E402
+from measure_kernels import cpu_model, interleaved, parse_size  # noqa: E402
 
-BLOCKS = {8: 256, 4: 128, 1: 256}
+from collectives import _core  # noqa: E402
+
+BLOCKS = {8: 512, 4: 256, 1: 512}
 CODECS = ("none", "float16", "bfloat16", "int8", "int4", "sign", "topk:0.01", "randomk:0.01")
 CODECS = (*CODECS, "powersgd:2")
 PAGE = 4096
@@ -49,7 +53,7 @@ def kernels(x):
         rows.append(
             (f"decode and add {bits}", partial(_core.decode, bits, out, codes, block, True))
         )
-    rows.append(("encode 1, residual", partial(_core.encode, 1, codes, x, residual, 256)))
+    rows.append(("encode 1, residual", partial(_core.encode, 1, codes, x, residual, BLOCKS[1])))
     rows.append(("to float16", partial(_core.convert, half, x)))
     rows.append(("of float16", partial(_core.convert, out, half)))
     rows.append(("to bfloat16", partial(_core.convert, bfloat, x)))
@@ -80,7 +84,8 @@ def measure_kernels(sizes, seconds):
         column = []
         for name, call in kernels(x):
             times = interleaved([call, partial(np.copyto, target, x)], seconds)
-            column.append((name, size / statistics.median(times[0]) / 1e9, median_ratio(times)))
+            best, copy = map(min, times)
+            column.append((name, size / best / 1e9, copy / best))
         columns.append(column)
     for row in zip(*columns, strict=True):
         print(
@@ -121,17 +126,19 @@ def measure_calls(comm, sizes, seconds):
     for codec in (None, *CODECS):
         row = []
         for size in sizes:
-            x = np.random.default_rng(comm.rank).normal(size=(64, size // 256)).astype(np.float32)
+            source = np.random.default_rng(comm.rank).normal(size=(64, size // 256))
+            source = source.astype(np.float32)
+            x = np.empty_like(source)
             options = {} if codec is None else {"compression": codec, "name": f"x{size}"}
             times, end = [], time.perf_counter() + seconds
             while comm.allreduce(np.array([time.perf_counter() < end]), op="land")[0]:
+                x[:] = source
                 comm.barrier()
                 began = time.perf_counter()
                 comm.allreduce(x, out=x, **options)
                 times.append(time.perf_counter() - began)
-                x *= 0.5
             slowest = comm.allreduce(np.array(times), op="max")
-            row.append(1e3 * float(np.median(slowest)))
+            row.append(1e3 * float(slowest.min()))
         if comm.rank == 0:
             print(f"{codec or 'no codec':14s}" + "".join(f"{each:14.3f}" for each in row))
 

@@ -44,8 +44,9 @@ class Piece(NamedTuple):
 class Compressor(Protocol):
     """What ``compression=`` accepts: a codec of the library, or one of your own.
 
-    ``name`` is text, with the parameters of the codec: ranks whose codecs have the same name compress
-    alike. If there is an attribute ``needs_name``, and it is true, calls need a name of the array.
+    ``name`` is text, with the parameters of the codec: ranks whose codecs have the same name
+    compress alike. If there is an attribute ``needs_name``, and it is true, calls need a name of
+    the array.
     """
 
     name: str
@@ -112,7 +113,7 @@ class Codec(ABC):
     Parameters
     ----------
     name : str
-        The codec and its parameters, such as ``"int8(block=256)"``; an attribute, too.
+        The codec and its parameters, such as ``"int8(block=512)"``; an attribute, too.
     seed : int
         Of the random numbers, if there are any.
 

@@ -158,7 +158,7 @@ class Int8(_Quantised):
 
     _bits = 8
 
-    def __init__(self, block: int = 256, *, seed: int = 0) -> None:
+    def __init__(self, block: int = 512, *, seed: int = 0) -> None:
         block, seed = positive(block, "block"), word(seed, "seed")
         super().__init__(f"int8(block={block}{_seeded(seed)})", block, seed)
 
@@ -185,7 +185,7 @@ class Int4(_Quantised):
 
     _bits = 4
 
-    def __init__(self, block: int = 128, *, seed: int = 0) -> None:
+    def __init__(self, block: int = 256, *, seed: int = 0) -> None:
         block, seed = positive(block, "block"), word(seed, "seed")
         super().__init__(f"int4(block={block}{_seeded(seed)})", block, seed)
 
@@ -226,7 +226,7 @@ class Sign(_Quantised):
 
     _bits = 1
 
-    def __init__(self, block: int = 256, *, error_feedback: bool = True) -> None:
+    def __init__(self, block: int = 512, *, error_feedback: bool = True) -> None:
         block = positive(block, "block")
         self._error_feedback = self.needs_name = bool(error_feedback)
         plain = "" if error_feedback else ", error_feedback=False"

@@ -62,7 +62,7 @@ def compressor(compression: Any) -> Compressor:
     --------
     >>> from collectives.compression import compressor
     >>> compressor("int8").name, compressor("topk:0.05").name
-    ('int8(block=256)', 'topk(0.05)')
+    ('int8(block=512)', 'topk(0.05)')
     """
     if isinstance(compression, str):
         return _named(compression)

@@ -401,7 +401,7 @@ def agreeing(request, world, plain):
 @pytest.mark.parametrize(
     ("odd", "text"),
     [
-        ({"compression": "int4"}, r"compression=int4\(block=128\)"),
+        ({"compression": "int4"}, r"compression=int4\(block=256\)"),
         ({"compression": Int8(block=32)}, r"compression=int8\(block=32\)"),
         ({"prescale": 2.0}, "prescale=2"),
         ({"op": cc.AVG}, "op=AVG"),
@@ -416,7 +416,7 @@ def test_ranks_that_compress_differently(agreeing, odd, text):
     with pytest.raises(MismatchError, match="the ranks do not agree") as caught:
         comm.allreduce(x, **{"compression": Int8(), "name": "x", **options})
     told = str(caught.value)
-    assert "compression=int8(block=256), shape=(8,), dtype=float32" in told
+    assert "compression=int8(block=512), shape=(8,), dtype=float32" in told
     assert re.search(text, told), told
     agreeing.agree(told)
     assert comm.allreduce(x, compression="none")[0] == comm.size  # it is usable
@@ -453,7 +453,7 @@ def test_a_rank_that_does_not_compress(world, fresh):
     if world.comm.size == 1:
         pytest.skip("one rank agrees with itself")
     options = {"compression": "int8"} if world.comm.rank else {}
-    with pytest.raises(MismatchError, match=r"allreduce\(compression=int8\(block=256\)") as caught:
+    with pytest.raises(MismatchError, match=r"allreduce\(compression=int8\(block=512\)") as caught:
         world.comm.allreduce(x, **options)
     assert "called allreduce(count=8, dtype=float32, op=SUM" in str(caught.value)
     if world.comm.transport != "shm":
@@ -483,7 +483,7 @@ def test_a_codec_of_ones_own(world):
 def test_texts():
     for text, name in (
         ("none", "none"),
-        ("int8", "int8(block=256)"),
+        ("int8", "int8(block=512)"),
         ("int4:32", "int4(block=32)"),
         ("topk:0.05", "topk(0.05)"),
         ("powersgd:4", "powersgd(rank=4)"),
