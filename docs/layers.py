@@ -90,6 +90,7 @@ LAYERS = (
             _package(
                 "calls", "its methods: signatures, and what they do beside the run", "methods"
             ),
+            _package("compression", "codecs for an allreduce that sends fewer bytes", "codecs"),
             _package("records", "what ran: timelines and traces", "timelines, traces"),
         ),
     ),

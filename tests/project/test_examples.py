@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from jobs import environment_of, on_ranks, run
 
+from collectives import compression
+
 pytestmark = pytest.mark.each_mpi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -183,6 +185,25 @@ def test_sgd_with_an_array_library(job):
     out, _ = job("gpu_sgd.py", "--epochs", "40")
     (recognised,) = found(r"(\S+) % of 3000 points are recognised", out)
     assert recognised > 90
+
+
+def test_compressed_sgd():
+    """Every codec comes about as far as no compression does. All is seeded: a run is repeated."""
+    out = output("compressed_sgd.py", 2, "--epochs", "12")
+    rows = found_rows(r"(\w+) +(\S+) +(\S+) % +(\d+)", out)
+    plain_loss, plain_recognised, plain_bytes = rows.pop("none")
+    assert plain_recognised > 85
+    assert set(rows) == set(compression.NAMES) - {"none"}
+    for name, (loss, recognised, nbytes) in rows.items():
+        assert loss < 1.6 * plain_loss, name
+        assert recognised > plain_recognised - 3, name
+        assert nbytes < 0.6 * plain_bytes, name
+
+
+def found_rows(pattern, out):
+    """Return the numbers of each row of a table, by its first word."""
+    matches = re.findall(rf"^{pattern}$", out, re.MULTILINE)
+    return {name: tuple(map(float, numbers)) for name, *numbers in matches}
 
 
 def test_sgd_says_what_is_missing(tmp_path):
