@@ -12,6 +12,7 @@ from collectives import _core, default
 from collectives.background.group import Group
 from collectives.background.handle import Handle
 from collectives.communicator import Communicator
+from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, binding, child, progress
 from collectives.reductions import SUM, Reduction
@@ -184,6 +185,7 @@ def submit(
     postscale: float = 1.0,
     priority: int = 0,
     group: Communicator | None = None,
+    compression: Compressor | str | None = None,
 ) -> Handle:
     """Submit a collective, which runs in the background; return at once.
     Collective: all ranks submit the same, each of its threads when it likes.
@@ -206,6 +208,9 @@ def submit(
     group : Communicator, optional
         The ranks; the default communicator if it is None. The first submission for a communicator
         is a call that waits for all of its ranks (`start`).
+    compression : Compressor or str, optional
+        As for `Communicator.allreduce`: a codec of `collectives.compression`, or its name. Codecs
+        of the same name are one for a communicator: that which was submitted first.
 
     Returns
     -------
@@ -228,7 +233,8 @@ def submit(
     if type(priority) is not int:
         raise ArgumentError(f"priority is {shown(priority)}, and must be an integer")
     found = _engine.group(group)
-    handle = found.submit(number, (x, out, op, root, prescale, postscale), name, priority)
+    arguments = x, out, op, root, prescale, postscale
+    handle = found.submit(number, arguments, name, priority, compression)
     _core.summon()
     return handle
 

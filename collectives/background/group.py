@@ -24,9 +24,10 @@ from collectives.arrays import frameworks
 from collectives.background.handle import Handle
 from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
 from collectives.background.running import Run, run_batch
-from collectives.background.schedule import Schedule
+from collectives.background.schedule import Batch, Schedule
 from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
+from collectives.compression import Compressor, compressor
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -117,6 +118,8 @@ class Group:
         self.batches: deque[Run] = deque()
         self.started = 0  # batches
         self.is_turn = False  # whether a round is over, and its batch has not started
+        self.is_alone = False  # whether the batch that was last started has several steps
+        self.codecs: dict[str, Compressor] = {}  # those of a name are the same one
         self.pause, self.not_before = SHORTEST_PAUSE, 0.0
         self.looked = self.warned = 0.0
         self.missing: dict[str, list[int]] = {}
@@ -134,6 +137,7 @@ class Group:
         arguments: tuple[Any, Any, Any, Any, Any, Any],
         name: str | None,
         priority: int,
+        compression: Any,
     ) -> Handle:
         """Add a submission. Local.
 
@@ -143,11 +147,14 @@ class Group:
             The number of the collective.
         arguments : tuple
             `x`, `out`, `op`, `root`, `prescale` and `postscale`.
-        name, priority
+        name, priority, compression
             As for `submit`.
         """
         self.check()
-        handle = Handle(self.data._engine, kind, *arguments, name, priority)
+        if compression is None:
+            handle = Handle(self.data._engine, kind, *arguments, name, priority)
+        else:
+            handle = self._compressed(kind, arguments, name, priority, compression)
         if name is None:
             self.nameless[kind] += 1
             name = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
@@ -158,10 +165,39 @@ class Group:
         handle.key, handle.group = name, self
         self.unfinished.add(handle)
         if self.size == 1:
-            handle.start().wait()
-            self._end([handle])
+            for request in run_batch(Batch([handle]), self.data, None, self._end):
+                request.wait()
             return handle
         self.arrived.append(handle)
+        return handle
+
+    def _compressed(
+        self,
+        kind: int,
+        arguments: tuple[Any, Any, Any, Any, Any, Any],
+        name: str | None,
+        priority: int,
+        compression: Any,
+    ) -> Handle:
+        """Return the handle of an allreduce that is compressed."""
+        if kind != ALLREDUCE:
+            raise ArgumentError(
+                f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
+            )
+        codec = compressor(compression)
+        if name is None and getattr(codec, "needs_name", False):
+            raise ArgumentError(
+                f"{codec.name} keeps what it loses of an array for the next one of its name: pass "
+                f"name="
+            )
+        codec = self.codecs.setdefault(codec.name, codec)
+        x, out, op, _, prescale, postscale = arguments
+        engine = self.data._engine
+        arrays = engine.compressed(x, out, op, prescale, postscale)
+        terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
+        values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
+        handle = Handle(engine, kind, *values, name, priority, terms)
+        handle.codec, handle.arrays = codec, arrays
         return handle
 
     def check(self) -> None:
@@ -213,16 +249,17 @@ class Group:
         if self.negotiation is not None and self.negotiation.advance():
             self.negotiation = None
             self.is_turn = moved = True
-        if self.is_turn and len(self.batches) < IN_FLIGHT:
+        if self.is_turn and self._has_room():
             self.is_turn = False
             moved = True
             batch = self.schedule.pick()
             if batch is not None:
                 memory = self.memory[self.started % IN_FLIGHT]
                 self.started += 1
-                run = Run(run_batch(batch, memory, self._end))
+                run = Run(run_batch(batch, self.data, memory, self._end))
                 run.advance()
                 self.batches.append(run)
+                self.is_alone = batch.handles[0].codec is not None
         if self.negotiation is None and not self.is_turn and self._wants_round():
             self.negotiation = Run(self._negotiate(self._begin_round()))
             moved = True
@@ -233,6 +270,8 @@ class Group:
         less time, where a program submits and waits at once. Local, and one thread at a time.
         """
         if len(self.arrived) != 1 or self.submitted or self.error is not None:
+            return
+        if handle.codec is not None:
             return
         if self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins:
             return
@@ -264,6 +303,15 @@ class Group:
         while self.arrived:
             self.submitted.append(self.arrived.popleft())
         return self.round.start(self.submitted, self.joins)
+
+    def _has_room(self) -> bool:
+        """Return whether one more batch may start. One of several steps is alone: its steps begin
+        when those before are complete, which is not at the same time on all ranks.
+        """
+        if not self.batches:
+            return True
+        following = self.schedule.ready[0].codec if self.schedule.ready else None
+        return len(self.batches) < IN_FLIGHT and not self.is_alone and following is None
 
     def _wants_round(self) -> bool:
         if self.schedule or self.arrived or self.joins:

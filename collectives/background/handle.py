@@ -62,7 +62,11 @@ class Handle(_core.Task):
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
-        return self.result()
+        return self.result() if self.codec is None else self.value
+
+    def finish(self) -> None:
+        """Make the result of an allreduce that was compressed. Local."""
+        self.value = self.arrays.finish()
 
     def exception(self) -> BaseException | None:
         """Return the error with which the collective has ended, or None. Local."""
@@ -107,6 +111,9 @@ class Handle(_core.Task):
 
     def describe(self) -> str:
         """Return what was submitted, in words. Local."""
+        if self.codec is not None:
+            what = f"{self.kind} of {self.arrays.dtype} {self.arrays.shape}, op {self.arrays.op}"
+            return f"{what}, compression {self.codec.name}{self._priority()}"
         what = f"{self.kind} of {self.dtype} {tuple(self.shape)}"
         if self.kind == "barrier":
             what = "barrier"
@@ -116,9 +123,10 @@ class Handle(_core.Task):
             what += f", root {self.root}"
         if self.scales != (1.0, 1.0):
             what += ", scaled by {:g} and {:g}".format(*self.scales)
-        if self.priority:
-            what += f", priority {self.priority}"
-        return what
+        return what + self._priority()
+
+    def _priority(self) -> str:
+        return f", priority {self.priority}" if self.priority else ""
 
     def __repr__(self) -> str:
         state = "in flight"

@@ -53,7 +53,7 @@ def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
 
 
 def _zeros(handle: Handle) -> list[Any] | None:
-    if handle.kind != "allreduce" or handle.folds_in_python:
+    if handle.kind != "allreduce" or handle.folds_in_python or handle.codec is not None:
         return None
     count = handle.nbytes // handle.itemsize
     return [handle.dtype, count, handle.operation, *handle.scales, handle.priority]
@@ -88,7 +88,7 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
         elif joined and claim.zeros is None:
             verdict.wrong[key] = (
                 f"{key!r} is {claim.text}, and {named(joined)} joined: who has joined takes "
-                f"part in allreduce with the library's own operations only"
+                f"part in allreduce with the library's own operations only, not compressed"
             )
         else:
             verdict.ready.append(claim)

@@ -9,6 +9,8 @@ from typing import Any
 from collectives import _core
 from collectives.background.handle import Handle
 from collectives.background.schedule import Batch
+from collectives.communicator import Communicator
+from collectives.compression import Piece
 
 __all__ = ["Run", "run_batch"]
 
@@ -48,19 +50,25 @@ class Run:
         return [] if self.request is None else self.request._awaited()
 
 
-def run_batch(batch: Batch, memory: Any, ended: Callable[[Sequence[Handle]], None]) -> Steps:
+def run_batch(
+    batch: Batch, comm: Communicator, memory: Any, ended: Callable[[Sequence[Handle]], None]
+) -> Steps:
     """Run what was picked; a generator of requests. Collective.
 
     Parameters
     ----------
     batch : Batch
+    comm : Communicator
+        What it runs on.
     memory : array
         Where submissions are packed that run as one.
     ended : callable
         It is given the handles that are complete.
     """
     first = batch.handles[0]
-    if len(batch.handles) > 1:
+    if first.codec is not None:
+        yield from _compressed(batch.handles, comm)
+    elif len(batch.handles) > 1:
         bundle = _core.Bundle(batch.handles, memory)
         bundle.pack()
         yield bundle.start()
@@ -71,3 +79,16 @@ def run_batch(batch: Batch, memory: Any, ended: Callable[[Sequence[Handle]], Non
         yield first.start()
     if batch.is_last:
         ended(batch.handles)
+
+
+def _compressed(handles: list[Handle], comm: Communicator) -> Steps:
+    """Have a codec reduce some arrays. What has no name has one that comes again: its place."""
+    pieces = [
+        Piece(each.name or f"\0{place}", each.arrays.values, each.arrays.shape)
+        for place, each in enumerate(handles)
+    ]
+    for each in handles:
+        each.begun()
+    yield from handles[0].codec.allreduce(comm, pieces)
+    for each in handles:
+        each.finish()

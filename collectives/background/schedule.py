@@ -64,6 +64,8 @@ class Schedule:
         nbytes = head.nbytes
         if key is None:
             return Batch([self.ready.pop(0)])
+        if head.codec is not None:
+            return Batch(self._fused(key))
         if self.is_long(head):
             return self._piece(head)
         if nbytes > self.apart:
@@ -72,7 +74,8 @@ class Schedule:
 
     def is_long(self, handle: Handle) -> bool:
         """Return whether the submission `handle` runs by pieces. Local."""
-        return handle.fuses is not None and handle.nbytes >= LONG * self.chunk
+        cuts = handle.fuses is not None and handle.codec is None
+        return cuts and handle.nbytes >= LONG * self.chunk
 
     def _piece(self, head: Handle) -> Batch:
         """Return the next chunk of a long submission, which stays until its last one is taken."""
@@ -95,10 +98,11 @@ class Schedule:
         total = 0
         for position, each in enumerate(self.ready):
             nbytes = each.nbytes
-            if nbytes <= self.apart and total + nbytes > self.fusion and taken:
+            fits = each.codec is not None or nbytes <= self.apart
+            if fits and total + nbytes > self.fusion and taken:
                 kept += self.ready[position:]
                 break
-            if nbytes <= self.apart and each.fuses == key:
+            if fits and each.fuses == key:
                 taken.append(each)
                 total += nbytes
             else:

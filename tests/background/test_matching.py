@@ -46,7 +46,7 @@ def test_what_who_has_joined_cannot_take_part_in():
     verdict = conclude(said([claim("a", text="allgather", zeros=None)], [], joined={1}))
     assert verdict.wrong["a"] == (
         "'a' is allgather, and rank 1 joined: who has joined takes part in allreduce with the "
-        "library's own operations only"
+        "library's own operations only, not compressed"
     )
 
 

@@ -18,6 +18,7 @@ class Submission:
     itemsize: int = 4
     position: int = 0
     number: int = 0
+    codec: object = None
 
     def scheduled(self):
         pass

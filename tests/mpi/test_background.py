@@ -152,6 +152,49 @@ def test_scales_and_torch(comm):
     assert (x == 3.0 * comm.size).all()
 
 
+CODECS = ["none", "float16", "bfloat16", "int8", "int4", "sign", "topk:0.5", "randomk:0.5"]
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "powersgd:2"])
+def test_compression(world, comm, codec):
+    """Several arrays at once, some without a name, between others that are not compressed."""
+    keeps = codec.startswith(("sign", "topk", "randomk", "powersgd"))
+    rng = np.random.default_rng(7)
+    arrays = [rng.normal(size=n).astype(np.float32).reshape(-1, 6) for n in (6, 600, 90_000)]
+    for _ in range(3):
+        handles = []
+        for k, array in enumerate(arrays):
+            x = array * np.float32(comm.rank + 1)
+            name = f"{codec} {k}" if keeps or k == 1 else None
+            options = {"compression": codec, "group": comm, "op": cc.AVG, "postscale": 2.0}
+            handles.append(SUBMIT("allreduce", x, x if k == 1 else None, name=name, **options))
+            SUBMIT("allreduce", np.ones(3), name=f"plain {k}", group=comm)
+        results = [handle.wait() for handle in handles]
+        background.flush(comm)
+        for array, result in zip(arrays, results, strict=True):
+            assert result.shape == array.shape
+            world.agree(result.tobytes())
+            wanted = array * np.float32(comm.size + 1)
+            if codec in ("none", "float16", "bfloat16", "int8"):
+                np.testing.assert_allclose(result, wanted, atol=0.1 * comm.size, rtol=0.02)
+    assert f"(1, 6), op AVG, compression {handles[0].codec.name}: complete" in repr(handles[0])
+
+
+def test_compression_that_differs_or_is_impossible(comm):
+    with pytest.raises(ArgumentError, match="compression is given, and broadcast has none"):
+        SUBMIT("broadcast", np.ones(2), compression="int8", group=comm)
+    with pytest.raises(ArgumentError, match="keeps what it loses of an array"):
+        SUBMIT("allreduce", np.ones(2), compression="sign", group=comm)
+    with pytest.raises(ArgumentError, match="op is MAX"):
+        SUBMIT("allreduce", np.ones(2), op="max", compression="int8", group=comm)
+    if comm.size == 1:
+        return
+    codec = "int8" if comm.rank else "int4"
+    handle = SUBMIT("allreduce", np.ones(2), name="codec", compression=codec, group=comm)
+    with pytest.raises(MismatchError, match=r"compression int4\(.*compression int8\("):
+        handle.wait()
+
+
 @pytest.mark.parametrize("what", ["shape", "dtype", "op", "root", "scale", "kind", "priority"])
 def test_submissions_that_differ(comm, what):
     """All ranks raise the same error, which says what each has submitted; and go on."""

@@ -1,6 +1,5 @@
 # Tasks: calls whose arguments are checked, and which wait for their turn; and some of them as one.
 
-from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
 
@@ -9,7 +8,7 @@ cdef class Task:
     later: whole, by pieces, or as a part of a `Bundle`.
 
     ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
-    priority. What follows it is for whoever keeps the task.
+    priority, and the same `terms`. What follows it is for whoever keeps the task.
     """
 
     cdef Engine engine
@@ -24,13 +23,14 @@ cdef class Task:
     cdef public object group, key
     cdef public double began  # the time on the clock
     cdef public int64_t number, position
+    cdef public object codec, arrays, value  # of an allreduce that is compressed: see Compressed
     cdef public bint complete
     cdef uint64_t moments[6]  # ticks of the timeline, or 0
     cdef public object error, callbacks
 
     def __init__(
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
-        int64_t priority,
+        int64_t priority, str terms=None,
     ):
         check_caller()
         engine.check_whole()
@@ -46,7 +46,7 @@ cdef class Task:
         self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
         self.nbytes = self.call.nbytes
         self.itemsize = self.call.x.itemsize
-        self.signature = signature_of(self)
+        self.signature = signature_of(self, terms)
 
     @property
     def shape(self):
@@ -94,12 +94,19 @@ cdef class Task:
     def fuses(self):
         """What tasks must have in common to be run as one, or None if this one runs alone."""
         cdef const Call *call = &self.call
+        if self.codec is not None:
+            return self.codec.name, call.x.dtype
         if call.kind != ALLREDUCE and call.kind != BROADCAST:
             return None
         return (
             call.kind, call.x.dtype, call.operation, call.root, call.prescale, call.postscale,
             <uintptr_t>call.user,
         )
+
+    def begun(self):
+        """Note, on the timeline, that its turn has come. Local."""
+        mark(self, BEGUN)
+        mark(self, SENT_OFF)
 
     def scheduled(self):
         """Note, on the timeline, that all ranks are known to have it. Local."""
@@ -139,16 +146,6 @@ cdef class Task:
         """Return what the caller gets, when it is complete. Local."""
         return finished(self.keep[0])
 
-    def arrays(self):
-        """Return input and output as flat NumPy arrays: the memory that is read and written. Local.
-
-        Raises
-        ------
-        UnsupportedTypeError
-            If NumPy has no such dtype.
-        """
-        return flat(&self.call.x, self.keep), flat(&self.call.out, self.keep)
-
 
 cdef object started(Engine engine, Call *call, tuple keep):
     cdef Request request
@@ -165,29 +162,7 @@ cdef void shorten(Call *call, int64_t count) noexcept:
     call.nbytes = count * call.x.itemsize
 
 
-cdef object flat(const View *view, tuple keep):
-    """Return the memory of a view as an array, which keeps `keep`."""
-    span = Bytes.__new__(Bytes)
-    (<Bytes>span).view = view[0]
-    (<Bytes>span).owner = keep
-    dtype = frameworks.numpy_dtype(dtype_text(view.dtype), "x")
-    return numpy.asarray(span).view(dtype)
-
-
-@cython.final
-cdef class Bytes:
-    """The bytes of a view, by the buffer protocol."""
-
-    cdef View view
-    cdef object owner
-
-    def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(
-            buffer, self, self.view.data, self.view.count * self.view.itemsize, 0, flags
-        )
-
-
-cdef uint64_t signature_of(Task task) except 0:
+cdef uint64_t signature_of(Task task, str terms) except 0:
     cdef const Call *call = &task.call
     cdef uint64_t sum = cc_mixed(call.kind + 1, call.x.dtype)
     sum = cc_mixed(cc_mixed(sum, call.operation), call.root)
@@ -196,7 +171,7 @@ cdef uint64_t signature_of(Task task) except 0:
     if call.kind != SCATTER:  # whose root has another array than the others
         for n in task.shape:
             sum = cc_mixed(sum, n)
-    return text_mixed(sum, task.name) >> 1 | 1
+    return text_mixed(text_mixed(sum, task.name), terms) >> 1 | 1
 
 
 cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
