@@ -211,9 +211,10 @@ class Sign(_Quantised):
     lose: this rank's for its array, and the owner's for the sum of its part. That takes 4 bytes for
     each element, and 4 bytes for each element of the part.
 
-    One encoding of a block x of n elements leaves (1 - |x|_1^2 / (n |x|_2^2)) |x|_2^2. A block with
-    an infinity or a NaN is NaN on all ranks afterwards, and what was kept of it is forgotten. The
-    sign of a zero is that of its bit.
+    Of the square of the Euclidean norm of a block x, one encoding leaves the part
+    ``1 - sum(abs(x))**2 / (n * sum(x**2))``, with n elements. A block with an infinity or a NaN is
+    NaN on all ranks afterwards, and what was kept of it is forgotten. The sign of a zero is that of
+    its bit.
 
     Sources: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu: "1-bit stochastic gradient descent and its
     application to data-parallel distributed training of speech DNNs", Interspeech 2014,

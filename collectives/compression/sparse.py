@@ -66,9 +66,9 @@ class TopK(_Sparse):
     allreduce without compression sends less. The elements that no rank has sent are zero in the
     result. With error feedback, this rank keeps an array of the dtype of its own.
 
-    One choice of k among the n elements of x leaves at most (1 - k / n) |x|_2^2. A NaN is chosen
-    first, then infinities; each makes its own element of the result NaN or infinite, and is not
-    kept.
+    One choice of k among n elements leaves at most ``1 - k / n`` of the square of the array's
+    Euclidean norm. A NaN is chosen first, then infinities; each makes its own element of the result
+    NaN or infinite, and is not kept.
 
     Sources: A. F. Aji, K. Heafield: "Sparse communication for distributed gradient descent", EMNLP
     2017, doi:10.18653/v1/D17-1045; S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with
@@ -153,8 +153,9 @@ class RandomK(_Sparse):
     therefore have made the same number of calls since they called `reset`; `Communicator.allreduce`
     compares it.
 
-    One choice leaves (1 - k / n) |x|_2^2 on average, if k divides n. A NaN or an infinity that is
-    chosen makes its own element of the result NaN or infinite. One that is not is forgotten.
+    One choice leaves on average ``1 - k / n`` of the square of the array's Euclidean norm, if k
+    divides n. A NaN or an infinity that is chosen makes its own element of the result NaN or
+    infinite. One that is not is forgotten.
 
     Source: S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with memory", NeurIPS 2018,
     arXiv:1809.07599, who choose any k elements.
