@@ -14,6 +14,8 @@ and after (see the manual on measuring).
 - sync: 8 bytes, submitted and waited for at once;
 - check: what the ranks compare before a batch, beside the batch;
 - idle: the processor time of a rank in a second in which nothing is submitted.
+
+With ``--codecs``, only the gradients are timed: submitted without compression, and with each codec.
 """
 
 import argparse
@@ -28,6 +30,8 @@ import collectives as cc
 from collectives import background
 
 now = time.perf_counter
+
+CODECS = (None, "float16", "int8", "int4", "sign", "topk:0.01", "randomk:0.01", "powersgd:4")
 
 
 def resnet50():
@@ -76,6 +80,15 @@ class Cases:
         for handle in handles:
             handle.wait()
 
+    def submit_compressed(self, codec):
+        pairs = zip(self.matrices, self.results, strict=True)
+        handles = [
+            background.submit("allreduce", x, out, op=cc.AVG, name=str(k), compression=codec)
+            for k, (x, out) in enumerate(pairs)
+        ]
+        for handle in handles:
+            handle.wait()
+
     def reduce_whole(self):
         self.comm.allreduce(self.whole, self.whole, op=cc.AVG)
 
@@ -95,6 +108,28 @@ class Cases:
         background.submit("allreduce", *self.one, name="one").wait()
 
 
+def compare_codecs(comm, cases, turns, tell):
+    """Print the time of the gradients without compression and with each codec."""
+    times = {codec: [] for codec in CODECS}
+    rng = np.random.default_rng(comm.rank)
+    # PowerSGD needs matrices.
+    cases.matrices = [
+        rng.standard_normal(x.size, np.float32).reshape(-1, 64 if x.size % 64 == 0 else 8)
+        for x in cases.gradients
+    ]
+    cases.results = [np.empty_like(x) for x in cases.matrices]
+    for turn in range(turns + 1):
+        for codec in CODECS:
+            seconds = timed(comm, lambda codec=codec: cases.submit_compressed(codec))
+            if turn:
+                times[codec].append(seconds)
+    whole = median(times[None])
+    for codec, seconds in times.items():
+        tell(
+            f"{codec or 'none':12} {1e3 * median(seconds):9.1f} ms  {whole / median(seconds):5.2f}"
+        )
+
+
 def median(values):
     return statistics.median(values)
 
@@ -102,12 +137,17 @@ def median(values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=9)
-    turns = parser.parse_args().turns
+    parser.add_argument("--codecs", action="store_true")
+    options = parser.parse_args()
+    turns = options.turns
     comm = cc.world()
     cases = Cases(comm)
     background.start()
     tell = print if comm.rank == 0 else lambda *args: None
     tell(f"# {MPI.Get_library_version().splitlines()[0][:40]}, {comm.size} ranks, {turns} turns")
+    if options.codecs:
+        compare_codecs(comm, cases, turns, tell)
+        return
     rows = {name: [] for name in ("gradients", "whole", "small", "mpi", "one", "trip")}
     for turn in range(turns + 1):
         row = {

@@ -9,13 +9,16 @@ before the gradients that still wait.
 The program times a step four times:
 
 - the computation alone,
-- the communication alone, one layer after the other,
+- the communication alone, of gradients that are all there at the start,
 - both, overlapped, with equal priorities,
 - both, overlapped, with the first layer first.
 
 It prints which part of the shorter one of computation and communication was hidden behind the
 other, and how long after the end of the backward pass the first layer's gradient was there. The
 layers are not real: each is a product of matrices that takes its time, and a gradient of its size.
+
+With a `--computation` below 1, gradients are computed faster than they can be sent. They pile up,
+and the priority counts.
 
 Run it on two ranks or more. Between hosts there is much to hide; on one host, where communication
 is fast and needs the same cores, there is little::
@@ -58,13 +61,6 @@ class Network:
             submit(layer)
 
 
-def one_after_the_other(network):
-    """Communicate without computing."""
-    for layer in reversed(range(len(network.gradients))):
-        gradient = network.gradients[layer]
-        background.submit("allreduce", gradient, gradient, op=cc.AVG, name=str(layer)).wait()
-
-
 def overlapped(network, priority):
     """Do both; return the seconds from the end of the backward pass to the first gradient."""
     handles = {}
@@ -84,6 +80,16 @@ def overlapped(network, priority):
     return first
 
 
+def in_order(layer):
+    """Give all layers the same priority."""
+    return 0
+
+
+def first_layer_first(layer):
+    """Give the layers priorities in the order of the next forward pass."""
+    return -layer
+
+
 def timed(step):
     """Return the seconds that a step takes on the slowest rank, and what it returns there."""
     cc.barrier()
@@ -97,16 +103,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--mebibytes", type=float, default=2.0, help="of the gradient of a layer")
+    parser.add_argument(
+        "--computation", type=float, default=1.0, help="as long as the communication, times this"
+    )
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
     network = Network(options.layers, int(options.mebibytes * 2**20), 0.0)
-    alone = statistics.median(timed(lambda: one_after_the_other(network))[0] for _ in range(3))
-    network.seconds = alone / options.layers  # as long as the communication
+    at_once = Network(options.layers, int(options.mebibytes * 2**20), 0.0)
+    alone = statistics.median(timed(lambda: overlapped(at_once, in_order))[0] for _ in range(3))
+    network.seconds = options.computation * alone / options.layers
     cases = {
         "computation": lambda: network.backward(lambda layer: None),
-        "communication": lambda: one_after_the_other(network),
-        "overlapped": lambda: overlapped(network, lambda layer: 0),
-        "the first layer first": lambda: overlapped(network, lambda layer: -layer),
+        "communication": lambda: overlapped(at_once, in_order),
+        "overlapped": lambda: overlapped(network, in_order),
+        "the first layer first": lambda: overlapped(network, first_layer_first),
     }
     times = {name: [] for name in cases}
     for _ in range(options.steps):
