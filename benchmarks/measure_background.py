@@ -19,15 +19,20 @@ With ``--codecs``, only the gradients are timed: submitted without compression, 
 """
 
 import argparse
+import os
 import resource
 import statistics
 import time
 
-import numpy as np
-from mpi4py import MPI
+# One thread per rank: PowerSGD multiplies matrices, and ranks would use each other's cores.
+for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
-import collectives as cc
-from collectives import background
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+import collectives as cc  # noqa: E402
+from collectives import background  # noqa: E402
 
 now = time.perf_counter
 

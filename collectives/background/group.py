@@ -195,6 +195,8 @@ class Group:
         engine = self.data._engine
         arrays = engine.compressed(x, out, op, prescale, postscale)
         terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
+        if name is not None and hasattr(codec, "calls"):
+            terms += f" {codec.calls(self.data, name)}"  # which random numbers go by
         values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
         handle = Handle(engine, kind, *values, name, priority, terms)
         handle.codec, handle.arrays = codec, arrays

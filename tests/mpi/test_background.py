@@ -1,8 +1,10 @@
 """Collectives in the background: orders, fusion, pieces, priorities, mismatches, stalls, joins."""
 
+import json
 import random
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,6 +342,35 @@ def test_nobody_waits(comm):
     while not handle.done() and time.monotonic() < limit:
         time.sleep(0.001)
     assert handle.done()
+
+
+def test_timeline(comm, tmp_path):
+    """Each submission has its phases, one after the other, and those of one array are together."""
+    path = comm.broadcast_object(str(tmp_path / "timeline.json"))
+    with comm.timeline(path):
+        for k in range(3):
+            SUBMIT("allreduce", np.ones(10 + k), name=f"layer {k}", group=comm)
+        SUBMIT("allgather", np.ones(2), name="alone", group=comm)
+        background.flush(comm)
+    events = json.loads(Path(path).read_text())
+    events = events if isinstance(events, list) else events["traceEvents"]
+    mine = [
+        each
+        for each in events
+        if each["ph"] == "X" and each["pid"] == comm.mpi.Get_group().Get_rank()
+    ]
+    for name in ("layer 0", "layer 2", "alone"):
+        of_it = [each for each in mine if each["args"].get("algorithm") == name]
+        whole = [each for each in of_it if "communicator" in each["args"]]
+        assert len(whole) == 1
+        assert whole[0]["args"]["transport"] == "background"
+        names = [each["name"] for each in of_it if each is not whole[0]]
+        assert "communicate" in names
+        if comm.size > 1:
+            assert names[0] == "queue"
+            assert "negotiate" in names
+        end = whole[0]["ts"] + whole[0]["dur"] + 0.01
+        assert all(whole[0]["ts"] <= each["ts"] <= end for each in of_it)
 
 
 def test_arguments(comm):

@@ -227,6 +227,31 @@ def test_calls_side_by_side_have_tracks_of_their_own():
     assert found[3]["dur"] == 1.0
 
 
+def test_a_call_whose_label_is_not_written_yet():
+    """Another thread has begun it while the timeline is read: it has no name, and no peers."""
+    records = [
+        (tape.CALL, 10_000, 20_000, 1, 0, 3, 0, 0),
+        (tape.AWAIT, 11_000, 13_000, 1, 0, 0, 0, 0),
+        (tape.WAIT, 14_000, 15_000, 1, 0, 1, 0, 0),
+    ]
+    whole, *parts = spans(recorded(records))
+    assert whole["name"] == "?"
+    assert [each["name"] for each in parts] == ["wait", "wait"]
+    assert all("peer" not in each["args"] for each in parts)
+
+
+def test_phases_of_a_submission():
+    """They have neither rounds nor bytes."""
+    records = [
+        (tape.CALL, 10_000, 20_000, 1, 80, 0, 0, 0),
+        (tape.NEGOTIATE, 10_000, 12_000, 1, 0, -1, 0, 0),
+        (tape.COPY_OUT, 18_000, 20_000, 1, 0, -1, 0, 0),
+    ]
+    _, first, second = spans(recorded(records))
+    assert (first["name"], second["name"]) == ("negotiate", "copy out")
+    assert first["args"].keys() == {"algorithm", "call"}
+
+
 def test_calls_before_the_beginning_are_left_out():
     records = [
         (tape.CALL, 10_000, 20_000, 1, 0, 0, 0, 0),
