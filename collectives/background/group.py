@@ -103,9 +103,7 @@ class Group:
             each._engine.warning = float("inf")  # situation() says more
             each._engine.agree = None  # rounds agree
         self.patience = comm._engine.spins
-        fusion = np.array([_fusion()])
-        self.control.allreduce(fusion, out=fusion, op=reductions.MIN)
-        self.schedule = Schedule(int(fusion[0]), comm.nodes)
+        self.schedule = Schedule(_agreed_fusion(self.control), comm.nodes)
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
         self.round = self.rounds[0]
@@ -169,6 +167,8 @@ class Group:
                 request.wait()
             return handle
         self.arrived.append(handle)
+        if self.error is not None:  # since check(), and nobody looks at what arrives any more
+            self._end([handle], self.error)
         return handle
 
     def _compressed(
@@ -460,8 +460,9 @@ class Group:
         if not isinstance(error, Exception):
             error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
         elif isinstance(error, CollectivesError) and self.unfinished:
-            first = min(self.unfinished, key=lambda handle: handle.began)
-            more = f" and {len(self.unfinished) - 1} more" if len(self.unfinished) > 1 else ""
+            left = list(self.unfinished)  # other threads may submit meanwhile
+            first = min(left, key=lambda handle: handle.began)
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             error = type(error)(f"{first.key!r}{more}, in the background: {error}")
         self.error = error
         self.joins = False
@@ -487,6 +488,19 @@ class Group:
         self.memory.clear()
         for comm in (self.control, self.data):
             comm.free()
+
+
+def _agreed_fusion(comm: Communicator) -> int:
+    """Return the smallest of what the ranks' environments say of fusion. Collective."""
+    problem = None
+    try:
+        fusion = np.array([_fusion()])
+    except ArgumentError as error:
+        problem, fusion = error, np.array([0])
+    comm.allreduce(fusion, out=fusion, op=reductions.MIN)
+    if fusion[0] == 0:
+        raise problem or ArgumentError("COLLECTIVES_FUSION_THRESHOLD is invalid on another rank")
+    return int(fusion[0])
 
 
 def _fusion() -> int:

@@ -373,6 +373,30 @@ def test_timeline(comm, tmp_path):
         assert all(whole[0]["ts"] <= each["ts"] <= end for each in of_it)
 
 
+def test_a_reduction_in_python(comm):
+    """Of several arrays at once, on whichever thread works."""
+    largest = cc.reduction(lambda a, b: np.maximum(a, b, out=b), name="largest")
+    handles = [
+        SUBMIT("allreduce", np.full(k + 1, float(comm.rank)), op=largest, name=f"{k}", group=comm)
+        for k in range(5)
+    ]
+    for k, handle in enumerate(handles):
+        np.testing.assert_array_equal(handle.wait(), np.full(k + 1, comm.size - 1.0))
+
+
+def test_an_invalid_threshold(other, monkeypatch):
+    """All ranks raise, also those whose environment is right."""
+    if other.rank == other.size - 1:
+        monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "some")
+    with pytest.raises(ArgumentError, match="FUSION_THRESHOLD is"):
+        background.start(other)
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
+    handles = [SUBMIT("allreduce", np.ones(3), group=other) for _ in range(3)]
+    assert [handle.wait()[0] for handle in handles] == [other.size] * 3
+    other.free()
+    assert other._background is None
+
+
 def test_arguments(comm):
     with pytest.raises(ArgumentError, match="kind is 'allreduc'; did you mean 'allreduce'"):
         SUBMIT("allreduc", np.ones(1), group=comm)
