@@ -10,12 +10,14 @@ import numpy as np
 
 from collectives import _core
 from collectives.algorithms import spec
-from collectives.devices import runtime
+from collectives.devices import ipc, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
+from collectives.devices.peers import Peers
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import DeviceRequest, Job, Line, give_up
 from collectives.errors import BufferError, CommunicatorError
+from collectives.process import environment
 from collectives.process.agreement import refusing
 from collectives.text.words import plain
 
@@ -62,6 +64,10 @@ class Devices:
         self.room, self.chooser = max(room, LEAST * size), chooser
         self.line = Line()
         self.rings: dict[int, Ring] = {}
+        self.wish = environment.text("COLLECTIVES_DEVICE_TRANSPORT")
+        self.is_settled = False  # whether the ranks know if they can use `peers`
+        self.peers: Peers | None = None
+        self.reason: str | None = None  # why not
         self.making = threading.Lock()
 
     def call(
@@ -92,7 +98,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options)
-            self.ring(job.arrays[0].device)
+            self.prepare(job)
         return self.start(engine, name, job, timeout, blocking)
 
     def call_vector(
@@ -126,7 +132,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, Numbers(*numbers[:5]))
-            self.ring(job.arrays[0].device)
+            self.prepare(job)
         return self.start(engine, name, job._replace(before=numbers[5]), timeout, blocking)
 
     def plan(
@@ -171,7 +177,17 @@ class Devices:
             engine.check_whole()
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
-            ring = self.ring(job.arrays[0].device)
+            device = job.arrays[0].device
+            if not self.is_settled:
+                self.settle(engine, device, timeout)
+            if self.peers is not None and ipc.takes(job):
+                self.line.begin(None, True, None)
+                engine.check_whole()
+                found = self.rings.get(device)
+                others = [] if found is None else [found.reads, found.writes]
+                made = ipc.IpcRequest(engine, self.peers, job, others, timeout, blocking)
+                return made.wait(timeout) if blocking else made
+            ring = self.ring(device)
             try:
                 request = DeviceRequest(engine, self.line, ring, job, blocking, self.chooser())
             except BaseException as error:
@@ -180,6 +196,54 @@ class Devices:
             self.line.add(request)
             self.line.begin(request, blocking, timeout)
             return request.wait(timeout) if blocking else request
+
+    def prepare(self, job: Job) -> None:
+        """Make what a call needs that goes through the host, so that its absence is told. Local.
+
+        Parameters
+        ----------
+        job : Job
+        """
+        if self.is_settled and (self.peers is None or not ipc.takes(job)):
+            self.ring(job.arrays[0].device)
+
+    def settle(self, engine: _core.Engine, device: int, timeout: float | None) -> None:
+        """Find out on the first call whether the ranks can read each other's device memory.
+        Collective.
+
+        Parameters
+        ----------
+        engine : Engine
+        device : int
+            That of the arrays of this call.
+        timeout : float or None
+
+        Raises
+        ------
+        CommunicatorError
+            On all ranks, if they cannot, and one of them has no pinned memory either.
+        """
+        reason = ipc.refusal(engine)
+        if reason is None:
+            ranks = ipc.Ranks(engine, timeout)
+            wish = None if self.wish in (None, "ipc") else f"it asks for {self.wish}"
+            driver = runtime.driver_for("x")
+            self.peers, reason = ipc.meet(ranks, driver, device, self.room, wish)
+            if self.peers is None and engine.size > 1:
+                self._ring_on_all(ranks, device)
+        self.reason = reason
+        self.is_settled = True
+
+    def _ring_on_all(self, ranks: ipc.Ranks, device: int) -> None:
+        """Make the ring of each rank; raise on all of them if one has no memory for it."""
+        problem = ""
+        try:
+            self.ring(device)
+        except Exception as error:
+            problem = plain(error)
+        for rank, each in enumerate(ranks.allgather(problem)):
+            if each:
+                raise CommunicatorError(f"rank {rank}: {each}")
 
     def job(
         self,
@@ -216,7 +280,7 @@ class Devices:
         counts = None
         if numbers is not None:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
-        part, result, text = _inspected(engine, kind, source, target, options, numbers)
+        part, result, text, is_shared = _inspected(engine, kind, source, target, options, numbers)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
         if gets and target is None:
             assert source is not None
@@ -241,6 +305,8 @@ class Devices:
             whole,
             text,
             None if target is None else target.value,
+            contract.reduces,
+            is_shared,
         )
         if kind == BROADCAST and columns.inputs and _same_place(source, target):
             return job._replace(target=None)  # the root has it there
@@ -321,6 +387,9 @@ class Devices:
         for ring in self.rings.values():
             ring.close()
         self.rings.clear()
+        if self.peers is not None:
+            self.peers.close()
+            self.peers = None
 
 
 class DevicePlan:
@@ -423,7 +492,7 @@ def _inspected(
     target: DeviceArray | None,
     options: Options,
     numbers: Numbers | None,
-) -> tuple[int, Any, str]:
+) -> tuple[int, Any, str, bool]:
     """Have the core check a call; return what it says (`Engine.inspect`)."""
     x = None if source is None else source.span()
     out = None if target is None else target.span()

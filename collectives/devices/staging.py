@@ -33,7 +33,7 @@ from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
 from collectives.text.words import error_text
 
-__all__ = ["DeviceRequest", "Job", "Line", "give_up"]
+__all__ = ["DeviceRequest", "Job", "Line", "give_up", "place_of_caller"]
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -71,6 +71,10 @@ class Job(NamedTuple):
         What they compare under ``COLLECTIVES_VALIDATE=1``.
     result : object
         What the caller gets.
+    reduces : bool
+        Whether it folds.
+    is_shared : bool
+        Whether its plan sends no messages: all goes through shared memory.
     before : (Request, callable) or None
         What has to be complete, too, and what returns the result then.
     """
@@ -88,6 +92,8 @@ class Job(NamedTuple):
     whole: int
     text: str
     result: Any
+    reduces: bool
+    is_shared: bool
     before: tuple[_core.Request, Callable[[Any], Any]] | None = None
 
     @property
@@ -200,10 +206,7 @@ class DeviceRequest:
         self._placed = False
         self._lock = threading.RLock()
         self.origin = None
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-            frame = frame.f_back
-        self._place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        self._place = place_of_caller()
         streams = {each.stream for each in job.arrays}
         self._by_host = None in streams
         self._streams = [each for each in streams if each is not None]
@@ -567,6 +570,14 @@ class DeviceRequest:
         _in_flight.discard(self)
         self._line.discard(self)
         give_up(self.engine, self._job.title, error)
+
+
+def place_of_caller() -> str:
+    """Return the place in the program that calls the library. Local."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:

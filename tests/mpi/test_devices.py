@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from pathlib import Path
@@ -15,8 +16,9 @@ from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import runtime
+from collectives.devices import peers, runtime
 from collectives.devices.calls import DevicePlan
+from collectives.devices.ipc import IpcRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import (
     ArgumentError,
@@ -30,6 +32,7 @@ from collectives.errors import (
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
 
+import fake_kernels
 from fake_arrays import Array, DLPackArray
 from fake_gpu import FakeDriver
 
@@ -52,34 +55,46 @@ class Exporter(DLPackArray):
     __array_namespace__ = Tensor.__array_namespace__
 
 
-def in_use(mode):
-    """Give a driver in place of CuPy's."""
-    driver = FakeDriver(mode=mode, seed=7)
+def in_use(mode, transport):
+    """Give a driver in place of CuPy's, and the transport that calls are to take."""
+    driver = FakeDriver(mode=mode, seed=7, **fake_kernels.OPTIONS)
     before = runtime.use(driver)
-    yield driver
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_DEVICE_TRANSPORT", transport)
+        patch.setattr(peers, "EVENTS", 8)  # so few that there are not enough at times
+        yield driver
     runtime.use(before)
 
 
-# Both modes take long: one of them for each number of ranks, but on two.
-MODES = ["random", "lazy"]
-if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
-    MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
+# All take long: one mode for each number of ranks, and both for one transport on two.
+RANDOM, LAZY = "random", "lazy"
+WAYS = [(RANDOM, "staging"), (LAZY, "staging"), (RANDOM, "ipc"), (LAZY, "ipc")]
+if MPI.COMM_WORLD.Get_size() == 2 and not FULL:
+    WAYS.remove((LAZY, "staging"))
+elif not FULL:
+    WAYS = [each for each in WAYS if each[0] == (RANDOM, LAZY)[MPI.COMM_WORLD.Get_size() % 2]]
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=WAYS, ids="-".join)
 def gpu(request):
     """A driver whose streams run some time later, or only when somebody waits for them."""
-    for driver in in_use(request.param):
+    for driver in in_use(*request.param):
         with driver:
             yield driver
 
 
-@pytest.fixture
-def doomed():
+@pytest.fixture(params=["staging", "ipc"])
+def doomed(request):
     """A driver of which a broken communicator keeps something."""
-    for driver in in_use("random"):
+    for driver in in_use(RANDOM, request.param):
         yield driver
         driver.close()
+
+
+@pytest.fixture
+def transport():
+    """How arrays travel, if the ranks can."""
+    return os.environ["COLLECTIVES_DEVICE_TRANSPORT"]
 
 
 def group(validate):
@@ -175,7 +190,7 @@ def test_many_in_flight_are_waited_for_in_any_order(gpu, comm, stream, form):
     requests = [
         case.call(comm, on_device(gpu, case.x(comm.rank), stream), start=True) for case in cases
     ]
-    assert all(isinstance(each, DeviceRequest) for each in requests)
+    assert all(isinstance(each, (DeviceRequest, IpcRequest)) for each in requests)
     order = list(range(len(cases)))
     if comm.rank % 2:
         order.reverse()
@@ -319,9 +334,10 @@ def test_two_communicators_are_waited_for_in_any_order(gpu, comm, stream):
             assert (request.wait().get() == comm.size * (comm.size - 1) // 2).all()
 
 
-def test_threads_whose_first_calls_meet(gpu, plain_comm, stream):
+def test_threads_whose_first_calls_meet(gpu, plain_comm, stream, transport):
     x = on_device(gpu, np.ones(300, np.int64), stream)
-    before, results = gpu.calls["pinned"], []
+    made = "stream" if transport == "ipc" else "pinned"
+    before, results = gpu.calls[made], []
     threads = [
         threading.Thread(target=lambda: results.append(plain_comm.allreduce(x))) for _ in range(4)
     ]
@@ -331,7 +347,7 @@ def test_threads_whose_first_calls_meet(gpu, plain_comm, stream):
         thread.join()
     assert all((got.get() == plain_comm.size).all() for got in results)
     assert len(results) == 4
-    assert gpu.calls["pinned"] == before + 1
+    assert gpu.calls[made] == before + 1
 
 
 def test_results_outlive_their_communicator(gpu, stream):
@@ -409,7 +425,8 @@ def test_arguments_that_are_refused(gpu, plain_comm, stream):
 def test_free_names_what_is_in_flight(gpu, plain_comm, stream):
     x = on_device(gpu, np.ones(6, np.float32), stream)
     request = plain_comm.iallreduce(x)
-    match = r"allreduce of 6 float32 on cuda:0: 0 of 1 pieces have ended, started at .*test_devices"
+    state = "(0 of 1 pieces have ended|allreduce '.*' on . ranks?: .*|all of it is enqueued)"
+    match = f"allreduce of 6 float32 on cuda:0: {state}, started at .*test_devices"
     with pytest.raises(CommunicatorError, match=match):
         plain_comm.free()
     request.wait()
@@ -449,6 +466,7 @@ def test_any_of_those_that_a_rank_does_not_come_to(doomed, vector):
         return
     x = on_device(doomed, np.ones(n * comm.size, np.float32), 0)
     counts = [n] * comm.size
+    comm.allreduce(x)  # the first call waits for all ranks, also one that does not block
     if comm.rank:
         if vector:
             last = comm.ialltoallv(x, counts, receive_counts=counts)
@@ -484,7 +502,7 @@ def test_a_copy_that_fails_breaks_the_communicator(doomed, fresh):
     doomed.fail_next("copy", RuntimeError("the bus fell off"))
     with pytest.raises(RuntimeError, match="fell off"):
         comm.allreduce(x)
-    with pytest.raises(CommunicatorError, match="failed in allreduce of 5000"):
+    with pytest.raises(CommunicatorError, match="failed in allreduce (of 5000|'.*' on 1)"):
         comm.allreduce(x)
 
 
@@ -559,7 +577,9 @@ def test_interfaces_that_host_arrays_do_not_have(gpu, plain_comm, stream):
 
 
 @pytest.mark.parametrize("method", ["pinned", "stream", "event", "place", "allocate"])
-def test_what_fails_before_a_call_is_told(gpu, method):
+def test_what_fails_before_a_call_is_told(gpu, method, transport):
+    if transport == "ipc" and method not in ("place", "allocate"):
+        return  # it is for the way through the host; see the next test
     with group(True) as comm:
         x = Tensor.of(gpu, np.ones(5000, np.float32))
         if comm.rank == 0:
@@ -567,9 +587,63 @@ def test_what_fails_before_a_call_is_told(gpu, method):
             with pytest.raises((CommunicatorError, MemoryError), match="none left"):
                 comm.allreduce(x)
         else:
-            with pytest.raises(MismatchError, match=r"rank 0 refused allreduce\(.*none left"):
+            match = r"rank 0(: | refused allreduce\(.*)there is no .*none left|none left"
+            with pytest.raises((MismatchError, CommunicatorError), match=match):
                 comm.allreduce(x)
         assert comm.allreduce(x).get()[0] == comm.size
+
+
+def goes_through_the_host(comm, x):
+    request = comm.iallreduce(x)
+    return isinstance(request, DeviceRequest) and request.wait().get()[0] == comm.size
+
+
+EXPORTS = ["stream", "shared_event", "export_memory", "export_event", "open_memory", "open_event"]
+
+
+@pytest.mark.parametrize("method", EXPORTS)
+def test_devices_that_cannot_be_mapped(gpu, method, transport, shares):
+    """One rank cannot, so all ranks take the way through the host."""
+    if transport == "staging" or MPI.COMM_WORLD.Get_size() == 1 or not shares:
+        return
+    with group(False) as comm:
+        x = Tensor.of(gpu, np.ones(5000, np.float32))
+        if comm.rank == comm.size - 1:
+            gpu.fail_next(method, RuntimeError("the driver says no"))
+        assert goes_through_the_host(comm, x)
+        assert goes_through_the_host(comm, x)
+        reason = comm._devices().reason
+        assert reason == f"rank {comm.size - 1}: the driver says no"
+
+
+def test_a_device_without_room_for_a_ring(gpu, transport, shares):
+    if transport == "staging" or MPI.COMM_WORLD.Get_size() == 1 or not shares:
+        return
+    with group(False) as comm:
+        x = Tensor.of(gpu, np.ones(5000, np.float32))
+        if comm.rank == 0:
+            gpu.fail_next("allocate", MemoryError("none left"))
+        assert comm.allreduce(x, x) is x
+        assert isinstance(comm._devices().peers, type(None))
+
+
+def test_a_device_without_room_for_a_call(doomed, fresh, transport, shares):
+    comm = fresh(validate=False, timeout=20)
+    if transport == "staging" or comm.size > 1 and not shares:
+        return
+    x = on_device(doomed, np.ones(5000, np.float32), 0)
+    comm.allreduce(x)
+    if comm.rank == 0:
+        out = on_device(doomed, np.ones(5000, np.float32), 0)
+        doomed.fail_next("allocate", MemoryError("none left"))
+        match = "cuda:0 has no memory for allreduce of 5000 float32.*: none left"
+        with pytest.raises(CommunicatorError, match=match):
+            comm.allreduce(x, out, prescale=2.0)
+    else:
+        with pytest.raises(PeerAbortedError, match="rank 0 gave up.*none left"):
+            comm.allreduce(x, x, prescale=2.0)
+    with pytest.raises(CommunicatorError, match="broken"):
+        comm.allreduce(x)
 
 
 def test_an_event_that_fails_breaks_the_communicator(doomed, fresh, shares):

@@ -9,8 +9,10 @@ cdef enum:
 cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
     """Fill an operation with what a call does; nothing is allocated that it has already."""
     cdef Plan plan = choice.plan
-    cdef int64_t count
-    op.shared.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
+    cdef int64_t count, room
+    op.device = call.device
+    op.shared.segment = pages_for(engine, call, plan)
+    room = room_for(op, plan)
     op.shared.call = NO_CALL
     op.comm = engine.comm
     op.nbytes = call.nbytes
@@ -18,7 +20,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if engine.segment is not None and call.kind != EXCHANGE:
         count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
         fingerprint(call, choice, count, op.shared.what)
-    lay_out(engine, op, call, plan, choice.segment)
+    lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.
     op.sends_nothing = call.kind == EXCHANGE
@@ -26,14 +28,14 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.slots.in_use = op.window * op.plan.slots
     set_fold(op, call, plan)
     op.shared.room = plan.lines * op.layout.stride
-    if op.shared.room <= CC_INLINE:
+    if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
     find_windows(op, call)
-    note_stores(op, call.kind, engine.stores)
-    if plan.room and op.layout.stride > plan.room:
+    note_stores(op, call.kind, engine.stores if op.device == NULL else 1)
+    if room and op.layout.stride > room:
         release(op)
         raise ArgumentError(
-            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {room} at a "
             f"time (COLLECTIVES_SHM_LANE)"
         )
     # The temporary slots come first, then what folds of Python work in.
@@ -43,13 +45,36 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if reserve(op, plan):
         release(op)
         raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
+    if op.device != NULL:
+        try:
+            reserve_on_device(op, plan)
+        except BaseException:
+            release(op)
+            raise
     return 0
 
 
+cdef cc_segment *pages_for(Engine engine, const Call *call, Plan plan) except? NULL:
+    """Return the segment that has the pages of a call, or NULL if nothing of it is shared."""
+    cdef object segment = engine.segment
+    if call.device != NULL:
+        segment = (<object>call.device).segment
+    return &(<Segment>segment).c if plan.lines and segment is not None else NULL
+
+
+cdef inline int64_t room_for(const Operation *op, Plan plan) noexcept:
+    """Return the bytes that a publication may have; 0: any number."""
+    if op.device == NULL:
+        return plan.room
+    return op.shared.segment.lane_bytes // plan.lines & ~63 if op.shared.segment != NULL else 0
+
+
 cdef inline int lay_out(
-    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment
+    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment, int64_t room
 ) except -1:
-    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut."""
+    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut; a
+    publication may have `room`.
+    """
     cdef Layout *layout = &op.layout
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
@@ -67,10 +92,10 @@ cdef inline int lay_out(
         block = tabulate(engine, op, call, plan)
     else:
         block = ceiling(call.part, plan.cut)
-    if plan.room:
+    if room:
         # Lanes have room for all publications of a segment, on whichever host.
-        largest = min(largest, plan.room)
-        fits = ((block * layout.itemsize + 63) & ~63) <= plan.room
+        largest = min(largest, room)
+        fits = ((block * layout.itemsize + 63) & ~63) <= room
     layout.segments = 1
     if block * layout.itemsize > largest and not ragged:
         layout.segments = ceiling(block, max(1, largest // layout.itemsize))
