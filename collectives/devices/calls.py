@@ -13,6 +13,7 @@ from collectives.algorithms import spec
 from collectives.devices import ipc, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
+from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.peers import Peers
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import DeviceRequest, Job, Line, give_up
@@ -185,7 +186,7 @@ class Devices:
                 engine.check_whole()
                 found = self.rings.get(device)
                 others = [] if found is None else [found.reads, found.writes]
-                made = ipc.IpcRequest(engine, self.peers, job, others, timeout, blocking)
+                made = IpcRequest(engine, self.peers, job, others, timeout, blocking)
                 return made.wait(timeout) if blocking else made
             ring = self.ring(device)
             try:

@@ -50,7 +50,7 @@ def is_request(value: object) -> bool:
     value : object
     """
     from collectives.devices.calls import DevicePlan
-    from collectives.devices.ipc import IpcRequest
+    from collectives.devices.ipc_request import IpcRequest
     from collectives.devices.staging import DeviceRequest
 
     return isinstance(value, (DevicePlan, DeviceRequest, IpcRequest))

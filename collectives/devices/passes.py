@@ -129,9 +129,7 @@ class Passes:
         factor : float
             As `kernels.scale_factor` returns it.
         """
-        one = kernels.Pass(
-            count, [address], [False], address, is_prescaled=[True], prescale=factor
-        )
+        one = kernels.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self._launch(one)
 
@@ -154,16 +152,12 @@ class Passes:
             self._launch(kernels.Pass(count, sources[:most], sides[:most], made))
             sources, sides = [made, *sources[most:]], [False, *sides[most:]]
         postscale = self.postscale if is_scaled else None
-        self._launch(
-            kernels.Pass(count, sources, sides, dst, publication, postscale=postscale)
-        )
+        self._launch(kernels.Pass(count, sources, sides, dst, publication, postscale=postscale))
 
     def _launch(self, one: kernels.Pass) -> None:
         peers, driver = self.peers, self.peers.driver
         pair = self.op, self.dtype
         if pair not in peers.kernels:
-            peers.kernels[pair] = driver.kernel(
-                kernels.source(*pair), kernels.kernel_name(*pair)
-            )
+            peers.kernels[pair] = driver.kernel(kernels.source(*pair), kernels.kernel_name(*pair))
         shape = kernels.geometry(one.elements * self.itemsize, driver.processors())
         driver.launch(peers.kernels[pair], *shape, kernels.packed(one), peers.stream)

@@ -1,27 +1,28 @@
 """Memory and events by which the ranks of a host read each other's device memory (CUDA IPC).
 
-Each rank has one stream, a ring of device memory that all ranks map, and events that all ranks have
-opened. Lines and words of progress lie in shared memory of the host (`_core/shared/segment.h`). They
+Each rank has one stream, a ring of device memory that all ranks map, and events that all ranks
+open. Lines and words of progress lie in shared memory of the host (`_core/shared/segment.h`). They
 say what was enqueued, and events order the device.
 
 Two kinds of words are waited for on the host, and each has events:
 
 - A publication. Its owner records an event behind what writes the payload, and puts the number of
   the event into the line. Readers let their streams wait for it before they read.
-- The end of a page. A rank records the event ``page % ENDS`` behind all that it has enqueued for the
-  page, and then finishes it. Before a rank writes where pages were, its stream waits for these events
-  of all ranks, for every page that they had to finish.
+- The end of a page. A rank records the event ``page % ENDS`` behind all that it has enqueued for
+  the page, and then finishes it. Before a rank writes where pages were, its stream waits for these
+  events of all ranks, for every page that they had to finish.
 
-CUDA does not say what a wait means while another process records the same event. So an event is
-recorded again only when all ranks have made their waits for the time before:
+A wait is for the latest record before it, whatever is recorded later. CUDA does not say what it
+means while another process records the same event. So an event is recorded again only when all
+ranks have made their waits for the time before:
 
 - Ranks make their waits for a publication before they finish its page. So its event may be used
   again when all have finished that page. If they have not, the owner waits on the host until its
   stream has come so far, and the line says that no event is needed. Nothing that is on a stream
   depends on what is enqueued later, on whichever rank, so that this wait ends.
-- Nobody starts a page before all have finished the one `LANES` before it, and starts it with a wait
-  for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page g + LANES, and
-  before they began it they had waited for page g. So `ENDS` is 2 * `LANES`.
+- Nobody starts a page before all have finished the one `LANES` before it, and whoever starts it
+  waits for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page
+  g + LANES, and had waited for page g before they started that. So `ENDS` is 2 * `LANES`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ those before it have, and the engine has them begin before it starts anything el
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -31,12 +30,12 @@ from collectives.devices.driver import Driver
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
+from collectives.text.origin import place
 from collectives.text.words import error_text
 
-__all__ = ["DeviceRequest", "Job", "Line", "give_up", "place_of_caller"]
+__all__ = ["DeviceRequest", "Job", "Line", "give_up"]
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 # What MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []
@@ -206,7 +205,7 @@ class DeviceRequest:
         self._placed = False
         self._lock = threading.RLock()
         self.origin = None
-        self._place = place_of_caller()
+        self._place = place()
         streams = {each.stream for each in job.arrays}
         self._by_host = None in streams
         self._streams = [each for each in streams if each is not None]
@@ -570,14 +569,6 @@ class DeviceRequest:
         _in_flight.discard(self)
         self._line.discard(self)
         give_up(self.engine, self._job.title, error)
-
-
-def place_of_caller() -> str:
-    """Return the place in the program that calls the library. Local."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:

@@ -7,7 +7,7 @@ import sys
 import traceback
 from types import FrameType
 
-__all__ = ["Origin", "levels"]
+__all__ = ["Origin", "levels", "place"]
 
 DEPTH = 16  # number of frames to keep, the innermost ones
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -21,6 +21,14 @@ def levels() -> int:
         frame = frame.f_back
         count += 1
     return count
+
+
+def place() -> str:
+    """Return the place in the program that called the library. Local."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class Origin:

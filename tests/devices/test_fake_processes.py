@@ -127,7 +127,9 @@ def read_too_early(pipe: Connection) -> None:
         driver.wait(ordered, event)
         driver.copy(target, address, N, ordered)
         second = driver.allocate(N)
-        with pytest.raises(Race, match="read of bytes 0 to 10000 .* earlier write of .*have no order"):
+        with pytest.raises(
+            Race, match=r"read of bytes 0 to 10000 .* earlier write of .*have no order"
+        ):
             driver.copy(second, address, N, other)
         driver.forget()
         pipe.send("found")
@@ -160,7 +162,7 @@ def test_races_with_other_processes_are_found():
         driver.record(written, stream)
         pipe.send((handle, driver.export_event(written)))
         assert receive(pipe) == "found"
-        with pytest.raises(Race, match="write of bytes 0 to 10000 .* earlier read of bytes"):
+        with pytest.raises(Race, match=r"write of bytes 0 to 10000 .* earlier read of bytes"):
             driver.copy(address, source, N, stream)
         driver.forget()
         go.set()
