@@ -92,7 +92,7 @@ LAYERS = (
         (
             _package(
                 "devices",
-                "arrays in the memory of GPUs, and how they go through the host",
+                "arrays in the memory of GPUs, and how they travel",
                 "GPUs",
             ),
             _package(

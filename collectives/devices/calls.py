@@ -1,4 +1,4 @@
-"""Calls on arrays of devices: they are checked, and go by a transport: there is one, staging."""
+"""Calls on arrays of devices: they are checked, and each goes by a transport."""
 
 from __future__ import annotations
 
@@ -14,10 +14,18 @@ from collectives.devices import ipc, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.ipc_request import IpcRequest
+from collectives.devices.job import Job, give_up
 from collectives.devices.peers import Peers
 from collectives.devices.ring import SLOTS, Ring
-from collectives.devices.staging import DeviceRequest, Job, Line, give_up
-from collectives.errors import BufferError, CommunicatorError
+from collectives.devices.staging import DeviceRequest, Line
+from collectives.errors import (
+    BufferError,
+    CommunicatorError,
+    MismatchError,
+    PeerAbortedError,
+    PeerLostError,
+    StallError,
+)
 from collectives.process import environment
 from collectives.process.agreement import refusing
 from collectives.text.words import plain
@@ -25,6 +33,7 @@ from collectives.text.words import plain
 __all__ = ["DevicePlan", "Devices"]
 
 BROADCAST = _core.COLLECTIVES.index("broadcast")
+WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
 
@@ -229,9 +238,15 @@ class Devices:
             ranks = ipc.Ranks(engine, timeout)
             wish = None if self.wish in (None, "ipc") else f"it asks for {self.wish}"
             driver = runtime.driver_for("x")
-            self.peers, reason = ipc.meet(ranks, driver, device, self.room, wish)
-            if self.peers is None and engine.size > 1:
-                self._ring_on_all(ranks, device)
+            try:
+                self.peers, reason = ipc.meet(ranks, driver, device, self.room, wish)
+                if self.peers is None and engine.size > 1:
+                    self._ring_on_all(ranks, device)
+            except WAITING as error:
+                raise type(error)(
+                    f"on the first call with arrays of devices, the ranks find out how these "
+                    f"travel: {error}"
+                ) from error
         self.reason = reason
         self.is_settled = True
 

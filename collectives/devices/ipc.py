@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from collectives import _core, reductions
 from collectives.devices import kernels
 from collectives.devices.driver import Driver
+from collectives.devices.job import Job
 from collectives.devices.peers import Peers, sweep
-from collectives.devices.staging import Job
 from collectives.process import segment
 from collectives.text.words import plain
 

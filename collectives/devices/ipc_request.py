@@ -17,9 +17,9 @@ from collectives.devices import kernels
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
+from collectives.devices.job import Job, give_up
 from collectives.devices.passes import Passes
 from collectives.devices.peers import Peers
-from collectives.devices.staging import Job, give_up
 from collectives.errors import CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain

@@ -25,15 +25,21 @@ CHUNK = 1 << 16  # bytes of a slot
 SIZES = 0, 1, 1000, 200_001  # elements
 
 
-@pytest.fixture(scope="module")
-def comm():
+@pytest.fixture(scope="module", params=["staging", "ipc"])
+def comm(request):
     """A communicator whose slots are small, so that there are many pieces."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
-        made = cc.Communicator(MPI.COMM_WORLD)
     import cupy
 
-    cupy.cuda.Device(made.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(CHUNK))
+        patch.setenv("COLLECTIVES_DEVICE_TRANSPORT", request.param)
+        made = cc.Communicator(MPI.COMM_WORLD)
+        cupy.cuda.Device(made.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+        made.allreduce(cupy.ones(1))
+    if request.param == "ipc" and made._devices().peers is None:
+        reason = made._devices().reason
+        made.free()
+        pytest.skip(reason)
     yield made
     made.free()
 
