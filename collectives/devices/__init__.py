@@ -8,5 +8,6 @@ reads the arrays, `job` is a call that was checked. There are two transports:
   memory (`ipc_request`). `peers` has what the ranks share, and `passes` enqueues the folds of
   `kernels`.
 
-Only `cupy_driver` imports CuPy, which `runtime` loads when the first array of a device comes.
+No file but `cupy_driver` imports CuPy, and `runtime` loads that when the first array of a device
+comes.
 """
