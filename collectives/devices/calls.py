@@ -108,7 +108,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options)
-            self.prepare(job)
+            self.prepare(engine, job)
         return self.start(engine, name, job, timeout, blocking)
 
     def call_vector(
@@ -142,7 +142,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, Numbers(*numbers[:5]))
-            self.prepare(job)
+            self.prepare(engine, job)
         return self.start(engine, name, job._replace(before=numbers[5]), timeout, blocking)
 
     def plan(
@@ -188,7 +188,7 @@ class Devices:
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
             device = job.arrays[0].device
-            if not self.is_settled:
+            if self._is_open(engine):
                 self.settle(engine, device, timeout)
             if self.peers is not None and ipc.takes(job):
                 self.line.begin(None, True, None)
@@ -207,15 +207,23 @@ class Devices:
             self.line.begin(request, blocking, timeout)
             return request.wait(timeout) if blocking else request
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, engine: _core.Engine, job: Job) -> None:
         """Make what a call needs that goes through the host, so that its absence is told. Local.
 
         Parameters
         ----------
+        engine : Engine
         job : Job
         """
-        if self.is_settled and (self.peers is None or not ipc.takes(job)):
+        if not self._is_open(engine) and (self.peers is None or not ipc.takes(job)):
             self.ring(job.arrays[0].device)
+
+    def _is_open(self, engine: _core.Engine) -> bool:
+        """Return whether the ranks have yet to find out if they can use `peers`."""
+        if not self.is_settled:
+            self.reason = ipc.refusal(engine)
+            self.is_settled = self.reason is not None
+        return not self.is_settled
 
     def settle(self, engine: _core.Engine, device: int, timeout: float | None) -> None:
         """Find out on the first call whether the ranks can read each other's device memory.
@@ -233,21 +241,18 @@ class Devices:
         CommunicatorError
             On all ranks, if they cannot, and one of them has no pinned memory either.
         """
-        reason = ipc.refusal(engine)
-        if reason is None:
-            ranks = ipc.Ranks(engine, timeout)
-            wish = None if self.wish in (None, "ipc") else f"it asks for {self.wish}"
-            driver = runtime.driver_for("x")
-            try:
-                self.peers, reason = ipc.meet(ranks, driver, device, self.room, wish)
-                if self.peers is None and engine.size > 1:
-                    self._ring_on_all(ranks, device)
-            except WAITING as error:
-                raise type(error)(
-                    f"on the first call with arrays of devices, the ranks find out how these "
-                    f"travel: {error}"
-                ) from error
-        self.reason = reason
+        ranks = ipc.Ranks(engine, timeout)
+        wish = None if self.wish in (None, "ipc") else f"it asks for {self.wish}"
+        driver = runtime.driver_for("x")
+        try:
+            self.peers, self.reason = ipc.meet(ranks, driver, device, self.room, wish)
+            if self.peers is None and engine.size > 1:
+                self._ring_on_all(ranks, device)
+        except WAITING as error:
+            raise type(error)(
+                f"on the first call with arrays of devices, the ranks find out how these travel: "
+                f"{error}"
+            ) from error
         self.is_settled = True
 
     def _ring_on_all(self, ranks: ipc.Ranks, device: int) -> None:

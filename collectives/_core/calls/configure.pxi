@@ -11,8 +11,10 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     cdef Plan plan = choice.plan
     cdef int64_t count, room
     op.device = call.device
-    op.shared.segment = pages_for(engine, call, plan)
-    room = room_for(op, plan)
+    op.shared.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
+    room = plan.room
+    if op.device != NULL:
+        room = use_pages_of(op, plan)
     op.shared.call = NO_CALL
     op.comm = engine.comm
     op.nbytes = call.nbytes
@@ -54,19 +56,15 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     return 0
 
 
-cdef cc_segment *pages_for(Engine engine, const Call *call, Plan plan) except? NULL:
-    """Return the segment that has the pages of a call, or NULL if nothing of it is shared."""
-    cdef object segment = engine.segment
-    if call.device != NULL:
-        segment = (<object>call.device).segment
-    return &(<Segment>segment).c if plan.lines and segment is not None else NULL
-
-
-cdef inline int64_t room_for(const Operation *op, Plan plan) noexcept:
-    """Return the bytes that a publication may have; 0: any number."""
-    if op.device == NULL:
-        return plan.room
-    return op.shared.segment.lane_bytes // plan.lines & ~63 if op.shared.segment != NULL else 0
+cdef int64_t use_pages_of(Operation *op, Plan plan) except -1:
+    """Have an operation on a device use the pages of its device; return the bytes that one of its
+    publications may have.
+    """
+    cdef object segment = (<object>op.device).segment
+    if op.shared.segment == NULL or segment is None:
+        return 0
+    op.shared.segment = &(<Segment>segment).c
+    return op.shared.segment.lane_bytes // plan.lines & ~63
 
 
 cdef inline int lay_out(

@@ -36,7 +36,7 @@ cdef void free_arena(Memory *memory) noexcept:
     memory.arena_bytes = 0
 
 
-cdef int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
+cdef inline int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
     """Return the bytes of temporary slots and workspace that a cursor needs."""
     cdef const Layout *layout = &op.layout
     cdef int64_t work = 0
