@@ -20,7 +20,7 @@ cdef Status advance(Operation *op) noexcept nogil:
         if op.state.live == 0:
             if op.shared.lent and are_reading(op):
                 return RUNNING
-            if op.shared.lent and op.device != NULL and begin_on_device(op, op.layout.segments):
+            if op.shared.lent and op.device != NULL and device_begins(op, op.layout.segments):
                 return FAILED
             if op.shared.stores & CC_RESULTS:
                 cc_fence_streams()
@@ -68,12 +68,12 @@ cdef int move(Operation *op, int k) noexcept nogil:
                     cursor.awaited = slowest(op, needed_before(op, cursor.segment))
                 return 0
             cursor.started = 1
-            if op.device != NULL and begin_on_device(op, cursor.segment):
+            if op.device != NULL and device_begins(op, cursor.segment):
                 return -1
             if op.record.tape != NULL:
                 end_wait(op, cursor)
         if cursor.round == op.plan.nrounds:
-            if op.device != NULL and finish_on_device(op, cursor):
+            if op.device != NULL and device_finishes(op, cursor):
                 return -1
             finish_segment(op, cursor)
             op.state.moved = 1

@@ -68,7 +68,7 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef int window = 0
     op.record.stepped = nbytes
     if op.device != NULL:
-        return run_on_device(op, cursor, step, n, skip)
+        return device_runs(op, cursor, step, n, skip)
     if shared.open and nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
     gather(op, cursor, step, skip, &a_pass)
