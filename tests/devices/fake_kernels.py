@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import tempfile
 import threading
 from collections.abc import Callable
@@ -23,7 +24,7 @@ ONE_AT_A_TIME = threading.Lock()  # the grid's variables are those of the librar
 @functools.cache
 def library() -> ctypes.CDLL:
     """Return the kernels as a library, which all processes of this machine share."""
-    folder = Path(tempfile.gettempdir()) / "collectives-test-kernels"
+    folder = Path(tempfile.gettempdir()) / f"collectives-test-kernels-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     return on_cpu.compiled(folder)
 

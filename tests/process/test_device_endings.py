@@ -1,5 +1,6 @@
 """Ranks that die while others read their device memory, on a GPU that is not there."""
 
+import shutil
 from pathlib import Path
 from textwrap import dedent
 
@@ -7,6 +8,7 @@ import pytest
 from ranks import BOUND, Ranks
 
 DEVICES = Path(__file__).resolve().parents[1] / "devices"
+COMPILERS = [each for each in ("g++", "clang++", "c++") if shutil.which(each)]
 
 BEGIN = f"""
 sys.path.append({str(DEVICES)!r})
@@ -24,6 +26,7 @@ def work():
 """
 
 
+@pytest.mark.skipif(not COMPILERS, reason="there is no C++ compiler for the kernels")
 @pytest.mark.each_mpi
 @pytest.mark.parametrize("when", ["in calls", "before the first call"])
 def test_a_rank_is_killed(tmp_path, when):
