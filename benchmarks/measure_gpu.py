@@ -5,9 +5,9 @@ Run it under a launcher, on GPUs that nobody else uses; ranks of a host share th
     mpiexec -n 2 python benchmarks/measure_gpu.py
 
 For each size it prints the microseconds of a call until its result is on the GPU, in the median of
-several runs: of the library by each transport that the ranks can use, of mpi4py with copies to
-pinned host memory and back by hand, and of torch.distributed with gloo, if torch finds a GPU. The
-ratios are to the first transport of the library. Rank 0 prints; the slowest rank counts.
+several runs: of the library by each transport that is possible, of mpi4py with copies to pinned
+host memory and back by hand, and of torch.distributed with gloo, if torch finds a GPU. The ratios
+are to the transport that the library uses by itself. Rank 0 prints; the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -26,21 +26,6 @@ from mpi4py import MPI
 import collectives as cc
 
 RUNS = 15
-TRANSPORTS = "ipc", "staging"
-
-
-def communicators() -> dict[str, cc.Communicator]:
-    """Return a communicator for each transport that all ranks can use."""
-    made = {}
-    for transport in TRANSPORTS:
-        os.environ["COLLECTIVES_DEVICE_TRANSPORT"] = transport
-        comm = cc.Communicator(MPI.COMM_WORLD)
-        comm.allreduce(cupy.zeros(1))
-        if transport == "staging" or comm._devices().peers is not None:
-            made[transport] = comm
-        elif comm.rank == 0:
-            print(f"without ipc: {comm._devices().reason}")
-    return made
 
 
 def by_hand(x: Any) -> Callable[[], None]:
@@ -103,6 +88,22 @@ def microseconds(comm: cc.Communicator, call: Callable[..., object], *arguments:
     return 1e6 * statistics.median(times[2:])
 
 
+def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
+    """Return a communicator for each transport that is possible, first what is used by itself."""
+    x = cupy.zeros(1)
+    used = comm.device_transports(x)
+    made = {}
+    for name in sorted(used.reasons, key=lambda name: name != used.used):
+        os.environ["COLLECTIVES_DEVICE_TRANSPORT"] = name
+        each = comm.dup()
+        found = each.device_transports(x)
+        if found.used == name:
+            made[name] = each
+        elif comm.rank == 0:
+            print(f"without {name}: {found.reasons[name]}")
+    return made
+
+
 def main() -> None:
     """Print a line for each size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -110,23 +111,23 @@ def main() -> None:
     most = parser.parse_args().most
     comm = cc.world()
     cupy.cuda.Device(comm.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
-    ours = communicators()
     gloo = by_gloo(comm)
     if comm.rank == 0:
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
         print(f"{comm.size} ranks, {name}")
-        names = "".join(f"{transport:>12}" for transport in ours)
-        print(f"{'bytes':>12}{names}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
+    ours = by_transport(comm)
+    if comm.rank == 0:
+        heads = "".join(f"{name:>12}" for name in ours)
+        print(f"{'bytes':>12}{heads}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
     nbytes = 1 << 10
     while nbytes <= most:
         x = cupy.zeros(nbytes // 4, cupy.float32)
         times = [microseconds(comm, each.allreduce, x, x) for each in ours.values()]
-        hand = microseconds(comm, by_hand(x))
-        line = f"{nbytes:>12}{''.join(f'{each:>12.1f}' for each in times)}"
-        line += f"{hand:>12.1f}{hand / times[0]:>7.2f}"
-        if gloo is not None:
-            theirs = microseconds(comm, gloo(nbytes // 4))
-            line += f"{theirs:>12.1f}{theirs / times[0]:>7.2f}"
+        line = f"{nbytes:>12}" + "".join(f"{each:>12.1f}" for each in times)
+        others = [by_hand(x)] if gloo is None else [by_hand(x), gloo(nbytes // 4)]
+        for other in others:
+            taken = microseconds(comm, other)
+            line += f"{taken:>12.1f}{taken / times[0]:>7.2f}"
         if comm.rank == 0:
             print(line, flush=True)
         nbytes *= 4

@@ -4,12 +4,13 @@
 
 It is one extension module, and its parts are included here in reading order. Each folder of
 `_core/` has one subject: the `executor`, `mpi`, `shared` memory, `threads`, `kernels`, `arrays`,
-`calls`, and the `records` of what ran. The headers say in C what Cython cannot, and `headers.pxi`
-declares them.
+`calls`, those in the `background`, and the `records` of what ran. The headers say in C what Cython
+cannot, and `headers.pxi` declares them.
 """
 
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
@@ -62,6 +63,7 @@ include "_core/arrays/tensors.pxi"
 include "_core/arrays/results.pxi"
 include "_core/arrays/pending.pxi"
 include "_core/kernels/kernels.pxi"
+include "_core/kernels/codecs.pxi"
 include "_core/arrays/reductions.pxi"
 
 # One call: its arguments, checked; its plan; its run.
@@ -85,4 +87,9 @@ include "_core/calls/origin.pxi"
 include "_core/calls/request.pxi"
 include "_core/calls/planned.pxi"
 include "_core/calls/grouped.pxi"
+include "_core/calls/compressed.pxi"
 include "_core/records/tape.pxi"
+
+# What runs in the background.
+include "_core/background/tasks.pxi"
+include "_core/background/recording.pxi"

@@ -27,13 +27,14 @@ from collectives.process import binding, environment, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
 from collectives.process.place import locate
-from collectives.process.settings import Settings
+from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
 from collectives.text.words import article, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
+    from collectives.devices.transports import DeviceTransports
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
 
@@ -158,6 +159,10 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
             if each.problem:
                 mpi.Free()
                 raise ArgumentError(wish.problem or f"rank {rank}: {each.problem}")
+        differs = difference([each.settings for each in wishes])
+        if differs:
+            mpi.Free()
+            raise ArgumentError(differs)
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = place.node, place.nodes
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
@@ -170,12 +175,13 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         meeting.engine = self._engine
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share({each.settings.memory for each in wishes}, settings)
-        room = min(each.settings.device_chunk for each in wishes)
-        self._devices = self._engine.devices = Entry(room, self.size, weakref.ref(self._chooser))
+        arguments = settings.device_chunk, self.size, settings.device_transport
+        self._devices = self._engine.devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine.label = self._label()
         self._call = self._engine.call
         self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
         self._control: Any = None
+        self._background: Any = None  # what runs in the background (background/group.py)
         self._origin = Origin()
         registry.watch(self)
         if any(each.settings.validates for each in wishes):
@@ -301,6 +307,8 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         if _core.is_finalised():  # what MPI had of it is gone
             self._let_go()
             return
+        if self._background is not None:
+            self._background.stop()
         with self._engine:
             for mpi in self._let_go():
                 try:
@@ -453,6 +461,31 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         if nbytes < 0:
             raise ArgumentError(f"nbytes is {nbytes}, and cannot be below 0")
         return self._chooser.explain(collective, algorithm, nbytes)
+
+    def device_transports(self, x: Any) -> DeviceTransports:
+        """Return how arrays in the memory of a GPU travel between the ranks, and why not otherwise.
+        Collective.
+
+        Parameters
+        ----------
+        x : array
+            Any array on the device, whose contents are not read. The ranks may have different
+            devices.
+
+        Returns
+        -------
+        DeviceTransports
+            The transport that is used, and for each of the others why it is not possible. It is
+            the same on all ranks. Print it to see all of that.
+
+        Raises
+        ------
+        BufferError
+            If `x` is in host memory, or CuPy cannot use the device.
+        CollectivesError
+            As for `allreduce`, if the ranks do not all call it.
+        """
+        return self._devices().survey(self._engine, x)
 
     def forget(self) -> None:
         """Discard the choices of algorithms: the next call of each kind chooses again. Local.

@@ -57,6 +57,16 @@ LAYERS = (
         ),
     ),
     Layer(
+        "services",
+        (
+            _package(
+                "background",
+                "collectives that run in the background: order, turns, fusion, priorities, stalls",
+                "submit, wait",
+            ),
+        ),
+    ),
+    Layer(
         "public",
         (
             Room(
@@ -80,6 +90,7 @@ LAYERS = (
             _package(
                 "calls", "its methods: signatures, and what they do beside the run", "methods"
             ),
+            _package("compression", "codecs for an allreduce that sends fewer bytes", "codecs"),
             _package("records", "what ran: timelines and traces", "timelines, traces"),
         ),
     ),

@@ -27,6 +27,8 @@ __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watc
 
 Generator = Callable[..., Iterator[Any]]
 
+NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name
+
 # A generator that yields more rounds than this for each rank or block is taken to be endless.
 ROUNDS = 1000
 
@@ -342,6 +344,8 @@ def algorithm(
                 f"{contract.name} already has an algorithm {row.name!r}; "
                 f"pass replace=True to take its place"
             )
+        if row.name == NCCL:
+            raise ArgumentError(f"{NCCL!r} stands for the collectives of NCCL; choose another name")
         if len(row.parameters) > 1 or ":" in row.name:
             raise ArgumentError("an algorithm has one parameter at most, and no colon in its name")
         if not row.included:  # the tests check the included ones
@@ -466,9 +470,10 @@ def get(collective_name: str, name: str) -> Algorithm:
     try:
         row = table[base]
     except (KeyError, TypeError):
-        raise ArgumentError(
-            f"{collective_name} has no algorithm {base!r}; {known(base, table, 'it has')}"
-        ) from None
+        told = known(base, table, "it has")
+        if base == NCCL:
+            told = f"{NCCL!r} is for arrays in GPU memory; on arrays in host memory, {told}"
+        raise ArgumentError(f"{collective_name} has no algorithm {base!r}; {told}") from None
     if not colon:
         return row
     if not row.parameters:

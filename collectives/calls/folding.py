@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
+from collectives.calls.compressed import compressed_allreduce
 from collectives.calls.kinds import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
+from collectives.compression import Compressor
 from collectives.reductions import SUM, Reduction
 
 __all__ = ["FoldingCalls"]
@@ -26,6 +28,8 @@ class FoldingCalls:
         prescale: float = 1.0,
         postscale: float = 1.0,
         timeout: float | None = None,
+        compression: Compressor | str | None = None,
+        name: str | None = None,
     ) -> Any:
         """Fold the arrays of all ranks; every rank gets the result.
         Collective.
@@ -49,12 +53,20 @@ class FoldingCalls:
             ``BOR``, ``BXOR``, the name of one of these (``"sum"``), or one made by `reduction`.
         algorithm : str, optional
             One of ``collectives.algorithms.names("allreduce")``; chosen by size and number of ranks
-            by default.
+            by default. For arrays in GPU memory also ``"nccl"``.
         prescale, postscale : float
             Factors by which each contribution, and the result, are multiplied.
         timeout : float, optional
             Seconds after which a wait in this call raises `StallError`; by default the
-            communicator's.
+            communicator's. It limits each wait of a compressed call by itself.
+        compression : Compressor or str, optional
+            Send fewer bytes, and get an approximation of the sum: a codec of
+            `collectives.compression`, or its name, such as ``"int8"`` or ``"topk:0.01"``
+            (:doc:`/howto/compression`). `op` is ``SUM`` or ``AVG`` then, and `x` of float16,
+            bfloat16, float32 or float64 and in host memory.
+        name : str, optional
+            The name of the array, under which a codec keeps what it did not send; another one for
+            each array. Only with `compression`.
 
         Returns
         -------
@@ -74,12 +86,26 @@ class FoldingCalls:
         MismatchError
             If the ranks called different things. If they share memory, all of them raise it, and
             the text says what each called. Otherwise a rank that gets a message of an unexpected
-            length raises it.
+            length raises it. If ranks compress differently, all of them raise it, nothing was sent,
+            and the communicator is usable.
         StallError, PeerLostError, PeerAbortedError, MPIError
             If the deadline passes, the process of another rank has ended, another rank has given
             up, or MPI fails. The communicator is broken after these errors and after a
             `MismatchError`.
         """
+        if compression is not None or name is not None:
+            return compressed_allreduce(
+                self,
+                x,
+                out,
+                op=op,
+                algorithm=algorithm,
+                prescale=prescale,
+                postscale=postscale,
+                timeout=timeout,
+                compression=compression,
+                name=name,
+            )
         return self._call(ALLREDUCE, x, out, op, 0, algorithm, timeout, prescale, postscale)
 
     def iallreduce(

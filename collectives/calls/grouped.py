@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
 from collectives.calls.kinds import ALLREDUCE
@@ -13,6 +14,9 @@ from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
+
+if TYPE_CHECKING:  # few programs need it
+    from collectives.devices.group import DeviceGroup
 
 __all__ = ["GroupedCalls", "GroupedRequest"]
 
@@ -55,7 +59,8 @@ class GroupedCalls:
         Collective.
 
         Small arrays of one dtype are packed into one array and folded by one `allreduce`. Large
-        arrays are not copied; each has an `allreduce` of its own.
+        arrays are not copied; each has an `allreduce` of its own, and so has each array in GPU
+        memory.
 
         Parameters
         ----------
@@ -165,11 +170,14 @@ class GroupedRequest:
         with refusing(engine, "allreduce_many"):
             if timeout is not None:
                 _core.seconds(timeout)
-            self._group = _group(arrays, out)
+            self._group: Any = _group(engine, arrays, out, arguments)
+            self._packs = isinstance(self._group, _core.Group)
             sizes = self._group.sizes()
-            self._verify(sizes)
+            if self._packs:
+                self._verify(sizes)
         self._text = _text(sizes)
-        self._parts = [self._part(which) for which in _packed(sizes)]
+        which = _packed(sizes) if self._packs else [[i] for i in range(len(sizes))]
+        self._parts = [self._part(each) for each in which]
         self._started: deque[tuple[Part, _core.Request]] = deque()
         self._done: list[Any] | None = None
         self._lock = threading.Lock()
@@ -215,14 +223,14 @@ class GroupedRequest:
                 f"{len(self._parts)} collectives would be in flight, one for each large array, and "
                 f"at most {MOST} may be: pass fewer arrays at a time, or call allreduce_many"
             )
-        with self._engine:
+        with self._turn():
             self._agree()
             for part in self._parts:
                 self._begin(part)
         return self
 
     def _run(self) -> list[Any]:
-        with self._engine:
+        with self._turn():
             self._agree()
             for part in self._parts:
                 if len(self._started) == IN_FLIGHT:
@@ -230,9 +238,14 @@ class GroupedRequest:
                 self._begin(part)
             return self.wait(self._timeout)
 
+    def _turn(self) -> AbstractContextManager[Any]:
+        """Return what keeps other threads out; calls on devices do that by themselves."""
+        return self._engine if self._packs else nullcontext()
+
     def _agree(self) -> None:
         if self._engine.agree is not None:
-            self._engine.agree("allreduce_many", self._text, True, self._timeout)
+            with nullcontext() if self._packs else self._engine:
+                self._engine.agree("allreduce_many", self._text, True, self._timeout)
 
     def test(self) -> bool:
         """Make progress, and return whether the call is complete. Local."""
@@ -290,18 +303,30 @@ class GroupedRequest:
         return f"<GroupedRequest of {self._group.count} arrays: {state}>"
 
 
-def _group(arrays: Iterable[Any], out: Iterable[Any] | None) -> _core.Group:
+def _group(
+    engine: _core.Engine,
+    arrays: Iterable[Any],
+    out: Iterable[Any] | None,
+    arguments: tuple[Any, ...],
+) -> _core.Group | DeviceGroup:
     """Check the arrays of a call."""
     given = _listed(arrays, "arrays")
-    if out is None:
-        return _core.Group(given, [None] * len(given))
-    places = _listed(out, "out")
+    places = [None] * len(given) if out is None else _listed(out, "out")
     if len(places) != len(given):
         raise ArgumentError(
             f"out has {len(places)} arrays, and must have {len(given)}, as arrays has"
         )
-    group = _core.Group(given, places)
-    _refuse_overlaps(group)
+    group: _core.Group | DeviceGroup
+    try:
+        group = _core.Group(given, places)
+    except BufferError as error:
+        if not hasattr(error, "device_shape"):
+            raise
+        from collectives.devices.group import DeviceGroup  # few programs need it
+
+        group = DeviceGroup(engine, given, places, arguments)
+    if out is not None:
+        _refuse_overlaps(group)
     return group
 
 
@@ -312,7 +337,7 @@ def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
         raise ArgumentError(f"{name} is {shown(arrays)}, and must be a list of arrays") from error
 
 
-def _refuse_overlaps(group: _core.Group) -> None:
+def _refuse_overlaps(group: _core.Group | DeviceGroup) -> None:
     """Raise an error if one array is written where another is read or written."""
     ends = {True: (0, ""), False: (0, "")}  # of what was written so far, and of what was read
     for first, nbytes, written, name in sorted(group.spans()):

@@ -9,7 +9,8 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
-from collectives.errors import ArgumentError
+from collectives.devices.entry import Entry
+from collectives.errors import ArgumentError, BufferError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.process import binding
@@ -29,6 +30,7 @@ class Messages:
     rank: int
     size: int
     _engine: _core.Engine
+    _devices: Entry
     _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
     def send(self, x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
@@ -208,7 +210,17 @@ class Messages:
             self._exchange_plans[dest, source] = plan
         cut = partial(self._cut, dest, source)
         into = None if source is None else out
-        return self._engine.exchange(plan, x, into, tag, timeout, blocking, cut, out)
+        try:
+            return self._engine.exchange(plan, x, into, tag, timeout, blocking, cut, out)
+        except BufferError as error:
+            if not hasattr(error, "device_shape"):
+                raise
+
+        def message(x: Any, out: Any, blocking: bool) -> Any:
+            return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut, out)
+
+        result = self._devices().message(self._engine, x, into, message, blocking)
+        return out if blocking else result
 
     def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
         """Return the plan of `sends` messages to `dest` and `receives` from `source`, if any."""

@@ -14,9 +14,12 @@ from collectives.text.words import article, shown
 
 if TYPE_CHECKING:  # few programs need them
     from collectives.devices.calls import DevicePlan
+    from collectives.devices.messages import MessageRequest
+    from collectives.devices.requests import StreamRequest
     from collectives.devices.staging import DeviceRequest
 
-    Waitable = _core.Request | GroupedRequest | _core.PlannedCall | DeviceRequest | DevicePlan
+    OnDevice = DeviceRequest | DevicePlan | MessageRequest | StreamRequest
+    Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
 
 __all__ = ["wait_all", "wait_any"]
 

@@ -1,13 +1,10 @@
 """Arrays in the memory of GPUs: what they are, the driver under them, and how they travel.
 
 The engine of a communicator hands calls with such arrays to `calls`, which `entry` loads. `arrays`
-reads the arrays, `job` is a call that was checked. There are two transports:
-
-- `staging`: the collective of the host runs on pieces (`columns`) in pinned memory (`ring`).
-- `ipc`, if all ranks of one host can read each other's device memory: the collective runs in that
-  memory (`ipc_request`). `peers` has what the ranks share, and `passes` enqueues the folds of
-  `kernels`.
-
-No file but `cupy_driver` imports CuPy, and `runtime` loads that when the first array of a device
-comes.
+reads the arrays, and `transports` says which way a call goes. `staging` runs the collective of the
+host on pieces of them (`columns`) in pinned memory (`ring`), `nccl` has NCCL do it. `ipc` is for
+ranks of one host that can read each other's device memory: the collective runs in that memory
+(`ipc_request`), `peers` has what the ranks share, and `passes` enqueues the folds of `kernels`.
+`messages` are sends and receives, `group` is an allreduce of many arrays. Only `cupy_driver` and
+`cupy_nccl` import CuPy; `runtime` loads them when the first array of a device comes.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -84,7 +85,8 @@ class DeviceArray:
         return _core.Span(0, (count,), self.dtype, self.itemsize, None, True)
 
     def like(self, shape: tuple[int, ...], driver: Driver) -> Any:
-        """Return a new array of the same library, dtype and device. Local.
+        """Return a new array of the same library, dtype and device; for one of JAX, whose arrays
+        cannot be written, one of CuPy, of which `finished` makes one of JAX. Local.
 
         Parameters
         ----------
@@ -99,7 +101,7 @@ class DeviceArray:
             If the device has no memory for it.
         """
         framework = frameworks.framework_of(type(self.value))
-        if framework in frameworks.IMMUTABLE:
+        if framework == "tensorflow":
             raise BufferError(
                 f"x is a {frameworks.LABELS[framework]} on cuda:{self.device}, and so its result "
                 f"would be, which is immutable; pass out, an array of CuPy for instance"
@@ -120,14 +122,25 @@ class DeviceArray:
         if framework == "torch":
             return sys.modules["torch"].empty(shape, dtype=x.dtype, device=x.device)
         cupy = sys.modules.get("cupy")
-        if hasattr(x, "__array_namespace__") and not (cupy and isinstance(x, cupy.ndarray)):
+        is_made_by_cupy = framework == "jax" or (cupy and isinstance(x, cupy.ndarray))
+        if hasattr(x, "__array_namespace__") and not is_made_by_cupy:
             return x.__array_namespace__().empty(shape, dtype=x.dtype, device=x.device)
         if cupy is None:
             raise BufferError(
                 f"x is {article(type(x).__name__)}, and how its library makes arrays is not known; "
                 f"pass out"
             )
-        return cupy.empty(shape, frameworks.numpy_dtype(self.dtype, "x"))
+        try:
+            return cupy.empty(shape, frameworks.numpy_dtype(self.dtype, "x"))
+        except TypeError as error:
+            raise BufferError(f"CuPy makes no array of {self.dtype}; pass out") from error
+
+    @property
+    def finish(self) -> Callable[[Any], Any] | None:
+        """What makes of a result that `like` made, and that is complete, one of the library."""
+        if frameworks.framework_of(type(self.value)) != "jax":
+            return None
+        return partial(frameworks.finished, x=self.value, framework="jax")
 
 
 def read(

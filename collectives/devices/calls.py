@@ -1,4 +1,4 @@
-"""Calls on arrays of devices: they are checked, and each goes by a transport."""
+"""Calls on arrays of devices: they are checked, and go by a transport (`transports`)."""
 
 from __future__ import annotations
 
@@ -10,30 +10,24 @@ import numpy as np
 
 from collectives import _core
 from collectives.algorithms import spec
-from collectives.devices import ipc, runtime
+from collectives.devices import nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.ipc_request import IpcRequest
-from collectives.devices.job import Job, give_up
+from collectives.devices.job import Job
+from collectives.devices.messages import Blocks, exchange
 from collectives.devices.peers import Peers
+from collectives.devices.requests import Call, StreamRequest
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import DeviceRequest, Line
-from collectives.errors import (
-    BufferError,
-    CommunicatorError,
-    MismatchError,
-    PeerAbortedError,
-    PeerLostError,
-    StallError,
-)
-from collectives.process import environment
+from collectives.devices.transports import DeviceTransports, Transports
+from collectives.errors import BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.text.words import plain
 
 __all__ = ["DevicePlan", "Devices"]
 
 BROADCAST = _core.COLLECTIVES.index("broadcast")
-WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
 
@@ -66,18 +60,31 @@ class Devices:
         Bytes of a slot of pinned memory, equal on all ranks.
     size : int
         The number of ranks.
+    transport : str
+        The transport that the environment asks for, or "auto".
     chooser : callable
         It returns what chooses the algorithms of the communicator, or None when that is gone.
+
+    Attributes
+    ----------
+    rings : dict
+        Pinned memory and streams for each device.
+    peers : Peers or None
+        What the ranks share by the transport ipc, once they have asked for it.
+    blocks : dict
+        Pinned memory for messages, for each device.
+    nccl : dict
+        The group of NCCL for each device.
     """
 
-    def __init__(self, room: int, size: int, chooser: Callable[[], object]) -> None:
+    def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.room, self.chooser = max(room, LEAST * size), chooser
+        self.transports = Transports(transport)
         self.line = Line()
         self.rings: dict[int, Ring] = {}
-        self.wish = environment.text("COLLECTIVES_DEVICE_TRANSPORT")
-        self.is_settled = False  # whether the ranks know if they can use `peers`
         self.peers: Peers | None = None
-        self.reason: str | None = None  # why not
+        self.blocks: dict[int, Blocks] = {}
+        self.nccl: dict[int, nccl.Members] = {}
         self.making = threading.Lock()
 
     def call(
@@ -93,81 +100,48 @@ class Devices:
         prescale: float,
         postscale: float,
         blocking: bool,
+        numbers: tuple[Any, ...] | None = None,
     ) -> Any:
-        """Run a collective. Collective.
+        """Run a collective, or its vector form. Collective.
 
         Parameters
         ----------
         engine : Engine
         kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
             As for `Engine.call`, which this does for arrays of devices.
+        numbers : tuple, optional
+            What else `Engine.call_vector` takes: `Numbers`, and the request that has to be
+            complete, too.
         """
         options = Options(op, root, algorithm, prescale, postscale)
-        name = _core.COLLECTIVES[kind]
+        name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
+        given, before = (None, None) if numbers is None else (Numbers(*numbers[:5]), numbers[5])
         with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
-            job = self.job(engine, kind, x, out, options)
-            self.prepare(engine, job)
-        return self.start(engine, name, job, timeout, blocking)
+            job = self.job(engine, kind, x, out, options, given)
+            if self.transports.stages(job):  # so that all ranks are told if it fails
+                self.ring(job.arrays[0].device)
+        return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
-    def call_vector(
-        self,
-        engine: _core.Engine,
-        kind: int,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        timeout: float | None,
-        prescale: float,
-        postscale: float,
-        blocking: bool,
-        numbers: tuple[Any, ...],
-    ) -> Any:
-        """Run a vector form. Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
-            As for `Engine.call_vector`, which this does for arrays of devices.
-        numbers : tuple
-            What else that takes: `Numbers`, and the request that has to be complete, too.
-        """
-        options = Options(op, root, algorithm, prescale, postscale)
-        name = _core.COLLECTIVES[kind] + "v"
-        with refusing(engine, name, (Exception,)):
-            if timeout is not None:
-                _core.seconds(timeout)
-            job = self.job(engine, kind, x, out, options, Numbers(*numbers[:5]))
-            self.prepare(engine, job)
-        return self.start(engine, name, job._replace(before=numbers[5]), timeout, blocking)
-
-    def plan(
-        self,
-        engine: _core.Engine,
-        kind: int,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        prescale: float,
-        postscale: float,
-    ) -> DevicePlan:
+    def plan(self, engine: _core.Engine, kind: int, x: Any, out: Any, *options: Any) -> DevicePlan:
         """Return a collective with its arguments checked. Local.
 
         Parameters
         ----------
         engine : Engine
-        kind, x, out, op, root, algorithm, prescale, postscale
+        kind, x, out
             As for `Engine.plan`, which this does for arrays of devices.
+        *options
+            The others, in the order of `Options`.
         """
-        options = Options(op, root, algorithm, prescale, postscale)
-        job = self.job(engine, kind, x, out, options)
-        return DevicePlan(self, engine, kind, x, job.result, options, job.title)
+        job = self.job(engine, kind, x, out, Options(*options))
+        if job.finish is not None:
+            raise BufferError(
+                "x is a JAX array, and so its result would be, which is immutable: no second run "
+                "could write it; pass an array of CuPy as out"
+            )
+        return DevicePlan(self, engine, kind, x, job.result, Options(*options), job.title)
 
     def start(
         self, engine: _core.Engine, name: str, job: Job, timeout: float | None, blocking: bool
@@ -183,88 +157,57 @@ class Devices:
         timeout : float or None
         blocking : bool
         """
+        call = Call(self, engine, runtime.driver_for("x"), job, blocking, timeout)
         with engine:
             engine.check_whole()
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
-            device = job.arrays[0].device
-            if self._is_open(engine):
-                self.settle(engine, device, timeout)
-            if self.peers is not None and ipc.takes(job):
-                self.line.begin(None, True, None)
-                engine.check_whole()
-                found = self.rings.get(device)
-                others = [] if found is None else [found.reads, found.writes]
-                made = IpcRequest(engine, self.peers, job, others, timeout, blocking)
-                return made.wait(timeout) if blocking else made
-            ring = self.ring(device)
-            try:
-                request = DeviceRequest(engine, self.line, ring, job, blocking, self.chooser())
-            except BaseException as error:
-                give_up(engine, job.title, error)
-                raise
-            self.line.add(request)
-            self.line.begin(request, blocking, timeout)
-            return request.wait(timeout) if blocking else request
+            return self.transports.of(call).run(call)
 
-    def prepare(self, engine: _core.Engine, job: Job) -> None:
-        """Make what a call needs that goes through the host, so that its absence is told. Local.
+    def survey(self, engine: _core.Engine, x: Any) -> DeviceTransports:
+        """Return how arrays on the device of `x` travel. Collective, at first for a device.
 
         Parameters
         ----------
         engine : Engine
-        job : Job
-        """
-        if not self._is_open(engine) and (self.peers is None or not ipc.takes(job)):
-            self.ring(job.arrays[0].device)
-
-    def _is_open(self, engine: _core.Engine) -> bool:
-        """Return whether the ranks have yet to find out if they can use `peers`."""
-        if not self.is_settled:
-            self.reason = ipc.refusal(engine)
-            self.is_settled = self.reason is not None
-        return not self.is_settled
-
-    def settle(self, engine: _core.Engine, device: int, timeout: float | None) -> None:
-        """Find out on the first call whether the ranks can read each other's device memory.
-        Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        device : int
-            That of the arrays of this call.
-        timeout : float or None
+        x : array
 
         Raises
         ------
-        CommunicatorError
-            On all ranks, if they cannot, and one of them has no pinned memory either.
+        BufferError
+            If `x` is in host memory.
         """
-        ranks = ipc.Ranks(engine, timeout)
-        wish = None if self.wish in (None, "ipc") else f"it asks for {self.wish}"
-        driver = runtime.driver_for("x")
-        try:
-            self.peers, self.reason = ipc.meet(ranks, driver, device, self.room, wish)
-            if self.peers is None and engine.size > 1:
-                self._ring_on_all(ranks, device)
-        except WAITING as error:
-            raise type(error)(
-                f"on the first call with arrays of devices, the ranks find out how these travel: "
-                f"{error}"
-            ) from error
-        self.is_settled = True
+        with refusing(engine, "device_transports", (Exception,)):
+            driver = runtime.driver_for("x")
+            found = read(x, "x", driver, self._reads)
+            if found is None:
+                raise BufferError("x is in host memory, and must be on a device")
+        with engine:
+            engine.check_whole()
+            if engine.agree is not None:
+                engine.agree("device_transports", "", True)
+            return self.transports.survey(engine, driver, found.device)
 
-    def _ring_on_all(self, ranks: ipc.Ranks, device: int) -> None:
-        """Make the ring of each rank; raise on all of them if one has no memory for it."""
-        problem = ""
-        try:
-            self.ring(device)
-        except Exception as error:
-            problem = plain(error)
-        for rank, each in enumerate(ranks.allgather(problem)):
-            if each:
-                raise CommunicatorError(f"rank {rank}: {each}")
+    def message(
+        self, engine: _core.Engine, x: Any, out: Any, message: Callable[..., Any], blocking: bool
+    ) -> Any:
+        """Send `x`, receive `out`, or do both. Local.
+
+        Parameters
+        ----------
+        engine : Engine
+        x, out : array or None
+        message : callable
+            It sends and receives spans of host memory.
+        blocking : bool
+        """
+        source, target = arrays = self._arrays(x, out, False)
+        device = next(each.device for each in (source, target) if each is not None)
+        ring = self.ring(device)
+        with self.making:
+            if device not in self.blocks:
+                self.blocks[device] = Blocks(ring.driver, device)
+        return exchange(engine, self.blocks[device], ring, arrays, message, out, blocking)
 
     def job(
         self,
@@ -295,17 +238,22 @@ class Devices:
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
         gets = len(contract.outputs(*place)) > 0
-        source, target = self._arrays(x, out if gets else None)
+        wanted = self.transports.asked(options.algorithm)
+        source, target = self._arrays(x, out if gets else None, wanted == "nccl")
         array = target if source is None else source
         assert array is not None
         counts = None
         if numbers is not None:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
+        if wanted == "nccl":
+            options = options._replace(algorithm=None)
         part, result, text, is_shared = _inspected(engine, kind, source, target, options, numbers)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
+        finish = None
         if gets and target is None:
             assert source is not None
             target = self._new(source, result.shape)
+            finish = source.finish
         whole = part * contract.per_array(engine.size)
         if counts is not None:
             whole = 0 if columns.is_alltoall else int(counts[0].sum())
@@ -328,12 +276,19 @@ class Devices:
             None if target is None else target.value,
             contract.reduces,
             is_shared,
+            finish=finish,
         )
+        if wanted == "nccl":
+            text = text.partition("algorithm=")[0] + "algorithm=nccl"
+            job = job._replace(text=text, arguments=(options.op, root, "nccl"))
+            nccl.check(job, runtime.driver_for("x"))
         if kind == BROADCAST and columns.inputs and _same_place(source, target):
             return job._replace(target=None)  # the root has it there
         return job
 
-    def _arrays(self, x: Any, out: Any) -> tuple[DeviceArray | None, DeviceArray | None]:
+    def _arrays(
+        self, x: Any, out: Any, may_capture: bool
+    ) -> tuple[DeviceArray | None, DeviceArray | None]:
         """Read the arrays of a call; raise an error unless they are on one device."""
         driver = runtime.driver_for("out" if x is None else "x")
         source = target = None
@@ -350,13 +305,13 @@ class Devices:
             told = " and ".join(f"{name} is {each}" for name, each in where)
             raise BufferError(f"{told}; they must be on one device")
         for found in (source, target):
-            if found is not None and found.stream is not None:
+            if found is not None and found.stream is not None and not may_capture:
                 with driver.on(found.device):
                     if driver.is_capturing(found.stream):
                         raise BufferError(
                             f"{found.name} is on a stream that is being captured into a graph, and "
-                            f"a copy by way of the host cannot be part of one; call the collective "
-                            f"outside of the capture"
+                            f"what the host does in a call cannot be part of one; call the "
+                            f"collective outside of the capture, or with algorithm='nccl'"
                         )
         return source, target
 
@@ -404,13 +359,20 @@ class Devices:
         return self.ring(device).writes
 
     def close(self) -> None:
-        """Give pinned memory and streams back, when no call is in flight. Local."""
-        for ring in self.rings.values():
-            ring.close()
-        self.rings.clear()
+        """Give back what was made, when no call is in flight. Collective, if there is a group of
+        NCCL.
+        """
+        while self.nccl:
+            self.nccl.popitem()[1].close()
         if self.peers is not None:
             self.peers.close()
             self.peers = None
+        for blocks in self.blocks.values():
+            blocks.close()
+        for ring in self.rings.values():
+            ring.close()
+        self.blocks.clear()
+        self.rings.clear()
 
 
 class DevicePlan:
@@ -433,7 +395,7 @@ class DevicePlan:
         self._devices, self._engine = devices, engine
         self._kind, self._x, self._out, self._options = kind, x, out, options
         self._title = title
-        self._request: DeviceRequest | None = None
+        self._request: DeviceRequest | IpcRequest | StreamRequest | None = None
 
     def __call__(self, timeout: float | None = None) -> Any:
         return self._run(timeout, True)
@@ -497,7 +459,7 @@ class DevicePlan:
         name = _core.COLLECTIVES[self._kind]
         return self._devices.start(self._engine, name, job, timeout, blocking)
 
-    def _started(self) -> DeviceRequest:
+    def _started(self) -> DeviceRequest | IpcRequest | StreamRequest:
         if self._request is None:
             raise CommunicatorError(f"{self._title} was not started")
         return self._request

@@ -67,6 +67,7 @@ class Columns:
 
     Attributes
     ----------
+    place : (int, int, int)
     width : int
         The columns of a piece, but the last one, equal on all ranks.
     longest : int
@@ -83,6 +84,7 @@ class Columns:
         counts: tuple[Integers, Integers] | None = None,
     ) -> None:
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
+        self.place = place
         inputs, outputs = contract.inputs(*place), contract.outputs(*place)
         self.is_alltoall = kind == ALLTOALL
         self.inputs, self.outputs = len(inputs), len(outputs)

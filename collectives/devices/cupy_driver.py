@@ -14,7 +14,7 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from collectives.devices.driver import Place
+from collectives.devices.driver import Nccl, Place
 
 __all__ = ["CupyDriver", "PinnedMemory"]
 
@@ -79,6 +79,17 @@ class CupyDriver:
         found = runtime.pointerGetAttributes(address)
         kind = {DEVICE: "device", MANAGED: "managed"}.get(found.type, "host")
         return Place(kind, found.device)
+
+    def identity(self, device: int) -> str:
+        """Return what tells a device of this host from the others. Local."""
+        number: str = cupy.cuda.Device(device).pci_bus_id
+        return number
+
+    def nccl(self) -> Nccl:
+        """Return NCCL, or raise an error that says why it cannot be used. Local."""
+        from collectives.devices.cupy_nccl import CupyNccl  # CuPy loads NCCL when it is asked for
+
+        return CupyNccl()
 
     # -- memory ------------------------------------------------------------------------------
 

@@ -6,12 +6,13 @@ tests have an implementation without a GPU, which runs streams later and checks 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["Driver", "Pinned", "Place"]
+__all__ = ["Driver", "Nccl", "NcclGroup", "Pinned", "Place"]
 
 
 class Place(NamedTuple):
@@ -29,6 +30,65 @@ class Pinned(Protocol):
 
     def free(self) -> None:
         """Give it back. No copy may be in flight. Local."""
+
+
+class NcclGroup(Protocol):
+    """The ranks of a communicator of NCCL, each with a device. Its calls are put on a stream.
+
+    All ranks put the same calls on their streams in the same order. Addresses are of the device,
+    dtypes and operations are names of the library.
+    """
+
+    def allreduce(
+        self, source: int, target: int, count: int, dtype: str, op: str, stream: int
+    ) -> None:
+        """Fold `count` elements of each rank; all ranks get the result."""
+
+    def reduce(
+        self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int
+    ) -> None:
+        """Fold `count` elements of each rank; `root` gets the result."""
+
+    def broadcast(self, source: int, target: int, nbytes: int, root: int, stream: int) -> None:
+        """Copy bytes from `source` on rank `root` to `target` on all ranks."""
+
+    def allgather(self, source: int, target: int, nbytes: int, stream: int) -> None:
+        """Copy `nbytes` bytes of each rank to all ranks, one after the other."""
+
+    def reduce_scatter(
+        self, source: int, target: int, count: int, dtype: str, op: str, stream: int
+    ) -> None:
+        """Fold arrays of `count` elements for each rank; each rank gets its part of the result."""
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[tuple[int, int, int]],
+        stream: int,
+    ) -> None:
+        """Send and receive at once: rank, address and bytes of each message."""
+
+    def check(self) -> None:
+        """Raise what has failed since."""
+
+    def abort(self) -> None:
+        """End what is on the streams, and the communicator, without waiting for other ranks."""
+
+    def close(self) -> None:
+        """Destroy it, when nothing of it is on a stream."""
+
+
+class Nccl(Protocol):
+    """What a driver has of NCCL."""
+
+    version: int  # as NCCL writes it: 22304 is 2.23.4
+    dtypes: frozenset[str]  # that it folds
+
+    def unique_id(self) -> bytes:
+        """Return what ranks need to join: 128 bytes that rank 0 tells the others."""
+
+    def join(self, unique_id: bytes, size: int, rank: int) -> NcclGroup:
+        """Become rank `rank` of `size` with the current device; it waits for the other ranks."""
 
 
 class Driver(Protocol):
@@ -49,6 +109,12 @@ class Driver(Protocol):
 
     def place(self, address: int) -> Place:
         """Return where an address lies."""
+
+    def identity(self, device: int) -> str:
+        """Return what tells a device of this host from the others, the same in all processes."""
+
+    def nccl(self) -> Nccl:
+        """Return NCCL, or raise an error that says why it cannot be used."""
 
     # -- memory ------------------------------------------------------------------------------
 

@@ -17,12 +17,12 @@ class Entry:
 
     Parameters
     ----------
-    room, size, chooser
+    room, size, transport, chooser
         As for `Devices`.
     """
 
-    def __init__(self, room: int, size: int, chooser: Callable[[], object]) -> None:
-        self.room, self.size, self.chooser = room, size, chooser
+    def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
+        self.arguments = room, size, transport, chooser
         self.made: Devices | None = None
         self.making = threading.Lock()
 
@@ -33,7 +33,7 @@ class Entry:
 
             with self.making:  # threads may have their first call at the same time
                 if self.made is None:
-                    self.made = Devices(self.room, self.size, self.chooser)
+                    self.made = Devices(*self.arguments)
         return self.made
 
     def close(self) -> None:
@@ -51,6 +51,9 @@ def is_request(value: object) -> bool:
     """
     from collectives.devices.calls import DevicePlan
     from collectives.devices.ipc_request import IpcRequest
+    from collectives.devices.messages import MessageRequest
+    from collectives.devices.requests import StreamRequest
     from collectives.devices.staging import DeviceRequest
 
-    return isinstance(value, (DevicePlan, DeviceRequest, IpcRequest))
+    kinds = DevicePlan, DeviceRequest, IpcRequest, MessageRequest, StreamRequest
+    return isinstance(value, kinds)

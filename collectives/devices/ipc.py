@@ -1,6 +1,6 @@
 """Whether ranks can read each other's device memory, and which calls go that way.
 
-All ranks find out together, on the first call of a communicator with arrays of devices.
+All ranks find out together, on the first call of a communicator that asks for this transport.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from collectives.devices import kernels
 from collectives.devices.driver import Driver
 from collectives.devices.job import Job
 from collectives.devices.peers import Peers, sweep
+from collectives.errors import MismatchError, PeerAbortedError, PeerLostError, StallError
 from collectives.process import segment
 from collectives.text.words import plain
 
-__all__ = ["Fold", "Ranks", "fold_of", "meet", "refusal", "takes"]
+__all__ = ["Fold", "Ranks", "fold_of", "meet", "probe", "refusal", "takes"]
 
 ALLGATHER = _core.COLLECTIVES.index("allgather")
+WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 
 
 # -- whether all ranks can -------------------------------------------------------------------------
@@ -34,12 +36,10 @@ class Ranks:
     Parameters
     ----------
     engine : Engine
-    timeout : float or None
-        Of each exchange.
     """
 
-    def __init__(self, engine: _core.Engine, timeout: float | None) -> None:
-        self.engine, self.timeout = engine, timeout
+    def __init__(self, engine: _core.Engine) -> None:
+        self.engine = engine
         self.rank, self.members = engine.rank, list(range(engine.size))
 
     def allgather(self, obj: Any) -> list[Any]:
@@ -63,9 +63,35 @@ class Ranks:
             _core.Span(each.ctypes.data, each.shape, str(each.dtype), each.itemsize, each)
             for each in (x, rows)
         )
-        options = None, 0, None, self.timeout, 1.0, 1.0, True
+        options = None, 0, None, None, 1.0, 1.0, True
         self.engine.call_piece(ALLGATHER, given, got, *options, 0)
         return rows
+
+
+def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
+    """Return why this rank cannot use the transport, or None. Collective, if it is asked for.
+
+    The first time that all ranks can, `Devices.peers` becomes what they share.
+
+    Parameters
+    ----------
+    engine : Engine
+    driver : Driver
+    device : int
+    """
+    devices = engine.devices()
+    reason = refusal(engine)
+    if reason is None and devices.transports.forced != "ipc":
+        reason = "COLLECTIVES_DEVICE_TRANSPORT does not ask for it"
+    if reason is None and devices.peers is None:
+        try:
+            devices.peers, reason = meet(Ranks(engine), driver, device, devices.room)
+        except WAITING as error:
+            raise type(error)(
+                f"before the first call that goes by ipc, the ranks find out whether they can: "
+                f"{error}"
+            ) from error
+    return reason
 
 
 def refusal(engine: _core.Engine) -> str | None:
@@ -81,11 +107,9 @@ def refusal(engine: _core.Engine) -> str | None:
     return None
 
 
-def meet(
-    ranks: Ranks, driver: Driver, device: int, room: int, wish: str | None
-) -> tuple[Peers | None, str]:
-    """Return what the ranks share of their devices, or None and the reason of some rank.
-    Collective.
+def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | None, str | None]:
+    """Return what the ranks share of their devices, or None if one of them cannot; and why this
+    rank cannot, if so. Collective.
 
     It is called where `refusal` has returned None.
 
@@ -97,24 +121,21 @@ def meet(
         That of this rank. Ranks may have the same one.
     room : int
         Bytes of a lane of the ring, at least; the same on all ranks.
-    wish : str or None
-        Why this rank does not want it.
     """
     engine = ranks.engine
     sweep()
     peers: Peers | None = None
     offer = None
-    reason = wish or ""
+    reason = ""
     alone = engine.size == 1
     lines = 1 if engine.segment is None else engine.segment.lines
-    if not reason:
-        try:
-            peers = Peers(driver, device, max(-(-room // 64), lines) * 64, alone)
-            offer = None if alone else peers.offer()
-        except Exception as error:  # a driver's own
-            reason = plain(error)
+    try:
+        peers = Peers(driver, device, max(-(-room // 64), lines) * 64, alone)
+        offer = None if alone else peers.offer()
+    except Exception as error:  # a driver's own
+        reason = plain(error)
     if alone:
-        return (None, reason) if reason or peers is None else (peers, "")
+        return peers, reason or None
     told = ranks.allgather((reason, offer))
     pages = None
     if not any(each for each, _ in told) and peers is not None and engine.segment is not None:
@@ -124,8 +145,7 @@ def meet(
         except Exception as error:  # a driver's own
             reason = plain(error)
         told = [(each, None) for each in ranks.allgather(problems[engine.rank] or reason)]
-    reasons = [f"rank {rank}: {each}" for rank, (each, _) in enumerate(told) if each]
-    if reasons:
+    if any(each for each, _ in told):
         if peers is not None:
             peers.withdraw()
         if pages is not None:
@@ -133,11 +153,11 @@ def meet(
         ranks.allgather(None)  # nobody frees what another still has open
         if peers is not None:
             peers.free()
-        return None, reasons[0]
+        return None, told[engine.rank][0] or None
     assert peers is not None
     assert pages is not None
     peers.share(pages)
-    return peers, ""
+    return peers, None
 
 
 # -- which calls -----------------------------------------------------------------------------------

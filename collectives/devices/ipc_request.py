@@ -20,11 +20,12 @@ from collectives.devices.ipc import fold_of
 from collectives.devices.job import Job, give_up
 from collectives.devices.passes import Passes
 from collectives.devices.peers import Peers
+from collectives.devices.requests import Call
 from collectives.errors import CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain
 
-__all__ = ["IpcRequest"]
+__all__ = ["IpcRequest", "run"]
 
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
@@ -53,7 +54,7 @@ class IpcRequest:
         self._place = place()
         self._lock = threading.RLock()
         self._arrived: int | None = None  # an event: the result is on the device
-        self._is_placed = False
+        self._is_placed, self._got = False, None
         self._error: BaseException | None = None
         self._request: _core.Request | None = None
         streams = {each.stream for each in job.arrays}
@@ -294,11 +295,10 @@ class IpcRequest:
 
     def _result(self) -> Any:
         """Return what the caller gets, once it is there."""
-        before = self._job.before
-        if before is not None and not self._is_placed:
-            before[1](self._job.result)
-            self._is_placed = True
-        return self._job.result
+        with self._lock:
+            if not self._is_placed:
+                self._got, self._is_placed = self._job.finished(), True
+            return self._got
 
     def _without_memory(self, error: MemoryError) -> CommunicatorError:
         made = CommunicatorError(
@@ -341,3 +341,24 @@ def _is_overwritten(job: Job) -> bool:
     if end <= target.address or target.address + target.nbytes <= begin:
         return False
     return job.kind == ALLTOALL or source.address == target.address
+
+
+def run(call: Call) -> Any:
+    """Run a call in the memory that the ranks have mapped. Collective.
+
+    Parameters
+    ----------
+    call : Call
+
+    Returns
+    -------
+    array, None or IpcRequest
+        What the blocking or the nonblocking form returns.
+    """
+    devices = call.devices
+    devices.line.begin(None, True, None)
+    call.engine.check_whole()
+    ring = devices.rings.get(call.device)
+    others = [] if ring is None else [ring.reads, ring.writes]
+    made = IpcRequest(call.engine, devices.peers, call.job, others, call.timeout, call.blocking)
+    return made.wait(call.timeout) if call.blocking else made

@@ -45,6 +45,8 @@ class Job(NamedTuple):
         Whether its plan sends no messages: all goes through shared memory.
     before : (Request, callable) or None
         What has to be complete, too, and what returns the result then.
+    finish : callable or None
+        It makes of `result` what the caller gets, once it is complete.
     """
 
     kind: int
@@ -63,11 +65,18 @@ class Job(NamedTuple):
     reduces: bool
     is_shared: bool
     before: tuple[_core.Request, Callable[[Any], Any]] | None = None
+    finish: Callable[[Any], Any] | None = None
 
     @property
     def arrays(self) -> list[DeviceArray]:
         """The arrays that this rank gives or gets."""
         return [each for each in (self.source, self.target) if each is not None]
+
+    def finished(self) -> Any:
+        """Return what the caller gets, when all of it is complete. Local, and called once."""
+        if self.before is not None:
+            self.before[1](self.result)
+        return self.result if self.finish is None else self.finish(self.result)
 
 
 def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:

@@ -6,9 +6,13 @@ another, so that both overlap the collectives on the slots between.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from collectives import _core
 from collectives.devices.driver import Driver
 
 __all__ = ["SLOTS", "Ring", "Slot"]
@@ -108,6 +112,17 @@ class Ring:
             self.driver.end_event(event)
         elif not self.is_lost:
             self.spare.append(event)
+
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        # Of a communicator that was dropped: no call is in flight, or it would hold the ring. The
+        # end of the process, and of a forked child, gives the memory back by itself.
+        if hasattr(self, "slots") and not (is_ending() or is_forked()):
+            with contextlib.suppress(Exception):  # of a device that has failed
+                self.close()
 
     def close(self) -> None:
         """Give all of it back, when nothing is in flight. Local."""

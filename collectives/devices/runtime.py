@@ -8,7 +8,7 @@ from collectives.devices.driver import Driver
 from collectives.errors import BufferError
 from collectives.text.words import plain
 
-__all__ = ["driver_for", "use"]
+__all__ = ["driver_for", "found", "use"]
 
 _driver: Driver | None = None
 
@@ -26,6 +26,21 @@ def use(driver: Driver | None) -> Driver | None:
     return before
 
 
+def found() -> Driver | str:
+    """Return the driver of this process, or why there is none. Local."""
+    global _driver
+    if _driver is None:
+        if importlib.util.find_spec("cupy") is None:
+            return "CuPy is not installed: pip install cupy-cuda12x"
+        try:
+            from collectives.devices.cupy_driver import CupyDriver
+
+            _driver = CupyDriver()
+        except Exception as error:  # CuPy's own, and those of libraries that it loads
+            return f"CuPy cannot use one: {plain(error)}"
+    return _driver
+
+
 def driver_for(name: str) -> Driver:
     """Return the driver of this process. Local.
 
@@ -39,19 +54,9 @@ def driver_for(name: str) -> Driver:
     BufferError
         If CuPy is not installed, or finds no GPU that it can use.
     """
-    global _driver
-    if _driver is None:
-        if importlib.util.find_spec("cupy") is None:
-            raise BufferError(
-                f"{name} is on a CUDA device, and its memory is copied by CuPy, which is not "
-                f"installed: pip install cupy-cuda12x, or pass a copy in host memory"
-            )
-        try:
-            from collectives.devices.cupy_driver import CupyDriver
-
-            _driver = CupyDriver()
-        except Exception as error:  # CuPy's own, and those of libraries that it loads
-            raise BufferError(
-                f"{name} is on a CUDA device, and CuPy cannot use one: {plain(error)}"
-            ) from error
-    return _driver
+    driver = found()
+    if isinstance(driver, str):
+        raise BufferError(
+            f"{name} is on a CUDA device, and {driver}; or pass a copy in host memory"
+        )
+    return driver

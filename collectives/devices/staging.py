@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ class DeviceRequest:
         self._scratch = 0
         self._is_finished = False
         self._error: BaseException | None = None
-        self._placed = False
+        self._placed, self._got = False, None
         self._lock = threading.RLock()
         self.origin = None
         self._place = place()
@@ -222,7 +223,7 @@ class DeviceRequest:
             if (host or self._by_host) and self._arrived is not None:
                 with self._on():
                     self._driver.synchronize(self._arrived)
-        return self._result(timeout)
+        return self._result()
 
     def state(self) -> str:
         """Return what has become of it, for messages. Local."""
@@ -237,8 +238,8 @@ class DeviceRequest:
         state = f"{self._job.title}: complete" if self._is_finished else self.state()
         return f"<DeviceRequest of {state}>"
 
-    def __del__(self) -> None:
-        if self._arrived is not None and not sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._arrived is not None and not is_ending():
             self._ring.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
@@ -480,14 +481,12 @@ class DeviceRequest:
         _core.note_staged(self, False)
         _in_flight.discard(self)
 
-    def _result(self, timeout: float | None = None) -> Any:
+    def _result(self) -> Any:
         """Return what the caller gets, once it is there."""
-        before = self._job.before
-        if before is None or self._placed:
-            return self._job.result
-        before[1](self._job.result)
-        self._placed = True
-        return self._job.result
+        with self._lock:
+            if not self._placed:
+                self._got, self._placed = self._job.finished(), True
+            return self._got
 
     # -- errors --------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from collectives import __version__, _core
 from collectives.choice import profile
+from collectives.devices import runtime
 from collectives.errors import CollectivesError
 from collectives.launch import launcher, session
 from collectives.measuring import coverage, state
@@ -26,9 +27,9 @@ __all__ = ["Finding", "examine"]
 
 PROBE_SECONDS = 60
 
-# The program of the two ranks, and the prefixes of its lines about each rank, and about memory.
+# The program of the two ranks, and the prefixes of its lines about each rank, memory, and GPUs.
 PROGRAM = "from collectives.measuring import doctor_ranks; doctor_ranks.main()"
-PROBE, MEMORY = "probe: ", "memory: "
+PROBE, MEMORY, GPU = "probe: ", "memory: ", "GPU: "
 
 # Variables whose values are reported with the two ranks.
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
@@ -62,6 +63,7 @@ def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Find
     """
     yield from _software()
     yield from _host()
+    yield _gpus()
     yield from _variables()
     yield from _profile()
     yield from _mpi(mpiexec, mpiexec_args)
@@ -96,6 +98,14 @@ def _host() -> Iterator[Finding]:
         )
     else:
         yield Finding("/dev/shm", text)
+
+
+def _gpus() -> Finding:
+    """Return how many GPUs this process sees, or why none."""
+    driver = runtime.found()
+    if isinstance(driver, str):
+        return Finding("GPU", f"none: {driver}")
+    return Finding("GPU", f"{count(driver.devices(), 'device')}, by CuPy")
 
 
 def _variables() -> Iterator[Finding]:
@@ -193,6 +203,9 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
     facts = [line.removeprefix(MEMORY) for line in output.splitlines() if line.startswith(MEMORY)]
     if facts:
         yield from _memory(json.loads(facts[0]))
+    for line in output.splitlines():
+        if line.startswith(GPU):
+            yield Finding("GPU", line.removeprefix(GPU))
     if status == 0 and len(lines) == 2 and all(line.endswith("right") for line in lines) and facts:
         return
     if status == 124:

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from collectives import Communicator, world
+from collectives import MIN, Communicator, world
+from collectives.devices import runtime
 from collectives.errors import SharedMemoryWarning
 from collectives.measuring import state
-from collectives.measuring.doctor import MEMORY, PROBE
+from collectives.measuring.doctor import GPU, MEMORY, PROBE
 from collectives.process import segment
 from collectives.process.settings import STORES
 
-__all__ = ["main", "memory"]
+__all__ = ["main", "memory", "transports"]
 
 COPIED = 64 << 20  # bytes, more than in most caches
 COPIES = 5
@@ -49,6 +50,9 @@ def main() -> None:
     facts["warning"] = told[0] if told else None
     if comm.rank == 0:
         _write(MEMORY + json.dumps(facts))
+    for line in transports(comm):
+        if comm.rank == 0:
+            _write(GPU + line)
 
 
 def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
@@ -94,6 +98,23 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
         "copy_at_once": max(all_at_once),
         "copied": COPIED,
     }
+
+
+def transports(comm: Communicator) -> list[str]:
+    """Return how arrays in the memory of GPUs travel between the ranks, line by line; nothing where
+    a rank has none.
+    Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
+    driver = runtime.found()
+    if not comm.allreduce(np.array([not isinstance(driver, str)]), op=MIN)[0]:
+        return []
+    assert not isinstance(driver, str)
+    device = comm.local_rank % driver.devices()
+    return str(comm._devices().transports.survey(comm._engine, driver, device)).splitlines()
 
 
 def _write(line: str) -> None:

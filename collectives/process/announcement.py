@@ -1,5 +1,7 @@
 """Announcements: before ranks make something together, each says to the others what it makes.
 
+A compressed allreduce is announced, too, because what its steps send does not tell the codec.
+
 A rank whose arguments are wrong says that, too, so that no other rank waits for it.
 """
 
@@ -21,7 +23,11 @@ HEAD = struct.Struct("=?qq")  # whether the call is refused, and two numbers
 
 
 def announced(
-    engine: Engine, making: str, check: Callable[[], tuple[int, int]]
+    engine: Engine,
+    making: str,
+    check: Callable[[], tuple[int, int]],
+    describe: Callable[[], str] | None = None,
+    timeout: float | None = None,
 ) -> list[tuple[int, int]]:
     """Announce what this rank makes next; return what the ranks say of it. Collective.
 
@@ -33,6 +39,10 @@ def announced(
     check : callable
         Checks the arguments of the call. Returns two numbers that the other ranks need to know, or
         raises an error, which is raised again when the other ranks know of it.
+    describe : callable, optional
+        Returns the arguments, on which all ranks have to agree, once `check` has returned.
+    timeout : float, optional
+        Seconds to wait for the others; the communicator's by default.
 
     Returns
     -------
@@ -49,6 +59,8 @@ def announced(
     text = f"{making}()"
     try:
         numbers = check()
+        if describe is not None:
+            text = f"{making}({describe()})"
     except CollectivesError as error:
         refusal = error
     except Exception as error:  # of an object that the user passed
@@ -59,7 +71,7 @@ def announced(
     record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
     mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
     everybody = np.empty((engine.size, RECORD), np.uint8)
-    engine.announce(making, mine, everybody)
+    engine.announce(making, mine, everybody, timeout)
     if refusal is not None:
         raise refusal
     said: list[tuple[int, int]] = []

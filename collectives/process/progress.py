@@ -13,7 +13,7 @@ from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import abort, environment
 
-__all__ = ["watch"]
+__all__ = ["allow", "watch"]
 
 _watched = False
 
@@ -37,17 +37,36 @@ def watch(MPI: Any) -> None:
     wish = environment.text("COLLECTIVES_PROGRESS") or "0"
     if wish not in ("0", "thread"):
         raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
-    if _watched or wish != "thread":
-        return
+    if wish == "thread":
+        allow(MPI, "COLLECTIVES_PROGRESS is 'thread'", ", or unset COLLECTIVES_PROGRESS")
+        _core.want_progress()
+
+
+def allow(MPI: Any, why: str, remedy: str = "") -> None:
+    """See that the thread may run, and that it ends in time. Local.
+
+    Parameters
+    ----------
+    MPI : module
+        ``mpi4py.MPI``, initialised.
+    why, remedy : str
+        What needs the thread, and what else helps if it may not run, for the error message.
+
+    Raises
+    ------
+    CommunicatorError
+        If MPI does not accept calls of several threads at once.
+    """
+    global _watched
     level = MPI.Query_thread()
     if level < MPI.THREAD_MULTIPLE:
         names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled"}
         raise CommunicatorError(
-            f"COLLECTIVES_PROGRESS is 'thread', and MPI was initialised with the thread level "
+            f"{why}, and MPI was initialised with the thread level "
             f"{names.get(level, 'serialized')!r}: the thread would call MPI while the program "
             f"does. Let mpi4py ask for 'multiple', which is its default (mpi4py.rc.thread_level, "
-            f"MPI4PY_RC_THREAD_LEVEL), or unset COLLECTIVES_PROGRESS"
+            f"MPI4PY_RC_THREAD_LEVEL){remedy}"
         )
-    _watched = True
-    abort.before_end(_core.stop_progress)
-    _core.want_progress()
+    if not _watched:
+        _watched = True
+        abort.before_end(_core.stop_progress)

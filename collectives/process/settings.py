@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.process import environment, segment
+from collectives.text.words import ranks
 
-__all__ = ["STORES", "Settings"]
+__all__ = ["DEVICE_TRANSPORTS", "STORES", "Settings", "difference"]
 
 # How payloads are written: in the way that was measured to be faster, through the cache, or with
 # stores that bypass it.
 STORES = ("auto", "cached", "streamed")
+
+# How arrays of devices travel: in the best way that needs no asking, or in one of
+# `devices.transports`.
+DEVICE_TRANSPORTS = ("auto", "ipc", "nccl", "staging")
 
 
 class Settings(NamedTuple):
@@ -32,6 +38,8 @@ class Settings(NamedTuple):
         How payloads are written: a place in `STORES`.
     device_chunk : int
         Bytes of a slot of pinned memory; there are four for each device.
+    device_transport : str
+        How arrays of devices travel: one of `DEVICE_TRANSPORTS`.
     """
 
     timeout: float = 1800.0
@@ -41,6 +49,7 @@ class Settings(NamedTuple):
     spins: int | None = None
     stores: int = 0
     device_chunk: int = 4 << 20
+    device_transport: str = "auto"
 
     @classmethod
     def read(cls, timeout: float | None) -> Settings:
@@ -53,11 +62,7 @@ class Settings(NamedTuple):
         """
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
-        stores = environment.text("COLLECTIVES_SHM_STORES") or "auto"
-        if stores not in STORES:
-            raise ArgumentError(
-                f"COLLECTIVES_SHM_STORES is {stores!r}, and must be one of {', '.join(STORES)}"
-            )
+        stores = _word("COLLECTIVES_SHM_STORES", STORES)
         return cls(
             timeout=_core.seconds(timeout),
             warning=environment.seconds("COLLECTIVES_STALL_WARNING", cls().warning),
@@ -66,4 +71,40 @@ class Settings(NamedTuple):
             spins=environment.number("COLLECTIVES_SHM_SPINS", 0, "looks") or None,
             stores=STORES.index(stores),
             device_chunk=environment.number("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
+            device_transport=_word("COLLECTIVES_DEVICE_TRANSPORT", DEVICE_TRANSPORTS),
         )
+
+
+# Variables that must have the same value on all ranks.
+COMMON = {
+    "device_chunk": "COLLECTIVES_DEVICE_CHUNK",
+    "device_transport": "COLLECTIVES_DEVICE_TRANSPORT",
+}
+
+
+def difference(settings: Sequence[Settings]) -> str:
+    """Return in which variable the ranks differ that must be equal, in words, or an empty string.
+    Local.
+
+    Parameters
+    ----------
+    settings : sequence of Settings
+        Those of each rank.
+    """
+    for field, variable in COMMON.items():
+        masks: dict[object, int] = {}
+        for rank, each in enumerate(settings):
+            value = getattr(each, field)
+            masks[value] = masks.get(value, 0) | 1 << rank
+        if len(masks) > 1:
+            told = " and ".join(f"{value} on {ranks(mask)}" for value, mask in masks.items())
+            return f"{variable} is {told}; set it to one value on all ranks"
+    return ""
+
+
+def _word(name: str, words: tuple[str, ...]) -> str:
+    """Return the word that a variable has, the first of `words` if it is not set."""
+    found = environment.text(name) or words[0]
+    if found not in words:
+        raise ArgumentError(f"{name} is {found!r}, and must be one of {', '.join(words)}")
+    return found

@@ -36,7 +36,12 @@ __all__ = ["Tape", "events"]
     POST,
     SENT,
     RECEIVED,
-) = range(1, 13)
+    NEGOTIATE,
+    TURN,
+    COPY_IN,
+    COMMUNICATE,
+    COPY_OUT,
+) = range(1, 18)
 
 # The names of the phases of a call. To publish is to send through shared memory.
 PHASES = {
@@ -48,7 +53,14 @@ PHASES = {
     PUBLISH: "send",
     TAKE: "receive",
     POST: "post",
+    NEGOTIATE: "negotiate",
+    TURN: "await turn",
+    COPY_IN: "copy in",
+    COMMUNICATE: "communicate",
+    COPY_OUT: "copy out",
 }
+BACKGROUND = range(NEGOTIATE, COPY_OUT + 1)  # phases of what was submitted
+
 MESSAGES = {SENT: "send", RECEIVED: "receive"}
 
 HEAD = 4096  # bytes before the records
@@ -285,6 +297,8 @@ class _Read:
             ranks = label.get("ranks", ())  # none where another thread has yet to write the label
             peer = self.numbers.get(ranks[peer], -1) if peer < len(ranks) else -1
         text = ""
+        if kind in BACKGROUND:
+            return text
         if kind != QUEUE:
             text += f',"round":{self.rounds[k] + 1},"piece":{self.segments[k] + 1}'
         if kind not in (QUEUE, WAIT, AWAIT):

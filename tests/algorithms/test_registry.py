@@ -127,6 +127,13 @@ def test_registration_refuses_names_and_parameters_that_cannot_be_written(option
     assert options["name"] not in algorithms.names("broadcast")
 
 
+def test_the_name_of_nccl_is_taken():
+    with pytest.raises(ArgumentError, match="'nccl' stands for the collectives of NCCL"):
+        algorithms.algorithm("broadcast", name="nccl")(says_nothing)
+    with pytest.raises(ArgumentError, match="'nccl' is for arrays in GPU memory; on arrays in"):
+        algorithms.get("allreduce", "nccl")
+
+
 def round_trip(r, p, root):
     """The root sends to one rank after the other, and each answers."""
     for q in range(p):

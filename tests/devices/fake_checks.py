@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from fake_errors import Leak, Race, StillInUse
-from fake_handles import Event, call
+from fake_handles import Event, Graph, call
 from fake_memory import Allocation, Span, Table
 from fake_order import Order, Stream
 
@@ -25,7 +25,7 @@ class Checks:
     faults: list[BaseException]
     _streams: dict[int, Stream]
     _events: dict[int, Event]
-    _capturing: set[int]
+    _capturing: dict[int, Graph]
     _dropped: deque[tuple[int, Stream]]
     _failures: dict[str, deque[tuple[BaseException, bool]]]
 
@@ -123,13 +123,13 @@ class Checks:
         return self._stream(stream)
 
     @contextlib.contextmanager
-    def capturing(self, stream: int) -> Iterator[None]:
-        """Let a stream count as being captured into a graph; nothing may be enqueued on it."""
-        self._capturing.add(stream)
+    def capturing(self, stream: int) -> Iterator[Graph]:
+        """Capture a stream into a graph; only `communicate` may enqueue something on it."""
+        graph = self._capturing[stream] = Graph(self)
         try:
-            yield
+            yield graph
         finally:
-            self._capturing.remove(stream)
+            del self._capturing[stream]
 
     # -- faults --------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import struct
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import fake_memory
 import fake_shared
@@ -39,8 +39,9 @@ from fake_errors import (
     StillInUse,
     WrongDevice,
 )
-from fake_handles import Accesses, Event, Kernel, Pinned, call
+from fake_handles import Accesses, Event, Graph, Kernel, Pinned, call
 from fake_memory import Allocation, Span, Table
+from fake_nccl import FakeNccl
 from fake_order import Order, Stream
 
 from collectives.devices.driver import Place
@@ -74,6 +75,10 @@ class FakeDriver(Checks):
         From source and name of a kernel, a function of blocks, threads and arguments.
     accesses : callable, optional
         From name and arguments of a launch, its `Accesses`.
+    identities : sequence of str, optional
+        What tells each device from those of other processes; by default they are the same.
+    nccl : str, optional
+        Why there is no NCCL; by default there is one.
     """
 
     name = "fake"
@@ -91,6 +96,8 @@ class FakeDriver(Checks):
         compile_kernel: Callable[[str, str], Callable[[int, int, bytes], None]] | None = None,
         accesses: Callable[[str, bytes], Accesses] | None = None,
         processors: int = 4,
+        identities: Sequence[str] | None = None,
+        nccl: str | None = None,
     ) -> None:
         if not faulthandler.is_enabled():  # a host access to device memory ends the process
             with contextlib.suppress(Exception):
@@ -102,6 +109,8 @@ class FakeDriver(Checks):
         self.used = [0] * devices
         self._devices, self._memory, self._processors = devices, memory, processors
         self._reuses = reuses_addresses
+        self._identities = identities or [f"fake {number}" for number in range(devices)]
+        self._nccl = nccl
         self._compile, self._accesses = compile_kernel, accesses
         self._compiled: dict[tuple[str, str, int], Kernel] = {}
         self._local = threading.local()
@@ -109,7 +118,7 @@ class FakeDriver(Checks):
         self._streams: dict[int, Stream] = {}
         self._unmade: dict[tuple[int, int], Stream] = {}  # by device and thread; default: thread 0
         self._events: dict[int, Event] = {}
-        self._capturing: set[int] = set()
+        self._capturing: dict[int, Graph] = {}
         self._dropped: deque[tuple[int, Stream]] = deque()
         self._failures: dict[str, deque[tuple[BaseException, bool]]] = {}
         self._failing: BaseException | None = None
@@ -154,6 +163,14 @@ class FakeDriver(Checks):
 
     def processors(self) -> int:
         return self._processors
+
+    def identity(self, device: int) -> str:
+        return self._identities[device]
+
+    def nccl(self) -> FakeNccl:
+        if self._nccl is not None:
+            raise ImportError(self._nccl)
+        return FakeNccl(self)
 
     @call
     def place(self, address: int) -> Place:
@@ -449,6 +466,30 @@ class FakeDriver(Checks):
         if found.kind in ("device", "imported") and found.device != self.current:
             raise WrongDevice(f"a kernel on device {self.current} uses {found}, of {found.device}")
         return found
+
+    @call
+    def communicate(
+        self,
+        what: str,
+        reads: Sequence[tuple[int, int]],
+        writes: Sequence[tuple[int, int]],
+        begin: Callable[[], Callable[[], None]],
+        stream: int,
+    ) -> None:
+        """Put on a stream what `begin` returns: it speaks to other processes when it runs.
+
+        On a stream that is being captured, it is put into the graph instead.
+        """
+        if stream in self._capturing:
+            self._capturing[stream].calls.append((what, reads, writes, begin))
+            return
+        queue = self._stream(stream)
+        accesses = []
+        for spans, is_write in ((reads, False), (writes, True)):
+            for span in (Span(*each) for each in spans):
+                accesses.append((self._reachable(span), span, is_write))
+        op = self.order.enqueue(queue, what, self._or_fail(begin()), accesses)
+        self.order.want(op)  # other processes wait for it, and cannot say so
 
     # -- memory and events of other processes --------------------------------------------------
 

@@ -48,6 +48,19 @@ class Event:
         return self.shared is not None and not self.shared.is_ours
 
 
+class Graph:
+    """What was captured from a stream, to be launched as often as one likes."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self.driver = driver
+        self.calls: list[tuple[Any, ...]] = []
+
+    def launch(self, stream: int) -> None:
+        """Put all of it on a stream."""
+        for each in self.calls:
+            self.driver.communicate(*each, stream)
+
+
 class Pinned:
     """Host memory that a device reads and writes; the host may not touch pages in flight."""
 

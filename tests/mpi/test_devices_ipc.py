@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from cases import names, runnable
-from fake_devices import RANDOM, WAYS, Tensor, fetched, group, in_use, on_device, whole
+from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse_ipc, whole
 from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
@@ -15,7 +15,7 @@ import collectives as cc
 from collectives.devices import kernels
 from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.staging import DeviceRequest
-from collectives.errors import CommunicatorError, MismatchError, PeerAbortedError
+from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
 
 pytest_plugins = ["fake_devices"]  # the fixtures
 
@@ -23,23 +23,18 @@ SIZE = MPI.COMM_WORLD.Get_size()
 FORMS = (*WHOLE, *CUT, *VECTOR)
 
 
-MODES = [mode for mode, transport in WAYS if transport == "ipc"]
-
-
 @pytest.fixture(params=MODES)
-def gpu(request, shares):
+def gpu(request):
     """A driver for ranks that share memory."""
-    if SIZE > 1 and not shares:
-        pytest.skip("the ranks do not share memory")
-    yield from whole((request.param, "ipc"))
+    refuse_ipc("ipc")
+    yield from whole(request.param, "ipc")
 
 
 @pytest.fixture
-def doomed(shares):
+def doomed():
     """A driver of which a broken communicator keeps something."""
-    if SIZE > 1 and not shares:
-        pytest.skip("the ranks do not share memory")
-    for driver in in_use(RANDOM, "ipc"):
+    refuse_ipc("ipc")
+    for driver in in_use("random", "ipc"):
         yield driver
         driver.close()
 
@@ -199,27 +194,24 @@ def test_other_calls_are_found(doomed, fresh):
         comm.allreduce(x, op="SUM" if comm.rank else "MAX")
 
 
-def goes_through_the_host(comm, x):
-    request = comm.iallreduce(x)
-    return isinstance(request, DeviceRequest) and request.wait().get()[0] == comm.size
-
-
 EXPORTS = ["stream", "shared_event", "export_memory", "export_event", "open_memory", "open_event"]
 
 
 @pytest.mark.parametrize("method", EXPORTS)
 def test_devices_that_cannot_be_mapped(gpu, method):
-    """One rank cannot, so all ranks take the way through the host."""
+    """One rank cannot, so all ranks are told; and nothing is left of what was made."""
     if SIZE == 1:
         return
     with group(False) as comm:
         x = Tensor.of(gpu, np.ones(5000, np.float32))
         if comm.rank == comm.size - 1:
             gpu.fail_next(method, RuntimeError("the driver says no"))
-        assert goes_through_the_host(comm, x)
-        assert goes_through_the_host(comm, x)
-        reason = comm._devices().reason
-        assert reason == f"rank {comm.size - 1}: the driver says no"
+        for _ in range(2):
+            match = f"'ipc', which is not possible here: the driver says no .rank {comm.size - 1}"
+            with pytest.raises(ArgumentError, match=match):
+                comm.iallreduce(x)
+        found = comm.device_transports(x)
+        assert (found.used, found.reasons["staging"]) == (None, None)
 
 
 def test_a_device_without_room_for_a_ring(gpu):
@@ -229,8 +221,9 @@ def test_a_device_without_room_for_a_ring(gpu):
         x = Tensor.of(gpu, np.ones(5000, np.float32))
         if comm.rank == 0:
             gpu.fail_next("allocate", MemoryError("none left"))
-        assert comm.allreduce(x, x) is x
-        assert isinstance(comm._devices().peers, type(None))
+        with pytest.raises(ArgumentError, match=r"none left \(rank 0\)"):
+            comm.allreduce(x, x)
+        assert comm._devices().peers is None
 
 
 def test_a_device_without_room_for_a_call(doomed, fresh):

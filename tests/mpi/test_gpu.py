@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import DTYPES, names, runnable
-from forms import CUT, VECTOR, WHOLE
+from forms import CUT, VECTOR, WHOLE, ReduceScatterv
 from mpi4py import MPI
 
 import collectives as cc
@@ -25,7 +25,7 @@ CHUNK = 1 << 16  # bytes of a slot
 SIZES = 0, 1, 1000, 200_001  # elements
 
 
-@pytest.fixture(scope="module", params=["staging", "ipc"])
+@pytest.fixture(scope="module", params=["auto", "ipc"])
 def comm(request):
     """A communicator whose slots are small, so that there are many pieces."""
     import cupy
@@ -35,11 +35,10 @@ def comm(request):
         patch.setenv("COLLECTIVES_DEVICE_TRANSPORT", request.param)
         made = cc.Communicator(MPI.COMM_WORLD)
         cupy.cuda.Device(made.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
-        made.allreduce(cupy.ones(1))
-    if request.param == "ipc" and made._devices().peers is None:
-        reason = made._devices().reason
+        found = made.device_transports(cupy.ones(1))
+    if found.used is None:
         made.free()
-        pytest.skip(reason)
+        pytest.skip(found.reasons[request.param])
     yield made
     made.free()
 
@@ -151,3 +150,79 @@ def test_same_bits_as_on_the_host(comm):
             continue
         on_host = comm.allreduce(x, algorithm=name)
         assert fetched(comm.allreduce(cupy_array(x), algorithm=name)).tobytes() == on_host.tobytes()
+
+
+def test_messages_and_many_arrays(comm):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for n in SIZES:
+        x, out = cupy_array(np.full(n, comm.rank)), cupy_array(np.full(n, -1))
+        assert comm.sendrecv(x, right, out, left) is out
+        assert (fetched(out) == left).all()
+        request = comm.irecv(out, left, tag=3)
+        comm.send(x + 1, right, tag=3)
+        assert (fetched(request.wait()) == left + 1).all()
+    arrays = [cupy_array(np.full(n, comm.rank, np.float32)) for n in SIZES]
+    for got in comm.allreduce_many(arrays):
+        assert (fetched(got) == comm.size * (comm.size - 1) / 2).all()
+
+
+def test_results_of_jax(comm):
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX finds no GPU")
+    x = jax.numpy.full(1000, comm.rank, jax.numpy.float32)
+    for got in (comm.allreduce(x), comm.iallreduce(x).wait()):
+        assert isinstance(got, jax.Array)
+        assert bool((got == comm.size * (comm.size - 1) / 2).all())
+
+
+# -- NCCL ------------------------------------------------------------------------------------------
+
+BY_NCCL = [form for form in FORMS if form.collective not in ("scan", "exscan")]
+BY_NCCL.remove(ReduceScatterv)
+
+
+@pytest.fixture
+def nccl_comm(comm):
+    found = comm.device_transports(cupy_array(np.ones(1)))
+    if found.used == "ipc":
+        pytest.skip("calls by ipc do not ask for NCCL")
+    reason = found.reasons["nccl"]
+    if reason is not None:  # the same on all ranks
+        pytest.skip(reason)
+    return comm
+
+
+@pytest.mark.parametrize("form", BY_NCCL, ids=lambda form: form.name)
+def test_every_collective_of_nccl(nccl_comm, form):
+    comm = nccl_comm
+    for turn, n in enumerate(SIZES):
+        case = form(comm.size, n, dtype="int32", root=turn % comm.size, seed=turn)
+        start = turn % 2 == 1
+        got = case.call(comm, cupy_array(case.x(comm.rank)), start=start, algorithm="nccl")
+        case.verify(fetched(got.wait(host=True) if start else got), comm.rank)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["SUM", "MIN", "MAX"])
+def test_folds_of_nccl(nccl_comm, dtype, op):
+    case = WHOLE[0](nccl_comm.size, 1000, dtype=dtype, op=op)
+    got = case.call(nccl_comm, cupy_array(case.x(nccl_comm.rank)), algorithm="nccl")
+    case.verify(fetched(got), nccl_comm.rank)
+
+
+def test_nccl_in_a_graph(nccl_comm):
+    import cupy
+
+    comm = nccl_comm
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x, out = cupy.zeros(1000, cupy.float32), cupy.zeros(1000, cupy.float32)
+        comm.allreduce(x, out, algorithm="nccl")
+        stream.begin_capture()
+        comm.allreduce(x, out, algorithm="nccl")
+        graph = stream.end_capture()
+        for turn in range(3):
+            x[:] = turn
+            graph.launch(stream)
+            assert bool((out == turn * comm.size).all())

@@ -17,9 +17,9 @@ ORDER = ["Parameters", "Returns", "Yields", "Attributes", "Raises", "Notes", "Re
 ORDER += ["Examples"]
 
 # The commands' own modules are no interface; their help texts are under test with the commands.
-# The driver by CuPy can be imported only where that is, and the interface to drivers says once that
+# What binds to CuPy can be imported only where that is, and the interface to drivers says once that
 # all of it is local.
-INTERNAL = re.compile(r"collectives\.(_|cli|__main__|devices\.(cupy_)?driver)")
+INTERNAL = re.compile(r"collectives\.(_|cli|__main__|devices\.(cupy_|driver))")
 
 
 def modules():

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from jobs import environment_of, on_ranks, run
 
+from collectives import compression
+
 pytestmark = pytest.mark.each_mpi
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -185,6 +187,25 @@ def test_sgd_with_an_array_library(job):
     assert recognised > 90
 
 
+def test_compressed_sgd():
+    """Every codec comes about as far as no compression does. All is seeded: a run is repeated."""
+    out = output("compressed_sgd.py", 2, "--epochs", "12")
+    rows = found_rows(r"(\w+) +(\S+) +(\S+) % +(\d+)", out)
+    plain_loss, plain_recognised, plain_bytes = rows.pop("none")
+    assert plain_recognised > 85
+    assert set(rows) == set(compression.NAMES) - {"none"}
+    for name, (loss, recognised, nbytes) in rows.items():
+        assert loss < 1.6 * plain_loss, name
+        assert recognised > plain_recognised - 3, name
+        assert nbytes < 0.6 * plain_bytes, name
+
+
+def found_rows(pattern, out):
+    """Return the numbers of each row of a table, by its first word."""
+    matches = re.findall(rf"^{pattern}$", out, re.MULTILINE)
+    return {name: tuple(map(float, numbers)) for name, *numbers in matches}
+
+
 def test_sgd_says_what_is_missing(tmp_path):
     (tmp_path / "sklearn.py").write_text("raise ImportError('no module named sklearn')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -193,6 +214,14 @@ def test_sgd_says_what_is_missing(tmp_path):
     assert result.status == 1, result
     assert result.err.count("the images need it: pip install scikit-learn") == 1
     assert "Traceback" not in result.err
+
+
+def test_overlap(job):
+    out, ranks = job("overlap.py", "--layers", "4", "--mebibytes", "0.1", "--steps", "2")
+    lines = out.splitlines()
+    assert lines[0] == f"4 layers, 0.4 MiB, on {ranks} ranks"
+    assert len(found(r"computation +(\S+) ms, communication (\S+) ms", out)) == 2
+    assert len(found(r"overlapped: (\S+) ms, -?(\d+) % hidden", out)) == 2
 
 
 def test_pipeline(job):

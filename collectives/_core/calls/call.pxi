@@ -21,8 +21,8 @@ cdef enum:
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
-# What ranks make together beside calling collectives. They announce it by an allgather of records.
-MAKINGS = "dup", "split", "empty", "timeline"
+# What ranks do together beside calling collectives. They announce it by an allgather of records.
+MAKINGS = "dup", "split", "empty", "timeline", "device_transports", "compressed_allreduce"
 
 cdef double COMMON = -1  # for a call without a deadline of its own: that of its communicator
 

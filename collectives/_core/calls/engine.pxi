@@ -177,7 +177,7 @@ cdef class Engine:
                     refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
                 raise
         if keep is None:
-            return self.devices().call_vector(
+            return self.devices().call(
                 self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
                 (counts, receive_counts, shape, displs, receive_displs, before),
             )
@@ -313,7 +313,7 @@ cdef class Engine:
         planned.prepare()
         return planned
 
-    def announce(self, str making, record, out):
+    def announce(self, str making, record, out, timeout=None):
         """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
 
         The `record` of each rank, an array of bytes, arrives in a row of `out`.
@@ -323,13 +323,24 @@ cdef class Engine:
         cdef tuple keep
         call.kind = ALLGATHER
         call.planned = False
-        call.timeout = COMMON
+        call.timeout = deadline_of(timeout)
         check_caller()
         self.check_whole()
         keep = check(self, &call, record, out, None, 0, 1.0, 1.0)
         call.announced = KINDS + 1 + MAKINGS.index(making)
         choice = choice_for(self, &call, None)
         launch(self, &call, choice, keep, True, None if self.agree is None else "")
+
+    def compressed(self, x, out, op, prescale, postscale):
+        """Check the arguments of an allreduce that is compressed; return its arrays. Local."""
+        cdef Compressed made = Compressed.__new__(Compressed)
+        cdef Call *call = &made.call
+        call.kind = ALLREDUCE
+        call.planned = False
+        call.timeout = COMMON
+        made.keep = check(self, call, x, out, op, 0, prescale, postscale)
+        made.set_up(op)
+        return made
 
     def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut, result=None):
         """Send `x`, receive `out`, or do both, as the plan says. The result is `out`, or `result`.

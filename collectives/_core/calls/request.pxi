@@ -50,6 +50,11 @@ def note_staged(each, bint begins):
         staged.discard(each)
 
 
+def heard(Engine engine):
+    """Note that the program is told of the error of an engine, if there is one. Local."""
+    told(engine, None)
+
+
 def untold():
     """Return a line for each communicator that a request has broken, if the program was not told.
     Local.
@@ -359,6 +364,27 @@ cdef class Request:
         Local.
         """
         self.look_around(waited, deadline_of(timeout))
+
+    def _spin(self, double seconds):
+        """Wait for a moment; return whether the operation is complete. Local."""
+        cdef Operation *op = self.op
+        global inside
+        check_caller()
+        if op != NULL and op.state.status == RUNNING:
+            self.waiters += 1
+            inside += 1
+            with nogil:
+                wait(op, True, self.engine.polls(op), now() + seconds, False)
+            inside -= 1
+            self.waiters -= 1
+        return self.test()
+
+    def _awaited(self):
+        """Return the ranks that the request waits for, in order. Local."""
+        cdef Operation *op = self.op
+        if op == NULL or op.state.status != RUNNING:
+            return []
+        return sorted(waited_for(op, self.engine.segment))
 
     def where(self):
         """Return the place in the program that started the operation. Local."""

@@ -11,6 +11,7 @@ cdef enum:
 # Operations started by i-calls. Whoever waits for anything advances all of them, as ranks may
 # complete them in different orders; the lock is for whoever advances or changes the list.
 cdef Operation *in_flight = NULL
+cdef unsigned long ended = 0  # how many of them have ended so far
 
 
 cdef Status wait(
@@ -101,12 +102,15 @@ cdef void nudge(const Operation *op) noexcept nogil:
 
 cdef bint advance_in_flight() noexcept nogil:
     """Advance every operation in the list; say whether one has moved. The caller holds the lock."""
+    global ended
     cdef Operation *op = in_flight
     cdef bint moved = False
     while op != NULL:
         if op.state.status == RUNNING:
             advance(op)
             moved |= op.state.moved
+            if op.state.status != RUNNING:
+                ended += 1
         op = op.next
     return moved
 

@@ -11,6 +11,29 @@ cdef extern from "_core/kernels/kernels.h" nogil:
         CC_BOR, CC_NOPS
     cc_fold_fn cc_fold_kernel(int op, int dtype)
     cc_scale_fn cc_scale_kernel(int dtype)
+    enum:
+        CC_CODE8, CC_CODE4, CC_CODE1, CC_NCODES
+    ctypedef void (*cc_encode_fn)(
+        unsigned char *, const float *, float *, size_t, size_t, uint64_t, uint64_t
+    ) noexcept nogil
+    ctypedef void (*cc_decode_fn)(
+        float *, const unsigned char *, size_t, size_t, int
+    ) noexcept nogil
+    ctypedef void (*cc_convert_fn)(void *, const void *, size_t) noexcept nogil
+    ctypedef size_t (*cc_orthonormalise_fn)(float *, size_t, size_t) noexcept nogil
+    ctypedef void (*cc_low_rank_fn)(
+        float *, const float *, const float *, size_t, size_t, size_t, int
+    ) noexcept nogil
+    ctypedef struct cc_codecs:
+        cc_encode_fn *encode
+        cc_decode_fn *decode
+        cc_convert_fn *to_half
+        cc_convert_fn *of_half
+        cc_orthonormalise_fn orthonormalise
+        cc_low_rank_fn low_rank
+    const cc_codecs *cc_codecs_now()
+    size_t cc_encoded_bytes(size_t n, size_t block, size_t planes)
+    uint64_t cc_random_word(uint64_t seed, uint64_t number)
     int cc_kernels_init(const char *isa)
     const char *cc_kernels_isa()
 

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "codes.h"
 #include "half.h"
 #include "long_double.h"
 
@@ -42,6 +43,23 @@ enum {
    but that of the dtype. */
 typedef void (*cc_fold_fn)(void *dst, const void *left, const void *right, size_t n);
 typedef void (*cc_scale_fn)(void *dst, const void *src, long double factor, size_t n);
+
+/* What compresses (quantise.h).  `first` is the number of the first block, for random numbers;
+   `residual`, where there is one, is added to x, and gets what the codes lose of the sum. */
+enum { CC_CODE8 = 0, CC_CODE4, CC_CODE1, CC_NCODES };
+typedef void (*cc_encode_fn)(unsigned char *to, const float *x, float *residual, size_t n,
+                             size_t block, uint64_t seed, uint64_t first);
+typedef void (*cc_decode_fn)(float *dst, const unsigned char *from, size_t n, size_t block,
+                             int add);
+typedef void (*cc_convert_fn)(void *dst, const void *src, size_t n);
+typedef struct {
+    cc_encode_fn encode[CC_NCODES];
+    cc_decode_fn decode[CC_NCODES];
+    cc_convert_fn to_half[2], of_half[2]; /* float16, bfloat16 */
+    size_t (*orthonormalise)(float *rows, size_t rank, size_t n);
+    void (*low_rank)(float *dst, const float *left, const float *right, size_t rank, size_t n,
+                     size_t m, int subtract);
+} cc_codecs;
 
 /* ---- what the compilers call things -------------------------------------------------------- */
 
@@ -157,14 +175,15 @@ struct cc_kernels {
     int (*available)(void);
     const cc_fold_fn (*folds)[CC_NDTYPES];
     const cc_scale_fn *scales;
+    const cc_codecs *codecs;
 };
 
 static const struct cc_kernels cc_kernels_all[] = { /* best first */
 #if defined(__x86_64__)
-    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512},
-    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2},
+    {"avx512", cc_cpu_has_avx512, cc_folds_avx512, cc_scales_avx512, &cc_codecs_avx512},
+    {"avx2", cc_cpu_has_avx2, cc_folds_avx2, cc_scales_avx2, &cc_codecs_avx2},
 #endif
-    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable},
+    {"portable", cc_cpu_has_any, cc_folds_portable, cc_scales_portable, &cc_codecs_portable},
 };
 enum { CC_NKERNELS = sizeof cc_kernels_all / sizeof *cc_kernels_all };
 
@@ -200,5 +219,7 @@ CC_UNUSED static cc_scale_fn cc_scale_kernel(int dtype)
         return NULL;
     return cc_kernels_now->scales[dtype];
 }
+
+CC_UNUSED static const cc_codecs *cc_codecs_now(void) { return cc_kernels_now->codecs; }
 
 #endif

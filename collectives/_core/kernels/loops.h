@@ -4,7 +4,7 @@
  * A template: kernels.h includes it once per instruction set, inside that set's target pragma,
  * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_LANES (halves converted at a time: 32,
  * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are put to it by lanes.
- * It ends with the two tables that are all kernels.h wants of it.
+ * It ends with the tables that are all kernels.h wants of it.
  */
 
 #define CC_PASTE(name, isa) name##_##isa
@@ -241,6 +241,8 @@ static const cc_fold_fn CC_K(folds)[CC_NOPS][CC_NDTYPES] = {
 };
 
 static const cc_scale_fn CC_K(scales)[CC_NDTYPES] = {CC_FLOATS(scale), CC_COMPLEXES(scale)};
+
+#include "quantise.h"
 
 #undef CC_ISA
 #undef CC_LANES

@@ -4,6 +4,7 @@ cdef extern from "_core/records/timeline.h" nogil:
     enum:
         CC_T_CALL, CC_T_FAILED, CC_T_QUEUE, CC_T_WAIT, CC_T_AWAIT, CC_T_COPY, CC_T_FOLD
         CC_T_PUBLISH, CC_T_TAKE, CC_T_POST, CC_T_SENT, CC_T_RECEIVED
+        CC_T_NEGOTIATE, CC_T_TURN, CC_T_COPY_IN, CC_T_COMMUNICATE, CC_T_COPY_OUT
         CC_T_KIND
     ctypedef struct cc_record:
         uint64_t start

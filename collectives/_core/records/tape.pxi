@@ -89,6 +89,10 @@ cdef int label_of(Engine engine, Operation *op, Choice choice, int kind, bint ve
         engine.label, name + "v" * vector, plan.source.algorithm.name, choice.segment,
         "+".join(ways) or "none", choice.reason,
     )
+    return number_of_label(label)
+
+
+cdef int number_of_label(tuple label) except -1:
     number = label_numbers.get(label)
     if number is None:
         number = len(label_list)

@@ -32,7 +32,12 @@ enum {
     CC_T_TAKE,     /* a copy of what another of this host has published */
     CC_T_POST,     /* messages given to MPI */
     CC_T_SENT,     /* a message, from its post until MPI is done with it */
-    CC_T_RECEIVED
+    CC_T_RECEIVED,
+    CC_T_NEGOTIATE, /* of what runs in the background: until all ranks are known to have it */
+    CC_T_TURN,      /* until its turn has come */
+    CC_T_COPY_IN,
+    CC_T_COMMUNICATE,
+    CC_T_COPY_OUT
 };
 
 enum {

@@ -12,6 +12,11 @@
 # MPI cannot wait for what others have posted, and a thread that polls it keeps callers out of it.
 # So the thread polls a few times, then naps, the longer the less there is to do, and leaves the
 # list alone while callers come for it. When nothing is in flight any more, it sleeps.
+#
+# The same thread calls the worker of the background engine (background/engine.py): when it is
+# summoned, when an operation has ended, and when the time has come that the worker has named. It
+# does not while other threads attend to the worker themselves. For a second after there was
+# something to do it naps only, so that whoever summons the worker need not wake it.
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_cond_t:
@@ -37,6 +42,9 @@ cdef extern from "<signal.h>" nogil:
 cdef extern from "<string.h>" nogil:
     const char *strerror(int)
 
+cdef extern from * nogil:
+    void __sync_synchronize()
+
 # MPI moves long messages by pieces, one a poll. An iallreduce of 16 MiB on 2 ranks that sleep until
 # its state() is None takes 56 ms with one poll between naps, 27 with 4 and 20 with 20; blocking
 # calls take 16 to 19 (MPICH 5.0.2, COLLECTIVES_SHM=0; medians of 7 beside other work; EPYC,
@@ -45,16 +53,21 @@ cdef enum:
     POLLS = 20  # without a change, before it naps
     SHORTEST_NAP = 50000  # nanoseconds
     LONGEST_NAP = 1000000
+    QUIET = 1000  # naps without anything to do, before a thread with a worker sleeps
 
 cdef struct Progress:
     bint wanted
     bint runs
     bint sleeps
     bint ends
+    bint employed  # whether there is a worker
+    bint summoned
+    int attended  # threads that call the worker themselves
     unsigned long thread
     pthread_cond_t something  # is in flight, or it is to end
 
 cdef Progress progress
+cdef object worker = None
 pthread_cond_init(&progress.something, NULL)
 
 
@@ -63,11 +76,93 @@ def want_progress():
     progress.wanted = True
 
 
+def employ(function):
+    """Have the thread call a function without arguments, as said above. Local.
+
+    Parameters
+    ----------
+    function : callable
+        It returns the time on the clock (``time.monotonic``) at which it is to be called again at
+        the latest, or infinity.
+    """
+    global worker
+    worker = function
+    progress.employed = True
+    start_progress()
+
+
+def dismiss():
+    """Have the thread call no worker any more. Local."""
+    global worker
+    progress.employed = False
+    worker = None
+
+
+def summon():
+    """Have the worker called soon. Local."""
+    progress.summoned = True
+    __sync_synchronize()  # the thread says that it sleeps, and then looks whether it is summoned
+    if progress.sleeps:
+        with nogil:
+            lock_in_flight()
+            wake_progress()
+            unlock_in_flight()
+
+
+def attend(bint begins):
+    """Note that the calling thread now calls the worker itself, or no longer does. Local."""
+    if begins:
+        progress.attended += 1
+        progress.summoned = False
+    else:
+        progress.attended -= 1
+
+
+def number_ended():
+    """Return how many operations in flight have ended so far. Local."""
+    return ended
+
+
+def await_ended(unsigned long seen, double seconds, int patience):
+    """Move operations in flight on until one more has ended than when their number was `seen`, or
+    so many seconds have passed; poll `patience` times before giving way to other processes.
+    Local.
+    """
+    global inside
+    check_caller()
+    inside += 1
+    with nogil:
+        move_until(seen, now() + seconds, patience)
+    progress.summoned = False
+    inside -= 1
+
+
+cdef void move_until(unsigned long seen, double limit, int patience) noexcept nogil:
+    cdef int idle = 0
+    cdef bint moved
+    while True:
+        lock_in_flight()
+        moved = advance_in_flight()
+        unlock_in_flight()
+        if ended != seen or progress.summoned:
+            return
+        if moved:
+            idle = 0
+            continue
+        idle += 1
+        if idle <= patience:
+            cc_pause()
+        else:
+            sched_yield()
+        if idle & 63 == 0 and now() > limit:
+            return
+
+
 cdef int start_progress() except -1:
     """Start the thread, if it is wanted and does not run yet."""
     cdef sigset_t every, before
     cdef int error
-    if not progress.wanted or progress.runs:
+    if progress.runs or not (progress.wanted or progress.employed):
         return 0
     progress.ends = False
     sigfillset(&every)  # signals are for the threads of Python
@@ -76,7 +171,7 @@ cdef int start_progress() except -1:
     pthread_sigmask(SIG_SETMASK, &before, NULL)
     if error:
         raise CommunicatorError(
-            f"the thread for COLLECTIVES_PROGRESS=thread cannot be started: "
+            f"the thread that moves operations on cannot be started: "
             f"{strerror(error).decode(errors='replace')}"
         )
     progress.runs = True
@@ -92,7 +187,7 @@ cdef inline void wake_progress() noexcept nogil:
 
 def stop_progress():
     """End the thread; from now on, only callers move operations on. Local."""
-    progress.wanted = False
+    progress.wanted = progress.employed = False
     # A child of a fork has no such thread.
     if forked or not progress.runs or progress.thread == pthread_self():
         return
@@ -109,9 +204,13 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
     """Run the thread."""
     global in_flight_owner
     cdef unsigned long seen = visits
+    cdef unsigned long told = ended
+    cdef double due = INFINITY
     cdef timespec nap
     cdef int polls = POLLS
+    cdef int quiet = 0
     cdef bint ends = False
+    cdef bint calls
     nap.tv_sec = 0
     nap.tv_nsec = SHORTEST_NAP
     while not ends:
@@ -121,22 +220,48 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             nanosleep(&nap, NULL)
             nap.tv_nsec = min(2 * nap.tv_nsec, <long>LONGEST_NAP)
             polls = 0
+            quiet += 1
         pthread_mutex_lock(&in_flight_lock)
-        if visits == seen and nap.tv_nsec == LONGEST_NAP and not is_in_flight():
+        if visits == seen and nap.tv_nsec == LONGEST_NAP and may_sleep(due, quiet):
             progress.sleeps = True
-            while not progress.ends and not is_in_flight():
+            __sync_synchronize()
+            while not progress.ends and may_sleep(due, quiet):
                 pthread_cond_wait(&progress.something, &in_flight_lock)
             progress.sleeps = False
+            quiet = 0
             nap.tv_nsec = SHORTEST_NAP
         in_flight_owner = pthread_self()
         if visits != seen:  # callers are inside, or were just now
             seen = visits
             polls = POLLS
         elif advance_in_flight():
-            polls = 0
+            polls = quiet = 0
             nap.tv_nsec = SHORTEST_NAP
         else:
             polls += 1
         ends = progress.ends
+        calls = progress.employed and not progress.attended and not ends and (
+            progress.summoned or ended != told or now() >= due
+        )
+        told = ended
         unlock_in_flight()
+        if calls:
+            due = call_worker()
+            quiet = 0
+            if due != INFINITY:
+                polls = 0
+                nap.tv_nsec = SHORTEST_NAP
     return NULL
+
+
+cdef bint may_sleep(double due, int quiet) noexcept nogil:
+    """Say whether there is nothing to do, and has not been for long; the caller holds the lock."""
+    if progress.employed and (progress.summoned or due != INFINITY or quiet < QUIET):
+        return False
+    return not is_in_flight()
+
+
+cdef double call_worker() noexcept with gil:
+    """Call the worker, which raises nothing; return when it wants to be called again."""
+    progress.summoned = False
+    return worker() if worker is not None else INFINITY

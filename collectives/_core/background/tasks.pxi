@@ -1,0 +1,337 @@
+# Tasks: calls whose arguments are checked, and which wait for their turn; and some of them as one.
+
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+
+
+cdef class Task:
+    """A collective whose arguments are checked, and whose result has its memory. It is started
+    later: whole, by pieces, or as a part of a `Bundle`.
+
+    ``signature`` is not 0, and equal on ranks whose tasks have the same name, arguments and
+    priority, and the same `terms`. What follows it is for whoever keeps the task.
+    """
+
+    cdef Engine engine
+    cdef Call call
+    cdef tuple keep
+    cdef object op
+    cdef readonly str name
+    cdef readonly uint64_t signature
+    cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
+    cdef readonly int itemsize
+    cdef readonly int64_t priority
+    cdef public object group, key
+    cdef public double began  # the time on the clock
+    cdef public int64_t number, position
+    cdef public object codec, arrays, value  # of an allreduce that is compressed: see Compressed
+    cdef public bint complete
+    cdef uint64_t moments[6]  # ticks of the timeline, or 0
+    cdef public object error, callbacks
+
+    def __init__(
+        self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
+        int64_t priority, str terms=None,
+    ):
+        check_caller()
+        engine.check_whole()
+        self.engine = engine
+        self.name = name
+        self.priority = priority
+        self.began = now()
+        mark(self, SUBMITTED)
+        self.call.kind = kind
+        self.call.planned = False
+        self.call.timeout = COMMON
+        self.op = op
+        self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
+        self.nbytes = self.call.nbytes
+        self.itemsize = self.call.x.itemsize
+        self.signature = signature_of(self, terms)
+
+    @property
+    def shape(self):
+        """That of the input: where it is None, of the output."""
+        if self.call.kind == BARRIER:
+            return ()
+        for kept in self.keep[1:]:
+            if kept is not None:
+                return shape_of(kept)
+        return ()
+
+    @property
+    def dtype(self):
+        """The name of the dtype."""
+        return dtype_text(self.call.x.dtype)
+
+    @property
+    def kind(self):
+        """The name of the collective."""
+        return COLLECTIVES[self.call.kind]
+
+    @property
+    def operation(self):
+        """The name of the reduction; None where there is none."""
+        if self.call.operation == NO_OPERATION:
+            return None
+        return self.op.upper() if isinstance(self.op, str) else self.op.name
+
+    @property
+    def folds_in_python(self):
+        """Whether a function of the user's folds."""
+        return self.call.user != NULL
+
+    @property
+    def root(self):
+        """The root, or 0."""
+        return self.call.root
+
+    @property
+    def scales(self):
+        """The factors of the contributions and of the result."""
+        return self.call.prescale, self.call.postscale
+
+    @property
+    def fuses(self):
+        """What tasks must have in common to be run as one, or None if this one runs alone."""
+        cdef const Call *call = &self.call
+        if self.codec is not None:
+            return self.codec.name, call.x.dtype
+        if call.kind != ALLREDUCE and call.kind != BROADCAST:
+            return None
+        return (
+            call.kind, call.x.dtype, call.operation, call.root, call.prescale, call.postscale,
+            <uintptr_t>call.user,
+        )
+
+    def begun(self):
+        """Note, on the timeline, that its turn has come. Local."""
+        mark(self, BEGUN)
+        mark(self, SENT_OFF)
+
+    def scheduled(self):
+        """Note, on the timeline, that all ranks are known to have it. Local."""
+        mark(self, SCHEDULED)
+
+    def ended(self):
+        """Note that it is complete, and record it on the timeline. Local."""
+        self.complete = True
+        if tape != NULL and self.key is not None:
+            record_task(self)
+
+    def start(self):
+        """Start it; return the request.
+        Collective.
+        """
+        cdef Call call = self.call
+        mark(self, BEGUN)
+        mark(self, SENT_OFF)
+        return started(self.engine, &call, self.keep)
+
+    def start_piece(self, int64_t first, int64_t count):
+        """Start an allreduce or a broadcast of `count` elements of it, from the `first` on; return
+        the request. Collective.
+        """
+        cdef Call call = self.call
+        if first == 0:
+            mark(self, BEGUN)
+            mark(self, SENT_OFF)
+        shorten(&call, count)
+        if call.role.inputs:
+            call.x.data += first * call.x.itemsize
+        if call.role.outputs:
+            call.out.data += first * call.x.itemsize
+        return started(self.engine, &call, self.keep)
+
+    def result(self):
+        """Return what the caller gets, when it is complete. Local."""
+        return finished(self.keep[0])
+
+
+cdef object started(Engine engine, Call *call, tuple keep):
+    cdef Request request
+    check_caller()
+    engine.check_whole()
+    request = launch(engine, call, choice_for(engine, call, None), keep, False, None)
+    request.aside = True
+    return request
+
+
+cdef void shorten(Call *call, int64_t count) noexcept:
+    """Make a call one of so many elements."""
+    call.x.count = call.out.count = call.part = count
+    call.nbytes = count * call.x.itemsize
+
+
+cdef uint64_t signature_of(Task task, str terms) except 0:
+    cdef const Call *call = &task.call
+    cdef uint64_t sum = cc_mixed(call.kind + 1, call.x.dtype)
+    sum = cc_mixed(cc_mixed(sum, call.operation), call.root)
+    sum = cc_mixed(cc_mixed(sum, cc_bits(call.prescale)), cc_bits(call.postscale))
+    sum = cc_mixed(cc_mixed(sum, task.priority), call.nbytes)
+    if call.kind != SCATTER:  # whose root has another array than the others
+        for n in task.shape:
+            sum = cc_mixed(sum, n)
+    return text_mixed(text_mixed(sum, task.name), terms) >> 1 | 1
+
+
+cdef uint64_t text_mixed(uint64_t sum, str text) except? 0:
+    cdef Py_ssize_t n, i
+    cdef const char *bytes
+    if text is None:
+        return cc_mixed(sum, 1)
+    bytes = PyUnicode_AsUTF8AndSize(text, &n)
+    for i in range(n):
+        sum = cc_mixed(sum, <unsigned char>bytes[i])
+    return cc_mixed(sum, n)
+
+
+@cython.final
+cdef class Bundle:
+    """Tasks that run as one: of one kind, dtype, operation and root (`Task.fuses`).
+
+    Their elements are copied one after the other into `memory`, an array that is long enough,
+    unless they lie so already.
+    """
+
+    cdef list tasks
+    cdef object memory
+    cdef char *data
+    cdef Call call
+    cdef readonly bint copies  # whether they do not lie in a row
+    cdef readonly int64_t nbytes
+
+    def __init__(self, list tasks, memory):
+        cdef Task task
+        cdef View view
+        cdef int64_t count = 0
+        self.tasks = tasks
+        task = tasks[0]
+        self.call = task.call
+        self.copies = not lie_in_a_row(tasks)
+        for each in tasks:
+            task = each
+            count += task.call.x.count
+        shorten(&self.call, count)
+        self.nbytes = self.call.nbytes
+        if not self.copies:
+            return
+        self.memory = view_of(memory, &view, "memory", True)
+        if view.count * view.itemsize < self.nbytes:
+            raise ArgumentError("memory is too short")
+        self.data = view.data
+        self.call.x.data = self.call.out.data = self.data
+
+    def pack(self):
+        """Copy the elements together, without the GIL. Local."""
+        cdef Task task
+        cdef char *end = self.data
+        mark_all(self.tasks, BEGUN)
+        if not self.copies:
+            return
+        for each in self.tasks:
+            task = each
+            if task.call.role.inputs:
+                copy(end, task.call.x.data, task.nbytes)
+            end += task.nbytes
+
+    def unpack(self):
+        """Copy the results to where they belong. Local."""
+        cdef Task task
+        cdef const char *end = self.data
+        mark_all(self.tasks, BACK)
+        if not self.copies:
+            return
+        for each in self.tasks:
+            task = each
+            if task.call.role.outputs:
+                copy(task.call.out.data, end, task.nbytes)
+            end += task.nbytes
+
+    def start(self):
+        """Start the one collective; return the request.
+        Collective.
+        """
+        cdef Task first = self.tasks[0]
+        cdef Call call = self.call
+        mark_all(self.tasks, SENT_OFF)
+        return started(first.engine, &call, (None, self.tasks, self.memory))
+
+
+cdef void copy(char *target, const char *source, size_t nbytes) noexcept:
+    """Copy bytes; many of them without the GIL."""
+    if nbytes <= SMALL:
+        memcpy(target, source, nbytes)
+        return
+    with nogil:
+        memcpy(target, source, nbytes)
+
+
+cdef bint lie_in_a_row(list tasks) except -1:
+    """Say whether the inputs of some tasks follow one another in memory, and so do the outputs."""
+    cdef Task task = tasks[0]
+    cdef const char *x = task.call.x.data
+    cdef const char *out = task.call.out.data
+    for each in tasks:
+        task = each
+        if task.call.role.inputs and task.call.x.data != x:
+            return False
+        if task.call.role.outputs and task.call.out.data != out:
+            return False
+        x += task.nbytes
+        out += task.nbytes
+    return True
+
+
+@cython.final
+cdef class Window:
+    """What the ranks compare: the signatures of the first tasks that each of them has yet to run,
+    in so many slots.
+
+    Each rank fills ``mine``; ``common`` has the minima over all ranks. A slot has a signature and
+    its complement, so that its minimum and maximum are known: equal if all ranks have the same
+    task there, 0 if one has none. A rank that has joined has any task.
+    """
+
+    cdef readonly object mine, common  # 2 * slots + 1 of uint64
+    cdef readonly int slots
+    cdef uint64_t[::1] own, least
+
+    def __init__(self, int slots):
+        self.slots = slots
+        self.mine = numpy.zeros(2 * slots + 1, numpy.uint64)
+        self.common = numpy.zeros(2 * slots + 1, numpy.uint64)
+        self.own, self.least = self.mine, self.common
+
+    def fill(self, tasks, bint joined):
+        """Write down the signatures of the first tasks. Local."""
+        cdef int i = 0
+        cdef uint64_t empty = 0
+        if joined:
+            empty = ~empty
+        for task in tasks:
+            if i == self.slots:
+                break
+            if (<Task>task).moments[<int>COMPARED] == 0:
+                mark(<Task>task, COMPARED)
+            self.own[i] = (<Task>task).signature
+            self.own[self.slots + i] = ~(<Task>task).signature
+            i += 1
+        for i in range(i, self.slots):
+            self.own[i] = self.own[self.slots + i] = empty
+        self.own[2 * self.slots] = not joined
+
+    def read(self):
+        """Return how many tasks all ranks have alike, from the first on; whether they differ in the
+        next one; and whether a rank has joined. Local.
+        """
+        cdef int i
+        cdef bint differs = False
+        for i in range(self.slots):
+            if self.least[i] == 0 or self.least[self.slots + i] == 0:
+                break
+            if self.least[i] != ~self.least[self.slots + i]:
+                differs = True
+                break
+        else:
+            i = self.slots
+        return i, differs, self.least[2 * self.slots] == 0

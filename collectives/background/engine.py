@@ -1,0 +1,336 @@
+"""The background engine of a process: what submits, what works, and what waits."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from collectives import _core, default
+from collectives.background.group import Group
+from collectives.background.handle import Handle
+from collectives.communicator import Communicator
+from collectives.compression import Compressor
+from collectives.errors import ArgumentError, StallError
+from collectives.process import abort, binding, child, progress
+from collectives.reductions import SUM, Reduction
+from collectives.text.words import count, error_text, known, shown
+
+__all__ = ["flush", "join", "start", "stop", "submit"]
+
+SOON = 0.001  # seconds after which a thread tries again that has found another one at work
+GRACE = 1.0  # seconds that submissions have to be completed when the program ends
+
+KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
+
+
+class Engine:
+    """What runs in the background of a process: the groups, and who works for them.
+
+    One thread at a time works: the background thread of the core, or one that waits for a handle;
+    while one waits, which is what the ``with`` statement says, the background thread does not.
+    """
+
+    def __init__(self) -> None:
+        self.listed: list[Group] = []
+        self.making = threading.RLock()
+        self.working = threading.Lock()
+        self.called: deque[Handle] = deque()  # complete, with callbacks
+
+    def group(self, comm: Communicator | None) -> Group:
+        """Return the group of a communicator; make it, which is collective, if there is none."""
+        if comm is None:
+            comm = default.world()
+        elif not isinstance(comm, Communicator):
+            raise ArgumentError(f"group is {shown(comm)}, and must be a Communicator or None")
+        found: Group | None = comm._background
+        if found is not None:
+            return found
+        with self.making:
+            found = comm._background
+            if found is None:
+                progress.allow(binding.load(), "collectives in the background need a thread")
+                comm._background = found = Group(self, comm)
+                self.listed = [*self.listed, found]
+                if comm.size > 1:
+                    _core.employ(self.work)
+        return found
+
+    def drop(self, group: Group) -> None:
+        """Forget a group. Local."""
+        with self.making:
+            self.listed = [each for each in self.listed if each is not group]
+            comm = group.comm()
+            if comm is not None:
+                comm._background = None
+
+    def work(self) -> float:
+        """Go on with everything as far as that is possible without waiting. Local.
+
+        Returns
+        -------
+        float
+            When to call it again at the latest, on the clock; infinity if there is nothing to do.
+        """
+        if not self.working.acquire(blocking=False):
+            return time.monotonic() + SOON
+        try:
+            due = min((group.work() for group in self.listed), default=float("inf"))
+        finally:
+            self.working.release()
+        self._run_callbacks()
+        return due
+
+    def _run_callbacks(self) -> None:
+        while self.called:  # they may submit and wait themselves
+            self.called.popleft()._run_callbacks()
+
+    def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
+        """Work until something is over, which is True, or the clock is past the limit. Local."""
+        with self:
+            while True:
+                seen = _core.number_ended()
+                self.work()
+                if is_over():
+                    return True
+                now = time.monotonic()
+                if limit is not None and now > limit:
+                    return False
+                pause = SLICE if limit is None else min(SLICE, limit - now)
+                _core.await_ended(seen, max(pause, 0.0), group.patience)
+
+    def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None:
+        """Work until a handle is complete. Local."""
+        group = handle.group
+        with self:
+            if self.working.acquire(blocking=False):
+                try:
+                    group.run_alone(handle)
+                finally:
+                    self.working.release()
+                self._run_callbacks()
+        if not handle.complete and not self.wait_until(group, handle.done, limit):
+            raise StallError(
+                f"{handle.key!r} is not complete after {timeout:g} s: "
+                f"{group.situation(time.monotonic() - handle.began)}"
+            )
+
+    def __enter__(self) -> None:
+        _core.attend(True)
+
+    def __exit__(self, *error: object) -> None:
+        _core.attend(False)
+        for each in self.listed:
+            if each.is_busy:
+                _core.summon()
+                break
+
+    def flush(self, groups: list[Group], timeout: float | None) -> None:
+        """Wait for all submissions of some groups; raise the error of the first that has failed."""
+        limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+        handles = sorted((each for one in groups for each in list(one.unfinished)), key=_age)
+        for handle in handles:
+            if not handle.done():
+                self.wait_for(handle, limit, timeout)
+        for handle in handles:
+            error = handle.exception()
+            if error is not None:
+                raise error
+
+    def end(self) -> None:
+        """Let what was submitted come to its end, as the program ends; not for long. Local."""
+        left: list[Handle] = []
+        if not _core.is_forked() and not _core.is_finalised():
+            limit = time.monotonic() + GRACE
+            for group in self.listed:
+                self.wait_until(group, lambda group=group: not group.unfinished, limit)
+                left += list(group.unfinished)
+        _core.dismiss()
+        unheard = [each.error for each in self.listed if each.error and not each.told]
+        if unheard and not abort.has_reported():
+            abort.end_job(f"exits, and has not heard in the background: {error_text(unheard[0])}")
+        if left and not abort.has_reported():
+            abort.end_job(
+                f"exits while {count(len(left), 'submission')} of the background "
+                f"{'is' if len(left) == 1 else 'are'} not complete, among them {left[0].key!r}: "
+                f"{left[0].group.situation(time.monotonic() - left[0].began)}. Wait for the "
+                f"handles, or call flush(), before the program ends"
+            )
+
+
+SLICE = 0.05  # seconds between two looks at signals
+_engine = Engine()
+atexit.register(_engine.end)
+
+
+def _forget() -> None:
+    global _engine
+    _engine = Engine()
+
+
+child.forget(_forget)
+
+
+def submit(
+    kind: str,
+    x: Any = None,
+    out: Any = None,
+    *,
+    name: str | None = None,
+    op: Reduction | str = SUM,
+    root: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    priority: int = 0,
+    group: Communicator | None = None,
+    compression: Compressor | str | None = None,
+) -> Handle:
+    """Submit a collective, which runs in the background; return at once.
+    Collective: all ranks submit the same, each of its threads when it likes.
+
+    Parameters
+    ----------
+    kind : str
+        ``"allreduce"``, ``"broadcast"``, ``"allgather"`` or another collective of
+        `Communicator`, except for the vector forms.
+    x, out : array
+        As for the collective of that name. They may not be written, and `out` not be read, before
+        the handle is complete.
+    name : str, optional
+        What the submission is called on all ranks. Ranks may submit what has a name in different
+        orders. What has none is matched by its place among those of its kind that have none.
+    op, root, prescale, postscale
+        As for the collective of that name.
+    priority : int
+        What has a higher one runs first, if it was submitted in time.
+    group : Communicator, optional
+        The ranks; the default communicator if it is None. The first submission for a communicator
+        is a call that waits for all of its ranks (`start`).
+    compression : Compressor or str, optional
+        As for `Communicator.allreduce`: a codec of `collectives.compression`, or its name. Codecs
+        of the same name are one for a communicator: that which was submitted first.
+
+    Returns
+    -------
+    Handle
+        ``wait()`` returns the result.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedTypeError
+        If an argument cannot be accepted, as the collective of that name raises it. Nothing was
+        submitted.
+    CommunicatorError
+        If the communicator is freed or broken.
+    """
+    number = KINDS.get(kind) if isinstance(kind, str) else None
+    if number is None:
+        raise ArgumentError(f"kind is {shown(kind)}; {known(kind, KINDS, 'the collectives are')}")
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(f"name is {shown(name)}, and must be a text or None")
+    if type(priority) is not int:
+        raise ArgumentError(f"priority is {shown(priority)}, and must be an integer")
+    found = _engine.group(group)
+    arguments = x, out, op, root, prescale, postscale
+    handle = found.submit(number, arguments, name, priority, compression)
+    _core.summon()
+    return handle
+
+
+def flush(group: Communicator | None = None, timeout: float | None = None) -> None:
+    """Wait until all that this rank has submitted is complete.
+    Local, but it waits for what the other ranks submit.
+
+    Parameters
+    ----------
+    group : Communicator, optional
+        Whose submissions; those of all communicators if it is None.
+    timeout : float, optional
+        Seconds after which it raises `StallError`.
+
+    Raises
+    ------
+    StallError
+        If the timeout passes. Everything goes on.
+    CollectivesError
+        The error of the first submission that has failed meanwhile.
+    """
+    _engine.flush(_engine.listed if group is None else [_engine.group(group)], timeout)
+
+
+def _age(handle: Handle) -> float:
+    return handle.began
+
+
+def join(group: Communicator | None = None, timeout: float | None = None) -> int:
+    """Take part in what the other ranks submit, with zeros, until all ranks have joined.
+    Collective.
+
+    A rank that has no more data than others calls it, while they go on with `submit`. Until all
+    ranks have joined, only ``"allreduce"`` with the operations of the library can be submitted; an
+    ``AVG`` still divides by the number of all ranks.
+
+    Parameters
+    ----------
+    group : Communicator, optional
+        The ranks; the default communicator if it is None.
+    timeout : float, optional
+        Seconds after which it raises `StallError`; this rank has still joined then.
+
+    Returns
+    -------
+    int
+        The rank that was last; of several that came together, the highest.
+
+    Raises
+    ------
+    StallError
+        If the timeout passes.
+    CommunicatorError
+        If the communicator is freed or broken.
+    """
+    limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+    flush(group, timeout)
+    found = _engine.group(group)
+    found.check()
+    if found.size == 1:
+        return 0
+    found.joins = True
+    if not _engine.wait_until(found, lambda: not found.joins, limit):
+        raise StallError(f"join() was not over after {timeout:g} s: {found.situation(0.0)}")
+    if found.error is not None:
+        raise found.error
+    return found.last_joined
+
+
+def start(group: Communicator | None = None) -> None:
+    """Make what the background needs for a communicator: two more communicators, and memory.
+    Collective. The first submission for a communicator does it, too.
+
+    Parameters
+    ----------
+    group : Communicator, optional
+        The default communicator if it is None.
+    """
+    _engine.group(group)
+
+
+def stop(group: Communicator | None = None) -> None:
+    """Wait for all submissions for a communicator, and free what the background has made for it.
+    Collective. The communicator itself can still be used, and submitted for.
+
+    Parameters
+    ----------
+    group : Communicator, optional
+        The default communicator if it is None.
+
+    Raises
+    ------
+    CollectivesError
+        The error of the first submission that has failed meanwhile.
+    """
+    comm = default.world() if group is None else group
+    if comm._background is not None:
+        comm._background.stop()

@@ -1,0 +1,498 @@
+"""What runs in the background on one communicator.
+
+The ranks take turns alike: at each turn they compare what they have submitted (a *round*: one small
+allreduce), add what all of them have to the schedule, take from it what runs next, and start that.
+The round of the next turn begins as soon as this one has started its batch, and two batches may be
+in flight. So all ranks start the same collectives in the same order, whenever their programs have
+submitted them, and need no coordinator.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+
+from collectives import _core, reductions
+from collectives.arrays import frameworks
+from collectives.background.handle import Handle
+from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
+from collectives.background.running import Run, run_batch
+from collectives.background.schedule import Batch, Schedule
+from collectives.calls.kinds import ALLREDUCE
+from collectives.communicator import Communicator
+from collectives.compression import Compressor, compressor
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    CommunicatorError,
+    MismatchError,
+    StallError,
+    StallWarning,
+)
+from collectives.process import environment
+from collectives.text.words import error_text
+
+__all__ = ["Group"]
+
+FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
+FUSION = 4 << 20  # bytes of submissions that run as one
+IN_FLIGHT = 2  # batches
+TOLD = 4096  # submissions that a rank tells the others of at a time
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
+MOMENT = 0.001  # seconds
+LOOK = 0.05  # seconds between two looks at deadlines
+
+
+class Workers(Protocol):
+    """What works for groups: the engine."""
+
+    called: deque[Handle]
+
+    def flush(self, groups: list[Group], timeout: float | None) -> None: ...
+    def drop(self, group: Group) -> None: ...
+    def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None: ...
+
+
+class Round:
+    """The comparison of what the ranks have submitted.
+
+    Parameters
+    ----------
+    comm : Communicator
+    slots : int
+        How many submissions are compared.
+    """
+
+    def __init__(self, comm: Communicator, slots: int) -> None:
+        self.window = window = _core.Window(slots)
+        arrays = window.mine, window.common
+        self.task = _core.Task(
+            comm._engine, ALLREDUCE, *arrays, reductions.MIN, 0, 1.0, 1.0, None, 0
+        )
+
+    def start(self, submitted: Iterable[Handle], joins: bool) -> _core.Request:
+        """Start it; return the request. Collective."""
+        self.window.fill(submitted, joins)
+        return self.task.start()
+
+
+class Group:
+    """What runs in the background on one communicator. Collective.
+
+    Parameters
+    ----------
+    engine : Workers
+    comm : Communicator
+        It is duplicated, once for what the ranks tell each other and once for the data.
+    """
+
+    def __init__(self, engine: Workers, comm: Communicator) -> None:
+        self.engine = engine
+        self.comm = weakref.ref(comm)
+        self.rank, self.size = comm.rank, comm.size
+        self.control, self.data = comm.dup(), comm.dup()
+        self.timeout, self.warning = comm.timeout, comm._engine.warning
+        for each in (self.control, self.data):
+            each._engine.warning = float("inf")  # situation() says more
+            each._engine.agree = None  # rounds agree
+        self.patience = comm._engine.spins
+        fusion = np.array([_fusion()])
+        self.control.allreduce(fusion, out=fusion, op=reductions.MIN)
+        self.schedule = Schedule(int(fusion[0]), comm.nodes)
+        self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
+        self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]
+        self.round = self.rounds[0]
+        self.arrived: deque[Handle] = deque()  # by any thread
+        self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
+        self.unfinished: set[Handle] = set()
+        self.names: set[str] = set()  # of what is unfinished
+        self.nameless = [0] * len(_core.COLLECTIVES)  # how many had no name, of each kind
+        self.negotiation: Run | None = None
+        self.batches: deque[Run] = deque()
+        self.started = 0  # batches
+        self.is_turn = False  # whether a round is over, and its batch has not started
+        self.is_alone = False  # whether the batch that was last started has several steps
+        self.codecs: dict[str, Compressor] = {}  # those of a name are the same one
+        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.looked = self.warned = 0.0
+        self.missing: dict[str, list[int]] = {}
+        self.joins = False
+        self.were_joined: set[int] = set()
+        self.last_joined = -1
+        self.error: BaseException | None = None
+        self.told = False  # whether the program has heard of it
+
+    # -- submissions ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: int,
+        arguments: tuple[Any, Any, Any, Any, Any, Any],
+        name: str | None,
+        priority: int,
+        compression: Any,
+    ) -> Handle:
+        """Add a submission. Local.
+
+        Parameters
+        ----------
+        kind : int
+            The number of the collective.
+        arguments : tuple
+            `x`, `out`, `op`, `root`, `prescale` and `postscale`.
+        name, priority, compression
+            As for `submit`.
+        """
+        self.check()
+        if compression is None:
+            handle = Handle(self.data._engine, kind, *arguments, name, priority)
+        else:
+            handle = self._compressed(kind, arguments, name, priority, compression)
+        if name is None:
+            self.nameless[kind] += 1
+            name = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
+        elif name in self.names:
+            raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
+        else:
+            self.names.add(name)
+        handle.key, handle.group = name, self
+        self.unfinished.add(handle)
+        if self.size == 1:
+            for request in run_batch(Batch([handle]), self.data, None, self._end):
+                request.wait()
+            return handle
+        self.arrived.append(handle)
+        return handle
+
+    def _compressed(
+        self,
+        kind: int,
+        arguments: tuple[Any, Any, Any, Any, Any, Any],
+        name: str | None,
+        priority: int,
+        compression: Any,
+    ) -> Handle:
+        """Return the handle of an allreduce that is compressed."""
+        if kind != ALLREDUCE:
+            raise ArgumentError(
+                f"compression is given, and {_core.COLLECTIVES[kind]} has none: only allreduce has"
+            )
+        codec = compressor(compression)
+        if name is None and getattr(codec, "needs_name", False):
+            raise ArgumentError(
+                f"{codec.name} keeps what it loses of an array for the next one of its name: pass "
+                f"name="
+            )
+        codec = self.codecs.setdefault(codec.name, codec)
+        x, out, op, _, prescale, postscale = arguments
+        engine = self.data._engine
+        arrays = engine.compressed(x, out, op, prescale, postscale)
+        terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
+        values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
+        handle = Handle(engine, kind, *values, name, priority, terms)
+        handle.codec, handle.arrays = codec, arrays
+        return handle
+
+    def check(self) -> None:
+        """Raise an error if nothing can be submitted any more. Local."""
+        if self.error is not None:
+            self.told = True
+            raise CommunicatorError(
+                f"nothing more can be submitted: {error_text(self.error)}"
+            ) from self.error
+        if self.joins:
+            raise CommunicatorError("this rank has joined, and waits until all others have")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is not complete."""
+        return bool(self.unfinished or self.schedule or self.batches or self.joins)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def work(self) -> float:
+        """Go on as far as that is possible without waiting. Local, and one thread at a time.
+
+        Returns
+        -------
+        float
+            When to call it again at the latest.
+        """
+        if self.error is not None:
+            return float("inf")
+        try:
+            while self._turn():
+                pass
+            if not (self.is_busy or self.negotiation):
+                self.looked = 0.0
+                return float("inf")
+            return self._look_around()
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return float("inf")
+
+    def _turn(self) -> bool:
+        """Do what can be done; return whether there was anything."""
+        moved = False
+        while self.batches and self.batches[0].advance():
+            self.batches.popleft()
+            moved = True
+        if self.negotiation is not None and self.negotiation.advance():
+            self.negotiation = None
+            self.is_turn = moved = True
+        if self.is_turn and self._has_room():
+            self.is_turn = False
+            moved = True
+            batch = self.schedule.pick()
+            if batch is not None:
+                memory = self.memory[self.started % IN_FLIGHT]
+                self.started += 1
+                run = Run(run_batch(batch, self.data, memory, self._end))
+                run.advance()
+                self.batches.append(run)
+                self.is_alone = batch.handles[0].codec is not None
+        if self.negotiation is None and not self.is_turn and self._wants_round():
+            self.negotiation = Run(self._negotiate(self._begin_round()))
+            moved = True
+        return moved
+
+    def run_alone(self, handle: Handle) -> None:
+        """Run the submission `handle` to its end, if that takes but a moment: what turns do, in
+        less time, where a program submits and waits at once. Local, and one thread at a time.
+        """
+        if len(self.arrived) != 1 or self.submitted or self.error is not None:
+            return
+        if handle.codec is not None:
+            return
+        if self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins:
+            return
+        try:
+            request = self._begin_round()
+            if not request._spin(MOMENT) or self.round.window.read() != (1, False, False):
+                self.negotiation = Run(self._negotiate(request))
+                return
+            self.submitted.clear()
+            if self.schedule.is_long(handle):
+                self.schedule.add(handle)
+                self.is_turn = True
+                return
+            request = handle.start()
+            if request._spin(MOMENT):
+                self._end((handle,))
+            else:
+                self.batches.append(Run(self._rest(request, handle)))
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _rest(self, request: _core.Request, handle: Handle) -> Iterator[_core.Request]:
+        yield request
+        self._end((handle,))
+
+    def _begin_round(self) -> _core.Request:
+        while self.arrived:
+            self.submitted.append(self.arrived.popleft())
+        return self.round.start(self.submitted, self.joins)
+
+    def _has_room(self) -> bool:
+        """Return whether one more batch may start. One of several steps is alone: its steps begin
+        when those before are complete, which is not at the same time on all ranks.
+        """
+        if not self.batches:
+            return True
+        following = self.schedule.ready[0].codec if self.schedule.ready else None
+        return len(self.batches) < IN_FLIGHT and not self.is_alone and following is None
+
+    def _wants_round(self) -> bool:
+        if self.schedule or self.arrived or self.joins:
+            return True
+        return bool(self.submitted) and time.monotonic() >= self.not_before
+
+    def _negotiate(self, request: _core.Request) -> Iterator[_core.Request]:
+        """Run a round: find what all ranks have submitted, and add it to the schedule."""
+        yield request
+        alike, differ, joined = self.round.window.read()
+        # As many as there are slots: there may be more. All ranks have read the same.
+        self.round = self.rounds[alike == self.round.window.slots]
+        if joined:
+            yield from self._match()
+            return
+        for _ in range(alike):
+            self.schedule.add(self.submitted.popleft())
+        if alike:
+            self._found()
+        if differ:
+            yield from self._match()
+
+    def _match(self) -> Iterator[_core.Request]:
+        """Tell the others what this rank has submitted, and find what matches by name."""
+        mine = packed(islice(self.submitted, TOLD), self.joins)
+        lengths = np.empty(self.size, np.int64)
+        yield self.control.iallgather(np.array([mine.size]), out=lengths)
+        data = np.empty(int(lengths.sum()), np.uint8)
+        yield self.control.iallgatherv(mine, data, counts=lengths)
+        said = [unpacked(each) for each in np.split(data, np.cumsum(lengths)[:-1])]
+        verdict = conclude(said)
+        self._take(verdict)
+        self._note_joined(verdict.joined)
+
+    def _take(self, verdict: Verdict) -> None:
+        """Add what matches to the schedule, and end what never will."""
+        mine = {each.key: each for each in self.submitted}
+        for claim in verdict.ready:
+            handle = self._zeros(claim) if self.joins else mine[claim.key]
+            self.schedule.add(handle)
+        settled = {each.key for each in verdict.ready} | verdict.wrong.keys()
+        self.submitted = deque(each for each in self.submitted if each.key not in settled)
+        for key, text in verdict.wrong.items():
+            if key in mine:
+                self._end([mine[key]], MismatchError(text))
+        self.missing = verdict.missing
+        if settled:
+            self._found()
+        elif self.submitted:
+            self.not_before = time.monotonic() + self.pause
+            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+
+    def _found(self) -> None:
+        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.missing = {}
+
+    def _zeros(self, claim: Claim) -> Handle:
+        """Return the part of a rank that has joined in what the others have submitted."""
+        assert claim.zeros is not None
+        dtype, elements, operation, prescale, postscale, priority = claim.zeros
+        x = np.zeros(elements, frameworks.numpy_dtype(dtype, "x"))
+        op = getattr(reductions, operation)
+        handle = Handle(
+            self.data._engine, ALLREDUCE, x, x, op, 0, prescale, postscale, None, priority
+        )
+        handle.key, handle.group = claim.key, self
+        return handle
+
+    def _note_joined(self, joined: Sequence[int]) -> None:
+        if len(joined) == self.size:
+            self.last_joined = max(set(joined) - self.were_joined, default=max(joined))
+            self.were_joined = set()
+            self.joins = False
+        else:
+            self.were_joined = set(joined)
+
+    def _end(self, handles: Sequence[Handle], error: BaseException | None = None) -> None:
+        """Note that submissions are complete, or have failed."""
+        for handle in handles:
+            self.unfinished.discard(handle)
+            if handle.name is not None:
+                self.names.discard(handle.name)
+            handle._end(error)
+
+    # -- what does not come ----------------------------------------------------------------------
+
+    def _look_around(self) -> float:
+        """Warn of what has waited for long, and raise an error if it is too long."""
+        now = time.monotonic()
+        due = now + LOOK if self.not_before <= now else self.not_before
+        if now < self.looked + LOOK:
+            return due
+        if self.looked:
+            gap = _core.stopped(self.looked)
+            for each in (*self.submitted, *self.batches, self.negotiation):
+                if each is not None and each.began < self.looked:
+                    each.began += gap
+        self.looked = now
+        for run in self.batches:
+            run.look(now - run.began)
+        if self.negotiation is not None:
+            self.negotiation.look(now - self.negotiation.began if self.joins else 0.0)
+        if self.submitted:
+            waited = now - self.submitted[0].began
+            if waited > self.timeout:
+                self._stall(waited)
+            elif waited > self.warning and now > self.warned + self.warning:
+                self.warned = now
+                warnings.warn(self.situation(waited), StallWarning, stacklevel=2)
+        return due
+
+    def _stall(self, waited: float) -> None:
+        """End what has waited for too long."""
+        error = StallError(self.situation(waited))
+        if self.negotiation is not None and not self.missing:
+            self.negotiation.look(float("inf"))  # tells the others, and ends the group
+            raise error
+        late = [each for each in self.submitted if each.key in self.missing]
+        self.submitted = deque(each for each in self.submitted if each.key not in self.missing)
+        self._end(late, error)
+
+    def situation(self, waited: float) -> str:
+        """Say what this rank has `waited` for, in seconds. Local."""
+        mine = [*list(self.submitted), *list(self.arrived)]
+        names = [repr(each.key) for each in mine[:3]]
+        if len(mine) > 3:
+            names.append(f"{len(mine) - 3} more")
+        keys = self.missing.keys() & {each.key for each in mine}
+        which = sorted({rank for key in keys for rank in self.missing[key]})
+        if not which and self.negotiation is not None:
+            which = self.negotiation.awaited()
+        whom = named(which) if which else "the others"
+        text = (
+            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to submit "
+            f"{', '.join(names)}"
+        )
+        for key, ranks in islice(self.missing.items(), 3):
+            if self.rank in ranks:
+                text += f"; this rank has not submitted {key!r}, which others have"
+        return text
+
+    def fail(self, error: BaseException) -> None:
+        """End everything with `error`, and tell the other ranks. Local."""
+        if not isinstance(error, Exception):
+            error = CommunicatorError(f"the background was interrupted: {error_text(error)}")
+        elif isinstance(error, CollectivesError) and self.unfinished:
+            first = min(self.unfinished, key=lambda handle: handle.began)
+            more = f" and {len(self.unfinished) - 1} more" if len(self.unfinished) > 1 else ""
+            error = type(error)(f"{first.key!r}{more}, in the background: {error}")
+        self.error = error
+        self.joins = False
+        self.arrived.clear()
+        self.submitted.clear()
+        self.schedule.ready.clear()
+        self.batches.clear()
+        self.negotiation = None
+        self._end(list(self.unfinished), error)
+        for comm in (self.control, self.data):
+            _core.heard(comm._engine)  # from here on, it is `told`
+            if comm._engine.broken is None:
+                comm._give_up(error_text(error))
+
+    def stop(self) -> None:
+        """Wait for all submissions, and free what the group has. Collective."""
+        try:
+            self.engine.flush([self], None)
+        finally:
+            self.engine.drop(self)
+        self.check()
+        self.error = CommunicatorError("the background of this communicator was stopped")
+        self.memory.clear()
+        for comm in (self.control, self.data):
+            comm.free()
+
+
+def _fusion() -> int:
+    """Return up to how many bytes are to run as one, as the environment says."""
+    for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
+        found = environment.text(name)
+        if found == "0":
+            return 1  # nothing fits
+        if found is not None:
+            return environment.number(name, FUSION)
+    return FUSION

@@ -1,0 +1,135 @@
+"""What `submit` returns: a collective that runs in the background."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from collectives import _core
+from collectives.text.words import error_text
+
+__all__ = ["Handle"]
+
+
+class Handle(_core.Task):
+    """A collective that was submitted, and runs in the background.
+
+    It keeps its arrays until it is complete. Neither `x` nor `out` may be read or written before.
+
+    Attributes
+    ----------
+    name : str or None
+        The name that it was submitted with.
+    """
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        """Return whether the collective is complete, or has failed. Local."""
+        return self.complete
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the collective is complete; return its result.
+        Local, but it waits for what the other ranks submit.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which it raises `StallError`. The collective goes on, and may be waited
+            for again. By default, the deadline of the communicator ends it.
+
+        Returns
+        -------
+        array or None
+            What the collective returns: `out`, or a new array.
+
+        Raises
+        ------
+        MismatchError
+            If other ranks submitted something else under this name, or in this place. Later
+            submissions are not affected.
+        StallError
+            If the deadline has passed; the text names the ranks that are missing.
+        PeerLostError, PeerAbortedError, MPIError
+            If another rank has ended or given up, or MPI fails. Nothing can be submitted for this
+            communicator any more.
+        """
+        limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+        if not self.complete:
+            self.group.engine.wait_for(self, limit, timeout)
+        if self.error is not None:
+            self.group.told |= self.error is self.group.error
+            raise self.error
+        return self.result() if self.codec is None else self.value
+
+    def finish(self) -> None:
+        """Make the result of an allreduce that was compressed. Local."""
+        self.value = self.arrays.finish()
+
+    def exception(self) -> BaseException | None:
+        """Return the error with which the collective has ended, or None. Local."""
+        error: BaseException | None = self.error
+        self.group.told |= error is self.group.error
+        return error
+
+    def add_done_callback(self, function: Callable[[Handle], object]) -> None:
+        """Have a function called with this handle when the collective is complete. Local.
+
+        Parameters
+        ----------
+        function : callable
+            It is called on the thread that found the collective complete: one that waits, or the
+            background thread; or at once, if it is complete already. It may submit, and wait. What
+            it raises is reported and ignored.
+        """
+        if not self.complete:
+            self.callbacks = [*(self.callbacks or ()), function]
+            if not self.complete or self.callbacks is None:
+                return
+            self.callbacks = None  # completed meanwhile, and nobody has called it
+        self._call(function)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        """Note that the collective is complete, or has failed. Local."""
+        self.error = error
+        self.ended()
+        if self.callbacks is not None:
+            self.group.engine.called.append(self)
+
+    def _run_callbacks(self) -> None:
+        functions, self.callbacks = self.callbacks, None
+        for function in functions or ():
+            self._call(function)
+
+    def _call(self, function: Callable[[Handle], object]) -> None:
+        try:
+            function(self)
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+
+    def describe(self) -> str:
+        """Return what was submitted, in words. Local."""
+        if self.codec is not None:
+            what = f"{self.kind} of {self.arrays.dtype} {self.arrays.shape}, op {self.arrays.op}"
+            return f"{what}, compression {self.codec.name}{self._priority()}"
+        what = f"{self.kind} of {self.dtype} {tuple(self.shape)}"
+        if self.kind == "barrier":
+            what = "barrier"
+        if self.operation is not None:
+            what += f", op {self.operation}"
+        if self.kind in ("reduce", "broadcast", "gather", "scatter"):
+            what += f", root {self.root}"
+        if self.scales != (1.0, 1.0):
+            what += ", scaled by {:g} and {:g}".format(*self.scales)
+        return what + self._priority()
+
+    def _priority(self) -> str:
+        return f", priority {self.priority}" if self.priority else ""
+
+    def __repr__(self) -> str:
+        state = "in flight"
+        if self.complete:
+            state = "complete" if self.error is None else f"failed: {error_text(self.error)}"
+        return f"<Handle of {self.key!r}, {self.describe()}: {state}>"

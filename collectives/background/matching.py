@@ -1,0 +1,111 @@
+"""Matching by name: what ranks do whose submissions come in different orders, or differ.
+
+Ranks compare their submissions by place first (`_core.Window`). Where they find a difference, and
+while a rank has joined, each tells the others all that it has submitted, and all of them come to
+the same conclusion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.background.handle import Handle
+from collectives.text.words import ranks
+
+__all__ = ["Claim", "Verdict", "conclude", "named", "packed", "unpacked"]
+
+
+class Claim(NamedTuple):
+    """What a rank says of one of its submissions."""
+
+    key: str
+    signature: int
+    text: str
+    # What a rank that has joined needs to take part, or None if it cannot: dtype, elements,
+    # operation, factors, priority.
+    zeros: list[Any] | None
+
+
+class Verdict(NamedTuple):
+    """What the ranks conclude from their claims."""
+
+    ready: list[Claim]  # in the order in which they run
+    wrong: dict[str, str]  # the keys of what differs, and the texts of the errors
+    missing: dict[str, list[int]]  # the keys of what some ranks have, and those that lack it
+    joined: list[int]
+
+
+def packed(handles: Iterable[Handle], joined: bool) -> NDArray[np.uint8]:
+    """Return the claims of a rank on `handles` as bytes, and whether it has `joined`. Local."""
+    claims = [(h.key, h.signature, h.describe(), _zeros(h)) for h in handles]
+    return np.frombuffer(json.dumps([joined, claims]).encode(), np.uint8)
+
+
+def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
+    """Return whether a rank has joined, and its claims, from its `data`. Local."""
+    joined, claims = json.loads(data.tobytes())
+    return joined, [Claim(*each) for each in claims]
+
+
+def _zeros(handle: Handle) -> list[Any] | None:
+    if handle.kind != "allreduce" or handle.folds_in_python or handle.codec is not None:
+        return None
+    count = handle.nbytes // handle.itemsize
+    return [handle.dtype, count, handle.operation, *handle.scales, handle.priority]
+
+
+def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
+    """Return which submissions can run, and which never will. Local.
+
+    Parameters
+    ----------
+    said : list
+        For each rank, whether it has joined, and its claims.
+    """
+    joined = [rank for rank, (has_joined, _) in enumerate(said) if has_joined]
+    known = {
+        rank: {each.key: each for each in claims}
+        for rank, (has_joined, claims) in enumerate(said)
+        if not has_joined
+    }
+    verdict = Verdict([], {}, {}, joined)
+    every: dict[str, Claim] = {}
+    for claims in known.values():
+        every = {**every, **{key: each for key, each in claims.items() if key not in every}}
+    for key, claim in every.items():
+        missing = [rank for rank, claims in known.items() if key not in claims]
+        if missing:
+            verdict.missing[key] = missing
+            continue
+        said_of_it = {rank: claims[key] for rank, claims in known.items()}
+        if len({each.signature for each in said_of_it.values()}) > 1:
+            verdict.wrong[key] = _difference(key, said_of_it)
+        elif joined and claim.zeros is None:
+            verdict.wrong[key] = (
+                f"{key!r} is {claim.text}, and {named(joined)} joined: who has joined takes "
+                f"part in allreduce with the library's own operations only, not compressed"
+            )
+        else:
+            verdict.ready.append(claim)
+    return verdict
+
+
+def named(which: Iterable[int]) -> str:
+    """Return the ranks `which` in words, such as "rank 1" or "ranks 0, 2-4". Local."""
+    return ranks(sum(1 << rank for rank in which))
+
+
+def _difference(key: str, said: dict[int, Claim]) -> str:
+    """Say what each rank has submitted; ranks with the same text are named together."""
+    texts: dict[str, list[int]] = {}
+    for rank, claim in said.items():
+        texts.setdefault(claim.text, []).append(rank)
+    parts = [f"{named(which)}: {text}" for text, which in texts.items()]
+    if len(parts) == 1:
+        parts = [f"{named(list(said))}: {parts[0].split(': ', 1)[1]}, with other options"]
+    return f"{key!r} differs between ranks: {'; '.join(parts)}"

@@ -1,0 +1,334 @@
+"""What all codecs share: their contract, and what they keep from one call to the next."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from operator import index
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.errors import ArgumentError
+from collectives.text.words import shown
+
+__all__ = ["Codec", "Compressor", "Floats", "Piece", "State", "positive", "proportion", "word"]
+
+Floats = NDArray[np.float32]
+
+
+class Piece(NamedTuple):
+    """One array of those that are reduced together.
+
+    Attributes
+    ----------
+    key : str
+        Its name. What a codec keeps for the next call on the array is kept under it.
+    x : ndarray
+        In one dimension, contiguous; of float16, bfloat16, float32 or float64. Reduced in place.
+    shape : tuple of int
+        That of the user's array.
+    """
+
+    key: str
+    x: NDArray[Any]
+    shape: tuple[int, ...]
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """What ``compression=`` accepts: a codec of the library, or one of your own.
+
+    ``name`` is text, with the parameters of the codec: ranks whose codecs have the same name
+    compress alike. If there is an attribute ``needs_name``, and it is true, calls need a name of
+    the array.
+    """
+
+    name: str
+
+    def allreduce(self, comm: Any, pieces: Sequence[Piece]) -> Iterator[_core.Request]:
+        """Replace each piece by its sum over the ranks, approximately.
+        Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+        pieces : sequence of Piece
+            All ranks pass the same keys, shapes and dtypes, in the same order.
+
+        Yields
+        ------
+        Request
+            A nonblocking collective that was started. Go on when it is complete.
+
+        Raises
+        ------
+        CollectivesError
+            As for the collectives. All ranks have the same bits in their pieces otherwise.
+        """
+        ...
+
+
+class State:
+    """What a codec keeps of an array.
+
+    Attributes
+    ----------
+    count : int
+        The number of its elements, which does not change.
+    calls : int
+        Number of calls so far.
+    residual : ndarray or None
+        What this rank has not sent yet.
+    second : ndarray or None
+        What the second encoding of this rank's part has lost, or a factor of the last sum.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.calls = 0
+        self.residual: NDArray[Any] | None = None
+        self.second: NDArray[Any] | None = None
+
+    def remainder(self, dtype: Any) -> NDArray[Any]:
+        """Return the residual, of zeros of `dtype` before the first call. Local."""
+        if self.residual is None:
+            self.residual = np.zeros(self.count, dtype)
+        return self.residual
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that are kept."""
+        return sum(each.nbytes for each in (self.residual, self.second) if each is not None)
+
+
+class Codec(ABC):
+    """Base of the codecs of the library.
+
+    Parameters
+    ----------
+    name : str
+        The codec and its parameters, such as ``"int8(block=512)"``; an attribute, too.
+    seed : int
+        Of the random numbers, if there are any.
+
+    Attributes
+    ----------
+    needs_name : bool
+        Whether a call on an array depends on what was lost in those before it. Then each array
+        needs a name of its own.
+
+    Notes
+    -----
+    A codec may be used on several communicators, by one thread at a time on each. It keeps an
+    entry for each name on each communicator: the number of calls, and where ``needs_name`` is set
+    arrays as large as the user's. They are held until `reset`, or until the communicator or the
+    codec is garbage-collected.
+    """
+
+    name: str
+    needs_name = False
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self.name = name
+        self._seed = seed
+        self._states: WeakKeyDictionary[Any, dict[str, State]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<collectives.compression {self.name}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the codec holds for all communicators."""
+        return sum(each.nbytes for kept in self._states.values() for each in kept.values())
+
+    def reset(self, comm: Any = None) -> None:
+        """Forget what was kept: the next call is as the first one.
+        Local, but all ranks do it between the same calls.
+
+        Parameters
+        ----------
+        comm : Communicator, optional
+            For this communicator only; for all of them by default.
+        """
+        if comm is None:
+            self._states.clear()
+        else:
+            self._states.pop(comm, None)
+
+    def calls(self, comm: Any, key: str) -> int:
+        """Return the number of calls on an array so far, which is equal on all ranks.
+        Local.
+
+        Parameters
+        ----------
+        comm : Communicator
+        key : str
+            The name of the array.
+        """
+        state = self._states.get(comm, {}).get(key)
+        return 0 if state is None else state.calls
+
+    def allreduce(self, comm: Any, pieces: Sequence[Piece]) -> Iterator[_core.Request]:
+        """Replace each piece by its sum over the ranks, approximately; see `Compressor`.
+        Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+        pieces : sequence of Piece
+
+        Yields
+        ------
+        Request
+
+        Raises
+        ------
+        ArgumentError
+            If two pieces have the same key, or the number of elements of a piece has changed since
+            the last call with its key, on all ranks alike. Nothing was sent.
+        CollectivesError
+            Otherwise, as for the collectives.
+        """
+        states = self._begin(comm, pieces)
+        floats = [_as_floats(each.x, self._keeps_double) for each in pieces]
+        yield from self._reduce(comm, pieces, floats, states)
+        for each, values in zip(pieces, floats, strict=True):
+            if values is not each.x:
+                _put_back(each.x, values)
+        for state in states:
+            state.calls += 1
+
+    _keeps_double = False  # whether float64 is reduced as such
+
+    @abstractmethod
+    def _reduce(
+        self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]
+    ) -> Iterator[_core.Request]:
+        """Reduce the arrays in place: those of the pieces, or copies of them. Collective."""
+
+    def _begin(self, comm: Any, pieces: Sequence[Piece]) -> list[State]:
+        """Return what is kept of each piece."""
+        kept = self._states.setdefault(comm, {})
+        if len({each.key for each in pieces}) < len(pieces):
+            keys = [each.key for each in pieces]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ArgumentError(f"two arrays have the name {twice!r}; each needs one of its own")
+        states = []
+        for each in pieces:
+            state = kept.get(each.key)
+            if state is None or not self.needs_name:
+                fresh = State(each.x.size)
+                fresh.calls = 0 if state is None else state.calls
+                state = kept[each.key] = fresh
+            elif state.count != each.x.size:
+                raise ArgumentError(
+                    f"{each.key!r} has {each.x.size} elements and had {state.count} before; give "
+                    f"another array another name, or call reset() of the codec"
+                )
+            states.append(state)
+        return states
+
+    def _random(self, key: str, *numbers: int) -> int:
+        """Return a seed that depends on the codec's, on a name and on some numbers. Local."""
+        word = self._seed
+        for number in (crc32(key.encode(errors="replace")), *numbers):
+            word = _core.random_word(word, number)
+        return word
+
+
+def _as_floats(x: NDArray[Any], keeps_double: bool) -> NDArray[Any]:
+    """Return `x`, or a copy of it as float32."""
+    if x.dtype == np.float32 or (keeps_double and x.dtype == np.float64):
+        return x
+    floats = np.empty(x.size, np.float32)
+    if x.dtype == np.float64:
+        with np.errstate(over="ignore"):  # to infinity
+            floats[:] = x
+    else:
+        _core.convert(floats, x)
+    return floats
+
+
+def _put_back(x: NDArray[Any], floats: Floats) -> None:
+    if x.dtype == np.float64:
+        x[:] = floats
+    else:
+        _core.convert(x, floats)
+
+
+def positive(value: Any, name: str) -> int:
+    """Return a parameter that is a positive integer. Local.
+
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none.
+    """
+    try:
+        number = index(value)
+    except Exception:  # also of a user's type
+        number = 0
+    if number < 1:
+        raise ArgumentError(f"{name} is {shown(value)}, and must be a positive integer")
+    return number
+
+
+def proportion(value: Any, name: str) -> float:
+    """Return a parameter that is above 0, and at most 1. Local.
+
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
+    try:
+        number = float(value)
+    except Exception:  # also of a user's type
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ArgumentError(f"{name} is {shown(value)}, and must be above 0 and at most 1")
+    return number
+
+
+def word(value: Any, name: str) -> int:
+    """Return a parameter that is an integer of 64 bits without a sign. Local.
+
+    Parameters
+    ----------
+    value : object
+        What the user passed.
+    name : str
+        The parameter, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none.
+    """
+    try:
+        number = index(value)
+    except Exception:  # also of a user's type
+        number = -1
+    if not 0 <= number < 1 << 64:
+        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..2**64 - 1")
+    return number

@@ -1,0 +1,202 @@
+"""Sparse codes: a few elements of each array, the largest or some at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.compression.codec import Codec, Piece, State, proportion, word
+from collectives.compression.halves import dense
+from collectives.errors import ArgumentError
+
+__all__ = ["RandomK", "TopK"]
+
+INDEX = np.dtype(np.uint32)  # of an element on the wire
+
+
+class _Sparse(Codec):
+    """Codecs that send a fraction of the elements."""
+
+    _keeps_double = True
+
+    def __init__(self, name: str, fraction: float, error_feedback: bool, seed: int = 0) -> None:
+        super().__init__(name, seed)
+        self.fraction = fraction
+        self._error_feedback = error_feedback
+
+    def chosen(self, count: int) -> int:
+        """Return how many of `count` elements are sent: at least one. Local."""
+        return min(count, max(1, math.ceil(self.fraction * count)))
+
+    def _remains(self, x: NDArray[Any], state: State) -> NDArray[Any]:
+        """Return what there is to send: the array, and with error feedback what was not sent."""
+        if not self._error_feedback:
+            return x
+        remains = state.remainder(x.dtype)
+        if remains.dtype != x.dtype:  # an array of another dtype has had this name
+            remains = state.residual = remains.astype(x.dtype)
+        remains += x
+        return remains
+
+
+class TopK(_Sparse):
+    """Send the elements with the largest magnitudes.
+
+    Parameters
+    ----------
+    fraction : float
+        Of the elements of each array; at least one is sent.
+    error_feedback : bool
+        Whether elements that were not sent are added to the array in the next call with its name.
+
+    Raises
+    ------
+    ArgumentError
+        If `fraction` is not above 0 and at most 1, or an array has 2^32 elements or more.
+
+    Notes
+    -----
+    Each rank chooses by itself, and all ranks get the indices and values of all (an allgather):
+    the bytes grow with the number of ranks, and from ``fraction * ranks`` of about a half on an
+    allreduce without compression sends less. The elements that no rank has sent are zero in the
+    result. With error feedback, this rank keeps an array of the dtype of its own.
+
+    One choice of k among n elements leaves at most ``1 - k / n`` of the square of the array's
+    Euclidean norm. A NaN is chosen first, then infinities; each makes its own element of the result
+    NaN or infinite, and is not kept.
+
+    Sources: A. F. Aji, K. Heafield: "Sparse communication for distributed gradient descent", EMNLP
+    2017, doi:10.18653/v1/D17-1045; S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with
+    memory", NeurIPS 2018, arXiv:1809.07599.
+    """
+
+    def __init__(self, fraction: float = 0.01, *, error_feedback: bool = True) -> None:
+        fraction = proportion(fraction, "fraction")
+        self.needs_name = bool(error_feedback)
+        plain = "" if error_feedback else ", error_feedback=False"
+        super().__init__(f"topk({fraction:g}{plain})", fraction, self.needs_name)
+
+    def _reduce(
+        self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]
+    ) -> Iterator[_core.Request]:
+        sizes = []
+        for x in floats:
+            if x.size > np.iinfo(INDEX).max:
+                raise ArgumentError(f"x has {x.size} elements, and topk takes fewer than 2**32")
+            sizes.append(self.chosen(x.size) * (INDEX.itemsize + x.itemsize))
+        mine = np.empty(sum(sizes), np.uint8)
+        at = 0
+        for x, state, size in zip(floats, states, sizes, strict=True):
+            remains = self._remains(x, state)
+            indices, values = _unpacked(mine[at : at + size], x.dtype)
+            indices[:] = _largest(remains, indices.size)
+            values[:] = remains[indices]
+            if self._error_feedback:
+                remains[indices] = 0
+            at += size
+        everybody = np.empty((comm.size, mine.size), np.uint8)
+        yield comm.iallgather(mine, out=everybody)
+        at = 0
+        for x, size in zip(floats, sizes, strict=True):
+            x[:] = 0
+            for row in everybody:
+                indices, values = _unpacked(row[at : at + size], x.dtype)
+                x[indices] += values
+            at += size
+
+
+def _unpacked(codes: NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the indices and the values in what one rank sends of an array."""
+    count = codes.size // (INDEX.itemsize + dtype.itemsize)
+    end = count * INDEX.itemsize
+    return codes[:end].view(INDEX), codes[end:].view(dtype)
+
+
+def _largest(x: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Return the indices of the largest magnitudes, in their order. NaN is larger than any."""
+    if count == x.size:
+        return np.arange(count)
+    found: NDArray[np.intp] = np.argpartition(np.abs(x), x.size - count)[x.size - count :]
+    found.sort()
+    return found
+
+
+class RandomK(_Sparse):
+    """Send elements that are chosen at random, the same on all ranks.
+
+    Parameters
+    ----------
+    fraction : float
+        Of the elements of each array; at least one is sent.
+    error_feedback : bool
+        Whether elements that were not sent are added to the array in the next call with its name.
+        If not, an element that is sent is multiplied by the number of elements of which it was
+        chosen, so that the error is zero on average.
+    seed : int
+        Of the choices.
+
+    Raises
+    ------
+    ArgumentError
+        If `fraction` is not above 0 and at most 1, or `seed` is no integer of 64 bits.
+
+    Notes
+    -----
+    The n elements of an array are cut into k nearly equal rows, and one element of each is chosen.
+    So memory is read in its order, and no index is sent: the values go through one allreduce. The
+    choice is a hash of `seed`, the name of the array, and the number of the call. All ranks must
+    therefore have made the same number of calls since they called `reset`; `Communicator.allreduce`
+    compares it.
+
+    One choice leaves on average ``1 - k / n`` of the square of the array's Euclidean norm, if k
+    divides n. A NaN or an infinity that is chosen makes its own element of the result NaN or
+    infinite. One that is not is forgotten.
+
+    Source: S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with memory", NeurIPS 2018,
+    arXiv:1809.07599, who choose any k elements.
+    """
+
+    def __init__(
+        self, fraction: float = 0.01, *, error_feedback: bool = True, seed: int = 0
+    ) -> None:
+        fraction, seed = proportion(fraction, "fraction"), word(seed, "seed")
+        self.needs_name = bool(error_feedback)
+        plain = "" if error_feedback else ", error_feedback=False"
+        seeded = f", seed={seed}" if seed else ""
+        super().__init__(f"randomk({fraction:g}{plain}{seeded})", fraction, self.needs_name, seed)
+
+    def _reduce(
+        self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]
+    ) -> Iterator[_core.Request]:
+        indices, values = [], []
+        for piece, x, state in zip(pieces, floats, states, strict=True):
+            remains = self._remains(x, state)
+            which, widths = self._choice(piece.key, x.size, state.calls)
+            sent = remains[which]
+            if self._error_feedback:
+                remains[which] = 0
+                if not np.isfinite(remains.sum()):
+                    remains[~np.isfinite(remains)] = 0
+            else:
+                sent *= widths.astype(x.dtype)
+            indices.append(which)
+            values.append(sent)
+        yield from dense(comm, values)
+        for x, which, total in zip(floats, indices, values, strict=True):
+            x[:] = 0
+            x[which] = total
+
+    def _choice(
+        self, key: str, count: int, call: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return one index of each row, and the lengths of the rows."""
+        rows = self.chosen(count)
+        bounds = np.arange(rows + 1, dtype=np.int64) * count // max(1, rows)
+        widths = np.diff(bounds)
+        words = _core.random_words(self._random(key, call), rows)
+        return bounds[:-1] + (words % widths.astype(np.uint64)).astype(np.int64), widths

@@ -1,0 +1,124 @@
+"""NCCL by CuPy's binding. It is imported when somebody asks for NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cupy.cuda import nccl
+
+__all__ = ["CupyGroup", "CupyNccl"]
+
+# Of nccl.h, where CuPy has no name for them in all of its versions.
+AVG = 4  # ncclAvg, since 2.10
+BFLOAT16 = 9  # ncclBfloat16, since 2.10
+OLDEST = 21000
+
+BYTES = 1  # ncclUint8
+DTYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": BFLOAT16,
+}
+OPERATIONS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3, "AVG": AVG}
+
+
+class CupyNccl:
+    """An implementation of `collectives.devices.driver.Nccl`.
+
+    Raises
+    ------
+    ImportError
+        If CuPy has no NCCL, or an old one.
+    """
+
+    dtypes = frozenset(DTYPES)
+
+    def __init__(self) -> None:
+        if not getattr(nccl, "available", False):
+            raise ImportError("CuPy finds no NCCL: pip install nvidia-nccl-cu12")
+        self.version: int = nccl.get_version()
+        if self.version < OLDEST:
+            raise ImportError(f"NCCL is {self.version}, and must be 2.10 or newer")
+
+    def unique_id(self) -> bytes:
+        """Return what ranks need to join. Local."""
+        return bytes(each & 0xFF for each in nccl.get_unique_id())  # CuPy has signed chars
+
+    def join(self, unique_id: bytes, size: int, rank: int) -> CupyGroup:
+        """Become rank `rank` of `size` with the current device. Collective."""
+        signed = tuple(each - 256 if each > 127 else each for each in unique_id)
+        return CupyGroup(nccl.NcclCommunicator(size, signed, rank))
+
+
+class CupyGroup:
+    """An implementation of `collectives.devices.driver.NcclGroup`.
+
+    Parameters
+    ----------
+    comm : cupy.cuda.nccl.NcclCommunicator
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    def allreduce(
+        self, source: int, target: int, count: int, dtype: str, op: str, stream: int
+    ) -> None:
+        """Fold elements of each rank; all ranks get the result. Collective."""
+        self._comm.allReduce(source, target, count, DTYPES[dtype], OPERATIONS[op], stream)
+
+    def reduce(
+        self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int
+    ) -> None:
+        """Fold elements of each rank; `root` gets the result. Collective."""
+        self._comm.reduce(source, target, count, DTYPES[dtype], OPERATIONS[op], root, stream)
+
+    def broadcast(self, source: int, target: int, nbytes: int, root: int, stream: int) -> None:
+        """Copy bytes from rank `root` to all ranks. Collective."""
+        self._comm.broadcast(source, target, nbytes, BYTES, root, stream)
+
+    def allgather(self, source: int, target: int, nbytes: int, stream: int) -> None:
+        """Copy the bytes of each rank to all ranks, one after the other. Collective."""
+        self._comm.allGather(source, target, nbytes, BYTES, stream)
+
+    def reduce_scatter(
+        self, source: int, target: int, count: int, dtype: str, op: str, stream: int
+    ) -> None:
+        """Fold arrays; each rank gets its part of the result. Collective."""
+        self._comm.reduceScatter(source, target, count, DTYPES[dtype], OPERATIONS[op], stream)
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[tuple[int, int, int]],
+        stream: int,
+    ) -> None:
+        """Send and receive at once: rank, address and bytes of each message. Collective."""
+        nccl.groupStart()
+        try:
+            for peer, address, nbytes in sends:
+                self._comm.send(address, nbytes, BYTES, peer, stream)
+            for peer, address, nbytes in receives:
+                self._comm.recv(address, nbytes, BYTES, peer, stream)
+        finally:
+            nccl.groupEnd()
+
+    def check(self) -> None:
+        """Raise what has failed since. Local."""
+        self._comm.check_async_error()
+
+    def abort(self) -> None:
+        """End what is on the streams, and the communicator. Local."""
+        self._comm.abort()
+
+    def close(self) -> None:
+        """Destroy it. Local."""
+        self._comm.destroy()

@@ -1,0 +1,103 @@
+"""The arrays of a grouped call that are on devices: each is a call by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collectives import _core
+from collectives.devices import runtime
+from collectives.devices.arrays import read
+from collectives.devices.calls import Devices, Options
+from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
+
+__all__ = ["DeviceGroup"]
+
+ALLREDUCE = _core.COLLECTIVES.index("allreduce")
+
+
+class DeviceGroup:
+    """What `_core.Group` is for arrays of the host, for those of devices, without packing.
+
+    Parameters
+    ----------
+    engine : Engine
+    arrays, outs : list
+        What is None in `outs` gets a new result.
+    arguments : tuple
+        The operation, the algorithm, and the factors.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedTypeError
+        As `allreduce` for one of the arrays, and if some arrays are in host memory.
+    """
+
+    def __init__(
+        self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]
+    ) -> None:
+        op, algorithm, prescale, postscale = arguments
+        devices: Devices = engine.devices()
+        self.count, self.arrays, self.places = len(arrays), arrays, list(outs)
+        self._refuse_host(devices)
+        self._jobs = []
+        for i, (x, out) in enumerate(zip(arrays, outs, strict=True)):
+            options = Options(op, 0, algorithm, prescale, postscale)
+            try:
+                self._jobs.append(devices.job(engine, ALLREDUCE, x, out, options))
+            except (ArgumentError, UnsupportedTypeError) as error:
+                raise type(error)(f"arrays[{i}]: {error}") from error
+            if self._jobs[-1].finish is None:  # nothing is left that can fail
+                self.places[i] = self._jobs[-1].result
+
+    def _refuse_host(self, devices: Devices) -> None:
+        """Raise an error if some arrays are in host memory."""
+        places: dict[str, str] = {}
+        driver = runtime.driver_for("an array")
+        for i, x in enumerate(self.arrays):
+            found = read(x, f"arrays[{i}]", driver, devices._reads)
+            where = "in host memory" if found is None else f"on cuda:{found.device}"
+            places.setdefault("host" if found is None else "device", f"arrays[{i}] is {where}")
+        if len(places) > 1:
+            raise BufferError(
+                f"{' and '.join(places.values())}; pass those in host memory in another call"
+            )
+
+    def spans(self) -> list[tuple[int, int, bool, str]]:
+        """Return (first byte, bytes, whether it is written, name) of all arrays. Local."""
+        spans = []
+        for i, job in enumerate(self._jobs):
+            source, target = job.source, job.target
+            assert source is not None
+            assert target is not None
+            spans.append((target.address, target.nbytes, True, f"out[{i}]"))
+            if source.address != target.address:
+                spans.append((source.address, source.nbytes, False, f"arrays[{i}]"))
+        return [each for each in spans if each[1]]
+
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """Return the (dtype, number of elements, bytes) of each. Local."""
+        arrays = [job.arrays[0] for job in self._jobs]
+        return [(each.dtype, each.count, each.nbytes) for each in arrays]
+
+    def array(self, i: int) -> tuple[Any, Any]:
+        """Return array `i` and its `out`. Local.
+
+        Parameters
+        ----------
+        i : int
+        """
+        return self.arrays[i], self.places[i]
+
+    def store(self, i: int, result: Any) -> None:
+        """Take the result of array `i` over. Local.
+
+        Parameters
+        ----------
+        i : int
+        result : array
+        """
+        self.places[i] = result
+
+    def results(self) -> list[Any]:
+        """Return what the caller gets, when all is complete. Local."""
+        return self.places

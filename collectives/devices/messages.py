@@ -1,0 +1,337 @@
+"""Messages from and to arrays of devices: whole, through pinned memory of the host.
+
+The other rank may have its array on a device or in host memory; the message is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from collectives import _core
+from collectives.devices.arrays import DeviceArray
+from collectives.devices.driver import Driver
+from collectives.devices.ring import Ring
+from collectives.errors import ArgumentError, BufferError, CommunicatorError
+from collectives.text.origin import place
+from collectives.text.words import plain
+
+__all__ = ["Block", "Blocks", "MessageRequest", "exchange"]
+
+LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
+
+
+class Block:
+    """Pinned memory for one message.
+
+    Parameters
+    ----------
+    driver : Driver
+    nbytes : int
+
+    Attributes
+    ----------
+    address : int
+    emptied : int
+        An event: what was received has gone to the device.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.pinned = driver.pinned(nbytes)
+        self.address, self.nbytes = self.pinned.address, nbytes
+        self.emptied = driver.event()
+
+
+class Blocks:
+    """The pinned memory of a communicator for messages from and to one device.
+
+    Parameters
+    ----------
+    driver : Driver
+    device : int
+    """
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self.driver, self.device = driver, device
+        self.spare: list[Block] = []
+        self.all: list[Block] = []
+        self.is_lost = False  # MPI may still touch a block after an error
+        self.is_closed = False
+        self.lock = threading.Lock()
+
+    def take(self, nbytes: int) -> Block:
+        """Return a block of at least so many bytes. Local.
+
+        Parameters
+        ----------
+        nbytes : int
+
+        Raises
+        ------
+        CommunicatorError
+            If the host has no pinned memory for it.
+        """
+        with self.lock, self.driver.on(self.device):
+            for block in self.spare:
+                if nbytes <= block.nbytes <= max(LEAST, 2 * nbytes):
+                    self.spare.remove(block)
+                    break
+            else:
+                try:
+                    block = Block(self.driver, max(LEAST, nbytes))
+                except MemoryError as error:
+                    raise CommunicatorError(
+                        f"there is no pinned memory of {nbytes} bytes for a message from or to "
+                        f"cuda:{self.device}: {plain(error)}"
+                    ) from error
+                self.all.append(block)
+            self.driver.synchronize(block.emptied)
+        return block
+
+    def give(self, block: Block) -> None:
+        """Take a block back. Local.
+
+        Parameters
+        ----------
+        block : Block
+        """
+        with self.lock:
+            self.spare.append(block)
+
+    def close(self) -> None:
+        """Give all of it back, when nothing is in flight. Local."""
+        self.is_closed = True
+        with self.driver.on(self.device):
+            for block in [] if self.is_lost else self.all:
+                self.driver.synchronize(block.emptied)
+                self.driver.end_event(block.emptied)
+                block.pinned.free()
+        self.all, self.spare = [], []
+
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        if not (is_ending() or is_forked()):
+            with contextlib.suppress(Exception):  # of a device that has failed
+                self.close()
+
+
+class MessageRequest:
+    """A message from or to a device that was started. It is used like a `DeviceRequest`.
+
+    What is received is on the device only when ``wait`` has returned or ``test`` has returned True.
+    """
+
+    origin = None
+
+    def __init__(
+        self,
+        engine: _core.Engine,
+        blocks: Blocks,
+        ring: Ring,
+        source: DeviceArray | None,
+        target: DeviceArray | None,
+        result: Any,
+    ) -> None:
+        self.engine, self._blocks, self._ring = engine, blocks, ring
+        self._driver, self._target, self._result = blocks.driver, target, result
+        self._place = place()
+        self._request: _core.Request | None = None
+        self._lock = threading.Lock()
+        self._is_complete = False
+        self._ready: int | None = None  # the caller's work on what will be written
+        self._sent = None if source is None else self._filled(source)
+        self._got = None if target is None else blocks.take(max(1, target.nbytes))
+        if target is not None and target.stream is not None:
+            with self._driver.on(ring.device):
+                self._ready = ring.event()
+                self._driver.record(self._ready, target.stream)
+
+    def start(self, message: Callable[..., Any], source: DeviceArray | None, blocking: bool) -> Any:
+        """Start the message on the host; wait for it if it is `blocking`. Local.
+
+        Parameters
+        ----------
+        message : callable
+            It sends and receives spans of host memory.
+        source : DeviceArray or None
+        blocking : bool
+        """
+        spans = _span(source, self._sent), _span(self._target, self._got)
+        with self._watched():
+            try:
+                started = message(*spans, blocking)
+            except ArgumentError:  # nothing was sent
+                self._give_back()
+                raise
+        if blocking:
+            return self._finish(False)
+        self._request = started
+        return self
+
+    def test(self) -> bool:
+        """Return whether the message has arrived, in order of the caller's stream. Local.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.test`.
+        """
+        with self._watched():
+            if self._request is not None and not self._request.test():
+                return False
+        self._finish(False)
+        return True
+
+    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
+        """Wait until the message has arrived, in order of the caller's stream.
+        Local, but it waits for the other rank.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            As for `Request.wait`.
+        host : bool
+            Whether to wait until what was received is on the device.
+
+        Returns
+        -------
+        array or None
+            What the blocking form returns.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.wait`.
+        """
+        with self._watched():
+            if self._request is not None:
+                self._request.wait(timeout)
+        return self._finish(host)
+
+    def state(self) -> str:
+        """Return what has become of it, for messages. Local."""
+        state = None if self._request is None else self._request.state()
+        return state or "the message has arrived"
+
+    def where(self) -> str:
+        """Return the place in the program that started it. Local."""
+        return self._place
+
+    def __repr__(self) -> str:
+        return f"<MessageRequest: {self.state()}>"
+
+    def _look(self, waited: float, timeout: float | None = None) -> None:
+        """End it if it has `waited` too long. Local."""
+        if self._request is not None:
+            self._request._look(waited, timeout)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Any:
+        try:
+            yield
+        finally:
+            if self.engine.broken is not None:
+                self._blocks.is_lost = True
+
+    def _give_back(self) -> None:
+        """Give back what it has, when nothing was started."""
+        for block in (self._sent, self._got):
+            if block is not None:
+                self._blocks.give(block)
+        if self._ready is not None:
+            self._ring.give(self._ready)
+
+    def _filled(self, source: DeviceArray) -> Block:
+        """Return a copy of an array on the host, once it is there."""
+        driver, ring = self._driver, self._ring
+        block = self._blocks.take(max(1, source.nbytes))
+        with driver.on(ring.device):
+            event = ring.event()
+            if source.stream is not None:
+                driver.record(event, source.stream)
+                driver.wait(ring.reads, event)
+            if source.nbytes:
+                driver.copy(block.address, source.address, source.nbytes, ring.reads)
+            driver.record(event, ring.reads)
+            driver.synchronize(event)
+            ring.give(event)
+        return block
+
+    def _finish(self, host: bool) -> Any:
+        """Copy what was received to the device, once; return what the caller gets."""
+        with self._lock:
+            if not self._is_complete:
+                self._is_complete = True
+                if self._sent is not None:
+                    self._blocks.give(self._sent)
+                if self._target is not None and self._got is not None:
+                    self._deliver(self._target, self._got)
+            by_host = host or (self._target is not None and self._target.stream is None)
+            if by_host and self._got is not None and not self._blocks.is_closed:
+                with self._driver.on(self._ring.device):
+                    self._driver.synchronize(self._got.emptied)
+        return self._result
+
+    def _deliver(self, target: DeviceArray, block: Block) -> None:
+        driver, ring = self._driver, self._ring
+        with driver.on(ring.device):
+            if self._ready is not None:
+                driver.wait(ring.writes, self._ready)
+                ring.give(self._ready)
+            if target.nbytes:
+                driver.copy(target.address, block.address, target.nbytes, ring.writes)
+            driver.record(block.emptied, ring.writes)
+            if target.stream is not None:
+                driver.wait(target.stream, block.emptied)
+        self._blocks.give(block)
+
+
+def exchange(
+    engine: _core.Engine,
+    blocks: Blocks,
+    ring: Ring,
+    arrays: tuple[DeviceArray | None, DeviceArray | None],
+    message: Callable[..., Any],
+    result: Any,
+    blocking: bool,
+) -> Any:
+    """Send an array of a device, receive one, or both. Local.
+
+    Parameters
+    ----------
+    engine : Engine
+    blocks, ring : Blocks, Ring
+        Those of the device.
+    arrays : tuple
+        What is sent and what is received, or None.
+    message : callable
+        It sends and receives spans of host memory.
+    result : object
+        What the caller gets.
+    blocking : bool
+
+    Raises
+    ------
+    BufferError
+        If both arrays overlap.
+    """
+    source, target = arrays
+    if source is not None and target is not None:
+        begin = max(source.address, target.address)
+        if begin < min(source.address + source.nbytes, target.address + target.nbytes):
+            raise BufferError("out overlaps x; pass arrays that share no memory")
+    request = MessageRequest(engine, blocks, ring, source, target, result)
+    return request.start(message, source, blocking)
+
+
+def _span(array: DeviceArray | None, block: Block | None) -> _core.Span | None:
+    """Return a block as the core takes it."""
+    if array is None or block is None:
+        return None
+    return _core.Span(block.address, (array.count,), array.dtype, array.itemsize, block)

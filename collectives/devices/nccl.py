@@ -1,0 +1,428 @@
+"""Collectives of NCCL, for ``algorithm="nccl"``: they are put on the streams of the callers.
+
+NCCL chooses its own algorithms and has its own arithmetic, so that results may differ from those of
+this library in the last bits. A group of ranks is made by the first call on each device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives import _core
+from collectives.devices.arrays import DeviceArray
+from collectives.devices.driver import Driver, NcclGroup
+from collectives.devices.job import Job
+from collectives.devices.requests import Call, StreamRequest
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    CommunicatorError,
+    StallError,
+    UnsupportedTypeError,
+)
+from collectives.reductions import MIN
+from collectives.text.origin import place
+from collectives.text.words import error_text, plain, ranks
+
+__all__ = ["Members", "check", "difference", "facts", "probe", "run"]
+
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+SHARES = 23000  # the version of NCCL that reads it first
+NAP = 1e-4  # seconds between two looks at the device
+ID = 128  # bytes, NCCL_UNIQUE_ID_BYTES
+BROADCAST, ALLREDUCE = (_core.COLLECTIVES.index(name) for name in ("broadcast", "allreduce"))
+
+FOLDS = ("allreduce", "reduce", "reduce_scatter")
+MOVES = ("broadcast", "allgather", "alltoall", "gather", "scatter")
+OPERATIONS = ("SUM", "PROD", "MIN", "MAX", "AVG")
+
+
+# -- whether it is possible ------------------------------------------------------------------------
+
+
+def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
+    """Return why this process cannot use NCCL, or None. Local.
+
+    Parameters
+    ----------
+    engine, driver, device
+        As for the other transports.
+    """
+    try:
+        driver.nccl()
+    except Exception as error:  # CuPy's own, and those of libraries that it loads
+        return plain(error)
+    return None
+
+
+def facts(driver: Driver, device: int) -> str:
+    """Return what the other ranks need to know of this one. Local.
+
+    Parameters
+    ----------
+    driver : Driver
+    device : int
+    """
+    gpu = f"{driver.identity(device)} of {platform.node()}"
+    return json.dumps([gpu, driver.nccl().version, os.environ.get(SHARING) == "1"])
+
+
+def difference(told: list[str]) -> str | None:
+    """Return why the ranks cannot use NCCL together, or None. Local.
+
+    Parameters
+    ----------
+    told : list of str
+        The `facts` of each rank.
+    """
+    gpus: dict[str, int] = {}
+    versions: dict[int, int] = {}
+    may_share = True
+    for rank, each in enumerate(told):
+        gpu, version, shares = json.loads(each)
+        gpus[gpu] = gpus.get(gpu, 0) | 1 << rank
+        versions[version] = versions.get(version, 0) | 1 << rank
+        may_share = may_share and shares and version >= SHARES
+    if len(versions) > 1:
+        said = ", ".join(f"{version} on {ranks(mask)}" for version, mask in versions.items())
+        return f"the versions of NCCL differ: {said}"
+    for gpu, mask in gpus.items():
+        if mask.bit_count() > 1 and not may_share:
+            return (
+                f"{ranks(mask)} share one GPU ({gpu}), and NCCL needs one for each rank, or "
+                f"version 2.30 with {SHARING}=1 on all ranks"
+            )
+    return None
+
+
+def check(job: Job, driver: Driver) -> None:
+    """Raise an error if NCCL cannot do a call. Local.
+
+    Parameters
+    ----------
+    job : Job
+    driver : Driver
+
+    Raises
+    ------
+    ArgumentError, UnsupportedTypeError, BufferError
+        The text says what NCCL has instead.
+    """
+    name = _core.COLLECTIVES[job.kind]
+    is_vector = job.columns.counts is not None
+    if name not in (*FOLDS, *MOVES) or (is_vector and name in FOLDS):
+        raise ArgumentError(
+            f"NCCL has no {name}{'v' * is_vector} here; it has {', '.join((*FOLDS, *MOVES))}, and "
+            f"the vector forms of those that move data"
+        )
+    if name in FOLDS:
+        _check_fold(job, driver)
+    source, target = _ends(job)
+    if source is None or target is None or not _overlap(source, target):
+        return
+    given, got = _rows(job, False), _rows(job, True)
+    rank = job.columns.place[0]
+    # The whole of one array is this rank's part of the other, or both are the same.
+    is_whole = name in ("allreduce", "reduce", "broadcast")
+    same = given[0] == got[0] if is_whole else given[rank % len(given)] == got[rank % len(got)]
+    if not same or (not is_whole and len(given) > 1 and len(got) > 1):
+        raise BufferError(
+            f"out overlaps x, and {name} by NCCL does not run in place in this way; pass an out "
+            f"that shares no memory with x"
+        )
+
+
+def _check_fold(job: Job, driver: Driver) -> None:
+    """Raise an error if NCCL cannot do a fold."""
+    op = job.arguments[0]
+    name = _name(op)
+    if getattr(op, "function", None) is not None or name not in OPERATIONS:
+        raise ArgumentError(f"op is {name}, and NCCL has {', '.join(OPERATIONS)}")
+    if job.scales != (1.0, 1.0):
+        raise ArgumentError("prescale and postscale are not for NCCL; scale x or the result")
+    try:
+        known = driver.nccl().dtypes
+    except Exception:
+        return  # all ranks will hear of it
+    if job.arrays[0].dtype not in known:
+        raise UnsupportedTypeError(
+            f"x is {job.arrays[0].dtype}, and NCCL folds {', '.join(sorted(known))}"
+        )
+
+
+def _name(op: Any) -> str:
+    return str(op.name if isinstance(op, _core.Reduction) else op).upper()
+
+
+def _ends(job: Job) -> tuple[DeviceArray | None, DeviceArray | None]:
+    """Return what this rank reads and writes, if anything."""
+    columns = job.columns
+    target = job.target
+    if columns.outputs and target is None:
+        target = job.source  # the root of a broadcast has it there
+    return job.source if columns.inputs else None, target if columns.outputs else None
+
+
+def _overlap(a: DeviceArray, b: DeviceArray) -> bool:
+    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+
+
+def _rows(job: Job, incoming: bool) -> list[tuple[int, int]]:
+    """Return address and bytes of each part that this rank gives, or gets."""
+    array, columns = _ends(job)[incoming], job.columns
+    if array is None:
+        return []
+    parts = job.target_parts if incoming else job.parts
+    size = columns.itemsize
+    if parts is not None:
+        return [(array.address + each.start * size, each.length * size) for each in parts]
+    nbytes = columns.part * size
+    many = columns.outputs if incoming else columns.inputs
+    return [(array.address + i * nbytes, nbytes) for i in range(many)]
+
+
+# -- the group of a device -------------------------------------------------------------------------
+
+
+class Members:
+    """The group of NCCL that the ranks of a communicator make with a device each.
+
+    Parameters
+    ----------
+    group : NcclGroup
+    engine : Engine
+    driver : Driver
+    device : int
+    """
+
+    def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
+        self.group, self.engine, self.driver, self.device = group, engine, driver, device
+        self.spare: list[int] = []
+        self.last = self.take()  # what was put on any stream last
+        self.is_closed = False
+
+    def take(self) -> int:
+        """Return an event that nobody uses, until `give`. Local."""
+        with self.driver.on(self.device):
+            return self.spare.pop() if self.spare else self.driver.event()
+
+    def give(self, event: int) -> None:
+        """Take an event back. Local.
+
+        Parameters
+        ----------
+        event : int
+        """
+        if self.is_closed:
+            with self.driver.on(self.device):
+                self.driver.end_event(event)
+        else:
+            self.spare.append(event)
+
+    def close(self) -> None:
+        """Leave the group, once the device has done what was asked of it. Collective.
+
+        Raises
+        ------
+        StallError
+            If that takes longer than the deadline of the communicator. It is ended then.
+        """
+        self.is_closed = True
+        began = time.monotonic()
+        with self.driver.on(self.device):
+            while not self.driver.done(self.last):
+                time.sleep(NAP)
+                if time.monotonic() - began > self.engine.timeout:
+                    self.group.abort()
+                    raise StallError(
+                        f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for the "
+                        f"end of what NCCL does on cuda:{self.device}; another rank has not made "
+                        f"the same calls"
+                    )
+            self.group.close()
+            for event in (self.last, *self.spare):
+                self.driver.end_event(event)
+
+
+def _joined(call: Call) -> Members:
+    """Return the group for the device of a call, which the first call makes. Collective."""
+    made: dict[int, Members] = call.devices.nccl
+    if call.device not in made:
+        engine, driver = call.engine, call.driver
+        given = np.zeros(1 + ID, np.uint8)
+        problem = ""
+        if engine.rank == 0:
+            try:
+                given[1:] = np.frombuffer(driver.nccl().unique_id(), np.uint8)
+                given[0] = 1
+            except Exception as error:
+                problem = error_text(error)
+        _together(call, BROADCAST, given)
+        group = None
+        if given[0]:
+            try:
+                with driver.on(call.device):
+                    group = driver.nccl().join(given[1:].tobytes(), engine.size, engine.rank)
+            except Exception as error:
+                problem = error_text(error)
+        ready = np.array([group is not None])
+        _together(call, ALLREDUCE, ready)
+        if group is None or not ready[0]:
+            raise CommunicatorError(
+                f"NCCL does not connect the ranks: {problem or 'another rank has failed'}; "
+                f"NCCL_DEBUG=WARN says more"
+            )
+        made[call.device] = Members(group, engine, driver, call.device)
+    return made[call.device]
+
+
+def _together(call: Call, kind: int, values: Any) -> None:
+    """Run a collective of the host on an array, in place. Collective."""
+    engine = call.engine
+    engine.call(kind, values, values, MIN, 0, None, call.timeout)
+
+
+# -- a call ----------------------------------------------------------------------------------------
+
+
+class _Lane(NamedTuple):
+    """The streams of a call: where it runs, and another one that has its input."""
+
+    main: int
+    other: int | None
+    by_host: bool  # whether somebody does not say on which stream the result is seen
+    is_captured: bool
+
+
+def run(call: Call) -> Any:
+    """Put a call on the stream of its arrays. Collective.
+
+    Parameters
+    ----------
+    call : Call
+
+    Returns
+    -------
+    array, None or StreamRequest
+        What the blocking or the nonblocking form returns.
+
+    Raises
+    ------
+    CommunicatorError
+        If NCCL does not connect the ranks, or refuses the call.
+    """
+    lane = _lane(call)
+    members = _joined(call)
+    driver, group = call.driver, members.group
+    event = None
+    with driver.on(call.device):
+        if not lane.is_captured:
+            driver.wait(lane.main, members.last)  # calls on a group have an order on the device
+        if lane.other is not None:
+            passing = members.take()
+            driver.record(passing, lane.other)
+            driver.wait(lane.main, passing)
+            members.give(passing)
+        try:
+            _put(call.job, group, call.engine, lane.main)
+        except Exception as error:
+            raise CommunicatorError(f"{call.job.title} by NCCL: {error_text(error)}") from error
+        if not lane.is_captured:
+            driver.record(members.last, lane.main)
+            if lane.other is not None:
+                driver.wait(lane.other, members.last)
+            event = members.take()
+            driver.record(event, lane.main)
+    if event is None:
+        return call.job.result
+    request = StreamRequest(call, event, members.give, group, lane.by_host, place())
+    return request.wait(call.timeout) if call.blocking else request
+
+
+def _lane(call: Call) -> _Lane:
+    """Find the streams of a call."""
+    source, target = _ends(call.job)
+    reads = None if source is None else _stream(call, source, False)
+    writes = None if target is None else _stream(call, target, True)
+    main = writes if writes is not None else reads
+    assert main is not None
+    other = None if reads in (None, main) else reads
+    with call.driver.on(call.device):
+        captured = [
+            call.driver.is_capturing(stream) for stream in (main, other) if stream is not None
+        ]
+    if any(captured):
+        why = ""
+        if call.device not in call.devices.nccl:
+            why = "the first call by NCCL connects the ranks: make one before the capture"
+        elif not all(captured):
+            why = "x and out are on different streams: use one"
+        elif not call.blocking or call.job.before is not None:
+            why = "a request cannot be waited for in a graph: use the blocking form"
+        if why:
+            raise BufferError(f"{call.job.title} cannot be captured into a graph: {why}")
+    by_host = any(each.stream is None for each in call.job.arrays)
+    return _Lane(main, other, by_host, any(captured))
+
+
+def _stream(call: Call, array: DeviceArray, is_written: bool) -> int:
+    """Return the stream of an array; the one that its library was told, if it does not say."""
+    if array.stream is not None:
+        return array.stream
+    ring = call.devices.ring(call.device)
+    stream: int = ring.writes if is_written else ring.reads
+    return stream
+
+
+def _put(job: Job, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
+    """Put a call on a stream."""
+    name, columns = _core.COLLECTIVES[job.kind], job.columns
+    op, root, _ = job.arguments
+    source, target = _ends(job)
+    given = 0 if source is None else source.address
+    got = 0 if target is None else target.address
+    count, nbytes = columns.part, columns.part * columns.itemsize
+    dtype = job.arrays[0].dtype
+    if columns.counts is None and count == 0:
+        return
+    if name == "allreduce":
+        group.allreduce(given, got, count, dtype, _name(op), stream)
+    elif name == "reduce":
+        group.reduce(given, got or given, count, dtype, _name(op), root, stream)
+    elif name == "reduce_scatter":
+        group.reduce_scatter(given, got, count, dtype, _name(op), stream)
+    elif name == "broadcast" and columns.counts is None:
+        group.broadcast(given or got, got, nbytes, root, stream)
+    elif name == "allgather" and columns.counts is None:
+        group.allgather(given, got, nbytes, stream)
+    else:
+        group.exchange(*_messages(name, job, engine.size, root), stream)
+
+
+def _messages(
+    name: str, job: Job, size: int, root: int
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """Return rank, address and bytes of what is sent and what is received; empty parts are not."""
+    given, got = _rows(job, False), _rows(job, True)
+    everybody = range(size)
+    sends = _to([root] if name == "gather" else everybody, given)
+    receives = _to([root] if name == "scatter" else everybody, got)
+    if name == "allgather":
+        sends = _to(everybody, given * size)
+    rank = job.columns.place[0]
+    mine = [each for each in sends if each[0] == rank]
+    if mine == [each for each in receives if each[0] == rank]:  # it is there already
+        sends = [each for each in sends if each[0] != rank]
+        receives = [each for each in receives if each[0] != rank]
+    return [each for each in sends if each[2]], [each for each in receives if each[2]]
+
+
+def _to(peers: Iterable[int], rows: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    return [(peer, *row) for peer, row in zip(peers, rows, strict=False)]

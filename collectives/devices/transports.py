@@ -1,0 +1,273 @@
+"""The transports of arrays in the memory of devices: which there are, are possible, and are used.
+
+A row of `TRANSPORTS` says how a process finds out whether it can use a transport (`probe`), what
+all ranks have to know of each other for it (`facts`, `difference`), and what runs a call (`run`).
+The ranks of a communicator tell each other once for each device, before the first call starts that
+depends on it, so that all of them come to the same answer. A probe raises no error but those of
+the engine, if it asks the other ranks itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives import _core
+from collectives.devices import ipc, ipc_request, nccl
+from collectives.devices.driver import Driver
+from collectives.devices.job import Job, give_up
+from collectives.devices.requests import Call
+from collectives.devices.staging import DeviceRequest
+from collectives.errors import ArgumentError
+from collectives.text.words import plain, ranks
+
+__all__ = ["TRANSPORTS", "DeviceTransports", "Transport", "Transports"]
+
+VARIABLE = "COLLECTIVES_DEVICE_TRANSPORT"
+RECORD = 4096  # bytes that each rank sends to the others
+MOST = 300  # letters of a reason
+
+
+class Transport(NamedTuple):
+    """A way for arrays of devices.
+
+    Attributes
+    ----------
+    name : str
+    what : str
+        What it does, in some words.
+    is_automatic : bool
+        Whether it is used without being asked for, if it is the first that is possible.
+    probe : callable
+        It returns why this process cannot use the transport on a device, or None. Called on all
+        ranks at once.
+    run : callable
+        It runs a call. Collective.
+    facts : callable
+        It returns what the other ranks have to know; called if the probe found no reason.
+    difference : callable
+        From the facts of all ranks, it returns why they cannot use the transport, or None.
+    takes : callable
+        It returns whether a call can go this way, the same on all ranks; if not, the next
+        transport that is automatic has it.
+    """
+
+    name: str
+    what: str
+    is_automatic: bool
+    probe: Callable[[_core.Engine, Driver, int], str | None]
+    run: Callable[[Call], Any]
+    facts: Callable[[Driver, int], str] = lambda driver, device: ""
+    difference: Callable[[list[str]], str | None] = lambda told: None
+    takes: Callable[[Job], bool] = lambda job: True
+
+
+def _stage(call: Call) -> Any:
+    """Run a call by way of pinned memory. Collective."""
+    devices, engine, job = call.devices, call.engine, call.job
+    ring = devices.ring(call.device)
+    try:
+        request = DeviceRequest(engine, devices.line, ring, job, call.blocking, devices.chooser())
+    except BaseException as error:
+        give_up(engine, job.title, error)
+        raise
+    devices.line.add(request)
+    devices.line.begin(request, call.blocking, call.timeout)
+    return request.wait(call.timeout) if call.blocking else request
+
+
+# The first that is possible and automatic is used, unless another one is asked for.
+TRANSPORTS = (
+    Transport(
+        "nccl",
+        "collectives of NCCL on the stream",
+        False,
+        nccl.probe,
+        nccl.run,
+        nccl.facts,
+        nccl.difference,
+    ),
+    Transport(
+        "ipc",
+        "kernels that read the device memory of other ranks",
+        False,
+        ipc.probe,
+        ipc_request.run,
+        takes=ipc.takes,
+    ),
+    Transport(
+        "staging",
+        "pieces through pinned memory of the host",
+        True,
+        lambda engine, driver, device: None,
+        _stage,
+    ),
+)
+
+
+class DeviceTransports(NamedTuple):
+    """The transports of a communicator for arrays of a device, the same on all ranks.
+
+    Attributes
+    ----------
+    device : int
+        The number of the device on this rank.
+    used : str or None
+        The transport of calls that do not ask for one; None if the environment asks for one that
+        is not possible.
+    reasons : dict
+        For each transport, why it is not possible, or None.
+    """
+
+    device: int
+    used: str | None
+    reasons: dict[str, str | None]
+
+    def __str__(self) -> str:
+        lines = [f"arrays on cuda:{self.device} go by {self.used}"]
+        if self.used is None:
+            lines = [f"{VARIABLE} asks for a transport of cuda:{self.device} that is not possible"]
+        for row in TRANSPORTS:
+            reason = self.reasons[row.name]
+            state = "possible" if row.is_automatic else f"possible, with algorithm={row.name!r}"
+            if reason is not None:
+                state = f"not possible: {reason}"
+            elif row.name == self.used:
+                state = "used"
+            lines.append(f"  {row.name:9}{row.what}; {state}")
+        return "\n".join(lines)
+
+
+class Transports:
+    """What the ranks of a communicator have agreed on.
+
+    Parameters
+    ----------
+    forced : str
+        What the environment asks for: the name of a transport, or "auto".
+    """
+
+    def __init__(self, forced: str) -> None:
+        self.forced = None if forced == "auto" else forced
+        self.agreed: dict[int, DeviceTransports] = {}
+
+    def asked(self, algorithm: str | None) -> str | None:
+        """Return the transport that a call or the environment asks for. Local.
+
+        Parameters
+        ----------
+        algorithm : str or None
+            The argument of the call.
+
+        Raises
+        ------
+        ArgumentError
+            If they contradict each other.
+        """
+        wanted = algorithm if algorithm == "nccl" else self.forced
+        if wanted == "nccl" and algorithm not in (None, "nccl"):
+            raise ArgumentError(
+                f"algorithm is {algorithm!r}, and {VARIABLE}=nccl runs the collectives of NCCL, "
+                f"which chooses by itself; omit algorithm, or unset the variable"
+            )
+        if self.forced not in (None, wanted):
+            raise ArgumentError(f"algorithm is {algorithm!r}, and {VARIABLE} is {self.forced!r}")
+        return wanted
+
+    def of(self, call: Call) -> Transport:
+        """Return the transport of a call. Collective, if it needs to know which are possible and
+        is the first for a device: the ranks wait for each other then.
+
+        Parameters
+        ----------
+        call : Call
+
+        Raises
+        ------
+        ArgumentError
+            On all ranks, if it asks for a transport that is not possible.
+        """
+        wanted = self.asked(call.job.arguments[2])
+        rows = [row for row in TRANSPORTS if row.is_automatic or row.name == wanted]
+        if wanted == "staging" or len(rows) == 1:
+            return rows[-1]  # staging, which is always possible
+        reasons = self.survey(call.engine, call.driver, call.device).reasons
+        if wanted is not None and reasons[wanted] is not None:
+            name = VARIABLE if self.forced == wanted else "algorithm"
+            raise ArgumentError(
+                f"{name} is {wanted!r}, which is not possible here: {reasons[wanted]}"
+            )
+        rows.sort(key=lambda row: row.name != wanted)
+        return next(row for row in rows if reasons[row.name] is None and row.takes(call.job))
+
+    def stages(self, job: Job) -> bool:
+        """Return whether a call goes through pinned memory, unless the ranks find an automatic way
+        around it. Local, and the same on all ranks.
+
+        Parameters
+        ----------
+        job : Job
+        """
+        wanted = self.asked(job.arguments[2])
+        rows = [row for row in TRANSPORTS if row.name == wanted != "staging"]
+        return not any(row.takes(job) for row in rows)
+
+    def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
+        """Return which transports are possible. Collective, at first for a device.
+
+        Parameters
+        ----------
+        engine : Engine
+        driver : Driver
+        device : int
+        """
+        if device not in self.agreed:
+            told = _told(engine, [_probed(row, engine, driver, device) for row in TRANSPORTS])
+            reasons = {
+                row.name: _reason(row, [each[i] for each in told])
+                for i, row in enumerate(TRANSPORTS)
+            }
+            names = [row.name for row in TRANSPORTS if row.is_automatic]
+            names = names if self.forced is None else [self.forced]
+            used = next((name for name in names if reasons[name] is None), None)
+            self.agreed[device] = DeviceTransports(device, used, reasons)
+        return self.agreed[device]
+
+
+# What a rank tells of a transport: why it cannot use it, or else its facts.
+Told = tuple[str | None, str]
+
+
+def _probed(row: Transport, engine: _core.Engine, driver: Driver, device: int) -> Told:
+    reason = row.probe(engine, driver, device)
+    if reason is None:
+        try:
+            return None, row.facts(driver, device)
+        except Exception as error:
+            reason = plain(error)
+    return reason[:MOST] or "for an unknown reason", ""
+
+
+def _told(engine: _core.Engine, mine: list[Told]) -> list[list[Told]]:
+    """Return what all ranks tell of all transports. Collective."""
+    record = json.dumps(mine).encode()
+    if len(record) > RECORD:  # letters beyond ASCII take more room
+        record = json.dumps([(None if r is None else ascii(r)[:MOST], f) for r, f in mine]).encode()
+    row = np.frombuffer(record.ljust(RECORD), np.uint8)
+    everybody = np.empty((engine.size, RECORD), np.uint8)
+    engine.announce("device_transports", row, everybody)
+    return [json.loads(bytes(each)) for each in everybody]
+
+
+def _reason(row: Transport, told: list[Told]) -> str | None:
+    """Return why the ranks cannot use a transport, in words, or None."""
+    masks: dict[str, int] = {}
+    for rank, (reason, _) in enumerate(told):
+        if reason is not None:
+            masks[reason] = masks.get(reason, 0) | 1 << rank
+    if masks:
+        return "; ".join(f"{reason} ({ranks(mask)})" for reason, mask in masks.items())
+    return row.difference([facts for _, facts in told])

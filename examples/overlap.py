@@ -1,0 +1,132 @@
+"""Overlap: ranks communicate the gradients of late layers while they compute those of early ones.
+
+A backward pass computes the gradients of a network from its last layer to its first. Each gradient
+can be averaged over the ranks as soon as it is known. `background.submit` hands it over and returns
+at once, and the ranks communicate while the program goes on with the next layer. The next forward
+pass needs the gradient of the first layer first, which is computed last. A priority has it sent
+before the gradients that still wait.
+
+The program times a step four times:
+
+- the computation alone,
+- the communication alone, one layer after the other,
+- both, overlapped, with equal priorities,
+- both, overlapped, with the first layer first.
+
+It prints which part of the shorter one of computation and communication was hidden behind the
+other, and how long after the end of the backward pass the first layer's gradient was there. The
+layers are not real: each is a product of matrices that takes its time, and a gradient of its size.
+
+Run it on two ranks or more. Between hosts there is much to hide; on one host, where communication
+is fast and needs the same cores, there is little::
+
+    collectives run -n 2 examples/overlap.py --layers 16 --mebibytes 2
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import numpy as np  # noqa: E402
+
+import collectives as cc  # noqa: E402
+from collectives import background  # noqa: E402
+
+
+class Network:
+    """Layers that have nothing but a time and a size."""
+
+    def __init__(self, layers, nbytes, seconds):
+        self.gradients = [np.ones(nbytes // 4, np.float32) for _ in range(layers)]
+        self.matrix = np.ones((256, 256), np.float32)
+        self.seconds = seconds  # of computation for a layer
+
+    def compute(self):
+        """Compute for as long as one layer takes."""
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            self.matrix @ self.matrix
+
+    def backward(self, submit):
+        """Compute all gradients from the last layer to the first; hand each over."""
+        for layer in reversed(range(len(self.gradients))):
+            self.compute()
+            submit(layer)
+
+
+def one_after_the_other(network):
+    """Communicate without computing."""
+    for layer in reversed(range(len(network.gradients))):
+        gradient = network.gradients[layer]
+        background.submit("allreduce", gradient, gradient, op=cc.AVG, name=str(layer)).wait()
+
+
+def overlapped(network, priority):
+    """Do both; return the seconds from the end of the backward pass to the first gradient."""
+    handles = {}
+
+    def submit(layer):
+        gradient = network.gradients[layer]
+        handles[layer] = background.submit(
+            "allreduce", gradient, gradient, op=cc.AVG, name=str(layer), priority=priority(layer)
+        )
+
+    network.backward(submit)
+    computed = time.perf_counter()
+    handles[0].wait()
+    first = time.perf_counter() - computed
+    for layer in sorted(handles):
+        handles[layer].wait()
+    return first
+
+
+def timed(step):
+    """Return the seconds that a step takes on the slowest rank, and what it returns there."""
+    cc.barrier()
+    start = time.perf_counter()
+    result = step()
+    seconds = np.array([time.perf_counter() - start, result or 0.0])
+    return cc.allreduce(seconds, op=cc.MAX)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--mebibytes", type=float, default=2.0, help="of the gradient of a layer")
+    parser.add_argument("--steps", type=int, default=5)
+    options = parser.parse_args()
+    network = Network(options.layers, int(options.mebibytes * 2**20), 0.0)
+    alone = statistics.median(timed(lambda: one_after_the_other(network))[0] for _ in range(3))
+    network.seconds = alone / options.layers  # as long as the communication
+    cases = {
+        "computation": lambda: network.backward(lambda layer: None),
+        "communication": lambda: one_after_the_other(network),
+        "overlapped": lambda: overlapped(network, lambda layer: 0),
+        "the first layer first": lambda: overlapped(network, lambda layer: -layer),
+    }
+    times = {name: [] for name in cases}
+    for _ in range(options.steps):
+        for name, step in cases.items():
+            times[name].append(timed(step))
+    medians = {name: np.median(rows, axis=0) for name, rows in times.items()}
+    if cc.rank() != 0:
+        return
+    whole = options.layers * options.mebibytes
+    print(f"{options.layers} layers, {whole:g} MiB, on {cc.size()} ranks")
+    compute, communicate = medians["computation"][0], medians["communication"][0]
+    print(f"computation {1e3 * compute:8.1f} ms, communication {1e3 * communicate:.1f} ms")
+    for name in ("overlapped", "the first layer first"):
+        step, first = medians[name]
+        hidden = (compute + communicate - step) / min(compute, communicate)
+        print(
+            f"{name}: {1e3 * step:.1f} ms, {100 * hidden:.0f} % hidden; the first layer's gradient "
+            f"{1e3 * first:.1f} ms after the backward pass"
+        )
+
+
+if __name__ == "__main__":
+    main()
