@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from cases import names, runnable
+from cases import FULL, names, runnable
 from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse_ipc, whole
 from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
@@ -23,7 +23,7 @@ SIZE = MPI.COMM_WORLD.Get_size()
 FORMS = (*WHOLE, *CUT, *VECTOR)
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=MODES if FULL else MODES[:1])
 def gpu(request):
     """A driver for ranks that share memory."""
     refuse_ipc("ipc")
