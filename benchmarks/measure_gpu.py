@@ -90,14 +90,17 @@ def microseconds(comm: cc.Communicator, call: Callable[..., object], *arguments:
 
 def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
     """Return a communicator for each transport that is possible, first what is used by itself."""
-    found = comm.device_transports(cupy.zeros(1))
-    if comm.rank == 0:
-        print(found)
-    names = [name for name, reason in found.reasons.items() if reason is None]
+    x = cupy.zeros(1)
+    used = comm.device_transports(x)
     made = {}
-    for name in sorted(names, key=lambda name: name != found.used):
+    for name in sorted(used.reasons, key=lambda name: name != used.used):
         os.environ["COLLECTIVES_DEVICE_TRANSPORT"] = name
-        made[name] = comm.dup()
+        each = comm.dup()
+        found = each.device_transports(x)
+        if found.used == name:
+            made[name] = each
+        elif comm.rank == 0:
+            print(f"without {name}: {found.reasons[name]}")
     return made
 
 

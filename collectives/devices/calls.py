@@ -13,8 +13,10 @@ from collectives.algorithms import spec
 from collectives.devices import nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
+from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.job import Job
 from collectives.devices.messages import Blocks, exchange
+from collectives.devices.peers import Peers
 from collectives.devices.requests import Call, StreamRequest
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import DeviceRequest, Line
@@ -67,6 +69,8 @@ class Devices:
     ----------
     rings : dict
         Pinned memory and streams for each device.
+    peers : Peers or None
+        What the ranks share by the transport ipc, once they have asked for it.
     blocks : dict
         Pinned memory for messages, for each device.
     nccl : dict
@@ -78,6 +82,7 @@ class Devices:
         self.transports = Transports(transport)
         self.line = Line()
         self.rings: dict[int, Ring] = {}
+        self.peers: Peers | None = None
         self.blocks: dict[int, Blocks] = {}
         self.nccl: dict[int, nccl.Members] = {}
         self.making = threading.Lock()
@@ -115,7 +120,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, given)
-            if self.transports.asked(algorithm) != "nccl":
+            if self.transports.stages(job):  # so that all ranks are told if it fails
                 self.ring(job.arrays[0].device)
         return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
@@ -242,7 +247,7 @@ class Devices:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
         if wanted == "nccl":
             options = options._replace(algorithm=None)
-        part, result, text = _inspected(engine, kind, source, target, options, numbers)
+        part, result, text, is_shared = _inspected(engine, kind, source, target, options, numbers)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
         finish = None
         if gets and target is None:
@@ -269,6 +274,8 @@ class Devices:
             whole,
             text,
             None if target is None else target.value,
+            contract.reduces,
+            is_shared,
             finish=finish,
         )
         if wanted == "nccl":
@@ -303,8 +310,8 @@ class Devices:
                     if driver.is_capturing(found.stream):
                         raise BufferError(
                             f"{found.name} is on a stream that is being captured into a graph, and "
-                            f"a copy by way of the host cannot be part of one; call the collective "
-                            f"outside of the capture, or with algorithm='nccl'"
+                            f"what the host does in a call cannot be part of one; call the "
+                            f"collective outside of the capture, or with algorithm='nccl'"
                         )
         return source, target
 
@@ -357,6 +364,9 @@ class Devices:
         """
         while self.nccl:
             self.nccl.popitem()[1].close()
+        if self.peers is not None:
+            self.peers.close()
+            self.peers = None
         for blocks in self.blocks.values():
             blocks.close()
         for ring in self.rings.values():
@@ -385,7 +395,7 @@ class DevicePlan:
         self._devices, self._engine = devices, engine
         self._kind, self._x, self._out, self._options = kind, x, out, options
         self._title = title
-        self._request: DeviceRequest | StreamRequest | None = None
+        self._request: DeviceRequest | IpcRequest | StreamRequest | None = None
 
     def __call__(self, timeout: float | None = None) -> Any:
         return self._run(timeout, True)
@@ -449,7 +459,7 @@ class DevicePlan:
         name = _core.COLLECTIVES[self._kind]
         return self._devices.start(self._engine, name, job, timeout, blocking)
 
-    def _started(self) -> DeviceRequest | StreamRequest:
+    def _started(self) -> DeviceRequest | IpcRequest | StreamRequest:
         if self._request is None:
             raise CommunicatorError(f"{self._title} was not started")
         return self._request
@@ -465,7 +475,7 @@ def _inspected(
     target: DeviceArray | None,
     options: Options,
     numbers: Numbers | None,
-) -> tuple[int, Any, str]:
+) -> tuple[int, Any, str, bool]:
     """Have the core check a call; return what it says (`Engine.inspect`)."""
     x = None if source is None else source.span()
     out = None if target is None else target.span()

@@ -39,6 +39,10 @@ class Job(NamedTuple):
         What they compare under ``COLLECTIVES_VALIDATE=1``.
     result : object
         What the caller gets.
+    reduces : bool
+        Whether it folds.
+    is_shared : bool
+        Whether its plan sends no messages: all goes through shared memory.
     before : (Request, callable) or None
         What has to be complete, too, and what returns the result then.
     finish : callable or None
@@ -58,6 +62,8 @@ class Job(NamedTuple):
     whole: int
     text: str
     result: Any
+    reduces: bool
+    is_shared: bool
     before: tuple[_core.Request, Callable[[Any], Any]] | None = None
     finish: Callable[[Any], Any] | None = None
 

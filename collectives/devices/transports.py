@@ -3,7 +3,8 @@
 A row of `TRANSPORTS` says how a process finds out whether it can use a transport (`probe`), what
 all ranks have to know of each other for it (`facts`, `difference`), and what runs a call (`run`).
 The ranks of a communicator tell each other once for each device, before the first call starts that
-depends on it, so that all of them come to the same answer. A probe raises no error.
+depends on it, so that all of them come to the same answer. A probe raises no error but those of
+the engine, if it asks the other ranks itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
-from collectives.devices import nccl
+from collectives.devices import ipc, ipc_request, nccl
 from collectives.devices.driver import Driver
 from collectives.devices.job import Job, give_up
 from collectives.devices.requests import Call
@@ -88,6 +89,14 @@ TRANSPORTS = (
         nccl.run,
         nccl.facts,
         nccl.difference,
+    ),
+    Transport(
+        "ipc",
+        "kernels that read the device memory of other ranks",
+        False,
+        ipc.probe,
+        ipc_request.run,
+        takes=ipc.takes,
     ),
     Transport(
         "staging",
@@ -193,6 +202,18 @@ class Transports:
             )
         rows.sort(key=lambda row: row.name != wanted)
         return next(row for row in rows if reasons[row.name] is None and row.takes(call.job))
+
+    def stages(self, job: Job) -> bool:
+        """Return whether a call goes through pinned memory, unless the ranks find an automatic way
+        around it. Local, and the same on all ranks.
+
+        Parameters
+        ----------
+        job : Job
+        """
+        wanted = self.asked(job.arguments[2])
+        rows = [row for row in TRANSPORTS if row.name == wanted != "staging"]
+        return not any(row.takes(job) for row in rows)
 
     def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
         """Return which transports are possible. Collective, at first for a device.

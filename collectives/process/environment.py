@@ -25,7 +25,10 @@ VARIABLES = {
     "COLLECTIVES_SHM_SPINS": (r"0*[1-9]\d*", "a positive number of looks"),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (r"0*[1-9]\d*", "a positive number of bytes"),
-    "COLLECTIVES_DEVICE_TRANSPORT": (r"auto|nccl|staging", "auto, nccl or staging"),
+    "COLLECTIVES_DEVICE_TRANSPORT": (
+        r"auto|ipc|nccl|staging",
+        "auto, ipc, nccl or staging",
+    ),
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_FUSION_THRESHOLD": (r"\d+", "a number of bytes"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),

@@ -97,8 +97,31 @@ def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segme
     return segment
 
 
+def beside(meeting: Ranks, segment: _core.Segment, lane_bytes: int) -> tuple[Any, list[str]]:
+    """Return another segment of the ranks of one, in the same kind of memory. Collective.
+
+    Parameters
+    ----------
+    meeting : Ranks
+        All ranks, which share the segment.
+    segment : Segment
+    lane_bytes : int
+        Bytes of a lane of the new one.
+
+    Returns
+    -------
+    (Segment or None, list of str)
+        With the problem of each rank, which is empty if it has none.
+    """
+    return _attempt(meeting, segment.ranks, _way[segment], None, lane_bytes)
+
+
 def _attempt(
-    meeting: Ranks, local: list[int], way: str, segment: _core.Segment | None
+    meeting: Ranks,
+    local: list[int],
+    way: str,
+    segment: _core.Segment | None,
+    lane_bytes: int | None = None,
 ) -> tuple[_core.Segment | None, list[str]]:
     """Try one way to get a segment. Collective; ranks that need none take part for the others.
 
@@ -113,7 +136,7 @@ def _attempt(
     problem = ""
     if leads and not idle:
         try:
-            file, path, lane = _create(way, len(local), nlines)
+            file, path, lane = _create(way, len(local), nlines, lane_bytes or _lane())
             memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
             token = os.urandom(16)
             memory[:16] = token
@@ -280,9 +303,9 @@ def _lane() -> int:
     return environment.number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
-def _create(way: str, p: int, nlines: int) -> tuple[int, str | None, int]:
+def _create(way: str, p: int, nlines: int, lane: int) -> tuple[int, str | None, int]:
     """Return a file with room for a segment, its path if it has one, and the bytes of a lane."""
-    lane = max(_lane(), 64 * nlines)  # room for a cache line of every publication
+    lane = max(lane, 64 * nlines)  # room for a cache line of every publication
     while _core.mapped_bytes() + _core.segment_bytes(p, nlines, lane) > _limit():
         if lane // 2 < SMALLEST_LANE:
             raise _Failure(

@@ -10,10 +10,10 @@ pair of accesses without an order is an error. `fake_memory` has the memory, `fa
 streams and clocks, `fake_shared` events between processes, `fake_arrays` arrays for tests.
 
 What is not found: kernels that touch more than `accesses` says (beyond the end of memory they end
-the process), races with other processes, races that another thread of the host prevents or not (the
-host counts as one), and a host that reads less than whole pages of pinned memory too early (it
-gets poison). A race in memory that was exported counts only while the earlier operation has not
-run: another process may have said that it has.
+the process), races that another thread of the host prevents or not (the host counts as one), and a
+host that reads less than whole pages of pinned memory too early (it gets poison). A race in memory
+that was exported counts only while the earlier operation has not run: another process may have said
+that it has (`fake_log`).
 """
 
 from __future__ import annotations
@@ -130,9 +130,13 @@ class FakeDriver(Checks):
         self._failing = None
         if self._failures.get(name):
             error, is_late = self._failures[name].popleft()
-            if not is_late:
+            if is_late:
+                self._failing = error
+                return
+            try:
                 raise error
-            self._failing = error
+            finally:
+                del error  # it has this frame, and nothing that calls it is to be kept
 
     # -- devices -------------------------------------------------------------------------------
 

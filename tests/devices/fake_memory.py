@@ -18,6 +18,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
+import fake_log
 import numpy as np
 from fake_errors import InvalidAddress, InvalidHandle, StillInUse, caller
 
@@ -185,7 +186,7 @@ class Allocation:
         if fd is None:
             self.offset = (self.size - nbytes) // ALIGNMENT * ALIGNMENT
             fd = os.memfd_create("fake-gpu", os.MFD_CLOEXEC)
-            os.ftruncate(fd, self.size + PAGE)  # the page at the end is for `export`
+            os.ftruncate(fd, self.size + PAGE + fake_log.NBYTES)  # these two are for `export`
         self.fd = fd
         self.base = SPACE.take(self.size, reuses)
         self.address = self.base + self.offset
@@ -200,6 +201,7 @@ class Allocation:
         self.cookie = self.handle = b""
         self.is_of_array = False  # of `fake_arrays`, so no leak
         self.opened = 1  # how often, if it is of another process
+        self.log: fake_log.Log | None = None  # what processes do to it, if several may
         if kind != "imported":
             ctypes.memset(self.guarded + PAGE, MARGIN, self.size)
             ctypes.memset(self.secret, POISON, nbytes)
@@ -271,6 +273,7 @@ class Allocation:
         if not self.cookie:
             self.cookie = uuid.uuid4().bytes
             os.pwrite(self.fd, self.cookie, self.size)
+            self.log = fake_log.Log(self.fd, self.size + PAGE)
         head = (b"fmem", os.getpid(), self.fd, self.nbytes, self.offset, self.cookie)
         return HANDLE.pack(*head)
 
@@ -314,6 +317,7 @@ def open_memory(handle: bytes, device: int, reuses: bool) -> Allocation:
         raise InvalidHandle("memory of another process was freed") from None
     found = Allocation("imported", device, nbytes, reuses=reuses, fd=fd, offset=offset)
     found.cookie, found.handle = cookie, handle
+    found.log = fake_log.Log(fd, found.size + PAGE)
     return found
 
 

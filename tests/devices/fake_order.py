@@ -142,6 +142,9 @@ class Order:
             self._check(op, *each)
         if watches:
             op.run = watched(run, op, accesses)
+        over = [m.log.note(op, m, span, writes) for m, span, writes in accesses if m.log]
+        if over:
+            op.run = followed(op.run, over)
         for allocation, span, is_write in accesses:
             note(allocation, Access(op, span, is_write))
         for allocation in {id(each): each for each, _, _ in accesses}.values():
@@ -172,7 +175,7 @@ class Order:
 
     def _check(self, op: Op, allocation: Allocation, span: Span, is_write: bool) -> None:
         if allocation.kind == "imported":
-            return  # other processes make the order, and say so by messages that nobody sees here
+            return  # its log has what all processes do
         for other in allocation.accesses:
             if not (is_write or other.is_write) or other.op.comes_before(op.clock):
                 continue
@@ -328,6 +331,17 @@ def note(allocation: Allocation, access: Access) -> None:
 
 
 # -- what the host does to pinned memory in flight -------------------------------------------------
+
+
+def followed(run: Callable[[], None], over: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """Return what runs, and then tells other processes that it has."""
+
+    def both() -> None:
+        run()
+        for each in over:
+            each()
+
+    return both
 
 
 def edges(allocation: Allocation, span: Span) -> list[Span]:

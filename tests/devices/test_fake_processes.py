@@ -87,7 +87,7 @@ def test_two_processes_take_turns_on_memory(mode: str):
         driver.copy(address, values.address, N, stream)
         pipe.send((driver.export_memory(address), driver.export_event(asked)))
         finished = driver.open_event(receive(pipe))
-        back = driver.stream()
+        back, read = driver.stream(), driver.event()
         for _ in range(3):
             driver.record(asked, stream)
             pipe.send(True)
@@ -95,7 +95,8 @@ def test_two_processes_take_turns_on_memory(mode: str):
             driver.wait(back, finished)
             # The order with what is before `asked` comes by way of the other process.
             driver.copy(values.address, address, N, back)
-            driver.wait(stream, finished)
+            driver.record(read, back)
+            driver.wait(stream, read)  # the other process writes again after that
         driver.synchronize(finished)
         assert driver.done(finished)
         end = driver.event()
@@ -110,10 +111,68 @@ def test_two_processes_take_turns_on_memory(mode: str):
         assert receive(pipe) == "closed"
         driver.free(address)
         pipe.send(True)
-        for event in (end, asked, finished):
+        for event in (end, read, asked, finished):
             driver.end_event(event)
         driver.end_stream(stream)
         driver.end_stream(back)
+
+
+def read_too_early(pipe: Connection) -> None:
+    """Read memory that another process has not written yet: with its event, and then without."""
+    with FakeDriver(mode="lazy") as driver:
+        memory, written = receive(pipe)
+        address, event = driver.open_memory(memory), driver.open_event(written)
+        ordered, other = driver.stream(), driver.stream()
+        target = driver.allocate(N)
+        driver.wait(ordered, event)
+        driver.copy(target, address, N, ordered)
+        second = driver.allocate(N)
+        with pytest.raises(
+            Race, match=r"read of bytes 0 to 10000 .* earlier write of .*have no order"
+        ):
+            driver.copy(second, address, N, other)
+        driver.forget()
+        pipe.send("found")
+        receive(pipe)
+        done = driver.event()
+        driver.record(done, ordered)
+        driver.synchronize(done)
+        driver.close_memory(address)
+        for each in (event, done):
+            driver.end_event(each)
+        for each in (target, second):
+            driver.free(each)
+        for each in (ordered, other):
+            driver.end_stream(each)
+        pipe.send("closed")
+
+
+def test_races_with_other_processes_are_found():
+    go = threading.Event()
+    options = {
+        "compile_kernel": lambda source, name: lambda *arguments: go.wait(DEADLINE),
+        "accesses": lambda name, arguments: Accesses(),
+    }
+    with other(read_too_early) as pipe, FakeDriver(mode="fast", **options) as driver:
+        address, source, written = driver.allocate(N), driver.allocate(N), driver.shared_event()
+        stream = driver.stream()
+        handle = driver.export_memory(address)
+        driver.launch(driver.kernel("", "wait"), 1, 1, b"", stream)
+        driver.copy(address, source, N, stream)
+        driver.record(written, stream)
+        pipe.send((handle, driver.export_event(written)))
+        assert receive(pipe) == "found"
+        with pytest.raises(Race, match=r"write of bytes 0 to 10000 .* earlier read of bytes"):
+            driver.copy(address, source, N, stream)
+        driver.forget()
+        go.set()
+        pipe.send(True)
+        assert receive(pipe) == "closed"
+        driver.synchronize(written)
+        for each in (address, source):
+            driver.free(each)
+        driver.end_event(written)
+        driver.end_stream(stream)
 
 
 def refuse(pipe: Connection) -> None:

@@ -47,9 +47,8 @@ TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
     sys.path.append(str(TESTS))  # for interpreter.py
 
-pytest.register_assert_rewrite("fake_devices")  # a plugin of some modules, which import it first
-
 _stderr = pytest.StashKey[Any]()
+pytest.register_assert_rewrite("fake_devices")  # a plugin of some modules, which import it first
 
 
 def abort(config: pytest.Config, text: str) -> None:

@@ -1,8 +1,13 @@
-"""Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs."""
+"""Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs.
+
+The fixture `gpu` also says how calls travel: by what is automatic, or by ipc.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,18 +16,36 @@ from cases import FULL
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import runtime
+from collectives.devices import peers, runtime
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
 
+import fake_kernels
+import on_cpu
 from fake_arrays import Array, DLPackArray
 from fake_gpu import FakeDriver
 
-CHUNK = 64 * 16  # bytes of a slot
+CHUNK = 64 * 16  # bytes of a slot, and of a lane
 # Both modes take long: one of them for each number of ranks, but on two.
 MODES = ["random", "lazy"]
 if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
     MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
+SHARE = 5  # one test in so many
+WAYS = [(mode, transport) for transport in ("auto", "ipc") for mode in MODES]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave most of what has run by another transport out by ipc; `test_devices_ipc` is whole."""
+    if FULL:
+        return
+    mine, others = [], []
+    for item in items:
+        way = getattr(item, "callspec", None) and item.callspec.params.get("gpu")
+        by_ipc = isinstance(way, tuple) and way[1] == "ipc"
+        is_left_out = by_ipc and zlib.crc32(item.nodeid.rpartition("/")[2].encode()) % SHARE
+        (others if is_left_out else mine).append(item)
+    items[:] = mine
+    config.hook.pytest_deselected(items=others)
 
 
 class Tensor(Array):
@@ -38,12 +61,27 @@ class Exporter(DLPackArray):
     __array_namespace__ = Tensor.__array_namespace__
 
 
-def in_use(mode, **options):
-    """Give a driver in place of CuPy's."""
-    driver = FakeDriver(mode=mode, seed=7, **options)
-    before = runtime.use(driver)
-    yield driver
-    runtime.use(before)
+def in_use(mode, transport="auto", **options):
+    """Give a driver in place of CuPy's, and have calls take a transport."""
+    with pytest.MonkeyPatch.context() as patch:
+        if transport == "ipc":
+            if on_cpu.COMPILER is None:
+                pytest.skip("there is no C++ compiler for the kernels (g++, clang++ or c++)")
+            fake_kernels.library()  # not while a stream waits for it
+            options = {**fake_kernels.OPTIONS, **options}
+            patch.setenv("COLLECTIVES_DEVICE_TRANSPORT", transport)
+            patch.setattr(peers, "EVENTS", 8)  # so few that there are not enough at times
+        driver = FakeDriver(mode=mode, seed=7, **options)
+        before = runtime.use(driver)
+        yield driver
+        runtime.use(before)
+
+
+def whole(mode, transport):
+    """Give a driver as `in_use` does; faults, and what is left at the end, fail the test."""
+    for driver in in_use(mode, transport):
+        with driver:
+            yield driver
 
 
 def on_device(gpu, values, stream, kind=Tensor):
@@ -63,20 +101,41 @@ def group(validate):
         return cc.Communicator(MPI.COMM_WORLD)
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
+def shares(fresh):
+    """Whether the ranks compare their calls in shared memory."""
+    comm = fresh(validate=False, timeout=20)
+    return comm._segment is not None and comm.nodes == 1
+
+
+def refuse_ipc(transport):
+    """Skip a test by ipc, where the ranks do not share memory."""
+    if transport == "ipc" and MPI.COMM_WORLD.Get_size() > 1:
+        with cc.Communicator(MPI.COMM_WORLD) as comm:
+            if comm._segment is None or comm.nodes > 1:
+                pytest.skip("the ranks do not share memory")
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
 def gpu(request):
     """A driver whose streams run some time later, or only when somebody waits for them."""
-    for driver in in_use(request.param):
-        with driver:
-            yield driver
+    refuse_ipc(request.param[1])
+    yield from whole(*request.param)
+
+
+@pytest.fixture(params=["auto", "ipc"])
+def doomed(request):
+    """A driver of which a broken communicator keeps something."""
+    refuse_ipc(request.param)
+    for driver in in_use("random", request.param):
+        yield driver
+        driver.close()
 
 
 @pytest.fixture
-def doomed():
-    """A driver of which a broken communicator keeps something."""
-    for driver in in_use("random"):
-        yield driver
-        driver.close()
+def transport():
+    """How arrays travel."""
+    return os.environ.get("COLLECTIVES_DEVICE_TRANSPORT", "auto")
 
 
 @pytest.fixture

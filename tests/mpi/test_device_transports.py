@@ -59,6 +59,15 @@ def test_ranks_that_share_a_gpu(shared_gpu, monkeypatch):
         assert comm.allreduce(x).get()[0] == SIZE
 
 
+def test_ipc_has_to_be_asked_for(shared_gpu, monkeypatch):
+    with made(monkeypatch) as comm:
+        found = comm.device_transports(Tensor.of(shared_gpu, np.ones(4, np.float32)))
+        assert found.used == "staging"
+        assert found.reasons["ipc"] is not None
+        assert comm._devices().peers is None
+        assert shared_gpu.calls["shared_event"] == 0
+
+
 def test_ranks_that_may_share_a_gpu(shared_gpu, monkeypatch):
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
     with made(monkeypatch) as comm:

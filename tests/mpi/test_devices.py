@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives.devices.calls import DevicePlan
+from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import (
     ArgumentError,
@@ -88,7 +89,7 @@ def test_many_in_flight_are_waited_for_in_any_order(gpu, comm, stream, form):
     requests = [
         case.call(comm, on_device(gpu, case.x(comm.rank), stream), start=True) for case in cases
     ]
-    assert all(isinstance(each, DeviceRequest) for each in requests)
+    assert all(isinstance(each, (DeviceRequest, IpcRequest)) for each in requests)
     order = list(range(len(cases)))
     if comm.rank % 2:
         order.reverse()
@@ -234,7 +235,7 @@ def test_two_communicators_are_waited_for_in_any_order(gpu, comm, stream):
 
 def test_threads_whose_first_calls_meet(gpu, plain_comm, stream):
     x = on_device(gpu, np.ones(300, np.int64), stream)
-    before, results = gpu.calls["pinned"], []
+    before, results = gpu.calls["stream"], []
     threads = [
         threading.Thread(target=lambda: results.append(plain_comm.allreduce(x))) for _ in range(4)
     ]
@@ -244,7 +245,7 @@ def test_threads_whose_first_calls_meet(gpu, plain_comm, stream):
         thread.join()
     assert all((got.get() == plain_comm.size).all() for got in results)
     assert len(results) == 4
-    assert gpu.calls["pinned"] == before + 1
+    assert gpu.calls["stream"] == before + (2 if plain_comm._devices().peers is None else 1)
 
 
 def test_results_outlive_their_communicator(gpu, stream):
@@ -327,7 +328,8 @@ def test_arguments_that_are_refused(gpu, plain_comm, stream):
 def test_free_names_what_is_in_flight(gpu, plain_comm, stream):
     x = on_device(gpu, np.ones(6, np.float32), stream)
     request = plain_comm.iallreduce(x)
-    match = r"allreduce of 6 float32 on cuda:0: 0 of 1 pieces have ended, started at .*test_devices"
+    state = "(0 of 1 pieces have ended|allreduce '.*' on . ranks?: .*|all of it is enqueued)"
+    match = f"allreduce of 6 float32 on cuda:0: {state}, started at .*test_devices"
     with pytest.raises(CommunicatorError, match=match):
         plain_comm.free()
     request.wait()
@@ -367,6 +369,7 @@ def test_any_of_those_that_a_rank_does_not_come_to(doomed, vector):
         return
     x = on_device(doomed, np.ones(n * comm.size, np.float32), 0)
     counts = [n] * comm.size
+    comm.allreduce(x)  # by ipc, the first call waits for all ranks, also one that does not block
     if comm.rank:
         if vector:
             last = comm.ialltoallv(x, counts, receive_counts=counts)
@@ -386,13 +389,6 @@ def test_other_counts_are_found_in_the_first_piece(doomed, fresh, shares):
         comm.allreduce(x)
 
 
-@pytest.fixture
-def shares(fresh):
-    """Whether the ranks compare their calls in shared memory."""
-    comm = fresh(validate=False, timeout=20)
-    return comm._segment is not None and comm.nodes == 1
-
-
 def test_a_copy_that_fails_breaks_the_communicator(doomed, fresh):
     comm = fresh(validate=False, timeout=20)
     if comm.size > 1:
@@ -402,7 +398,7 @@ def test_a_copy_that_fails_breaks_the_communicator(doomed, fresh):
     doomed.fail_next("copy", RuntimeError("the bus fell off"))
     with pytest.raises(RuntimeError, match="fell off"):
         comm.allreduce(x)
-    with pytest.raises(CommunicatorError, match="failed in allreduce of 5000"):
+    with pytest.raises(CommunicatorError, match=r"failed in allreduce (of 5000|'.*' on 1)"):
         comm.allreduce(x)
 
 
@@ -477,7 +473,9 @@ def test_interfaces_that_host_arrays_do_not_have(gpu, plain_comm, stream):
 
 
 @pytest.mark.parametrize("method", ["pinned", "stream", "event", "place", "allocate"])
-def test_what_fails_before_a_call_is_told(gpu, method):
+def test_what_fails_before_a_call_is_told(gpu, method, transport):
+    if transport == "ipc" and method not in ("place", "allocate"):
+        return  # it is for the way through the host; see the next test
     with group(True) as comm:
         x = Tensor.of(gpu, np.ones(5000, np.float32))
         if comm.rank == 0:
@@ -511,8 +509,10 @@ def test_vector_forms_with_counts_of_no_use(gpu, plain_comm, stream):
             getattr(plain_comm, form.name)(x, counts=[-1] * plain_comm.size)
 
 
-def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
+def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream, transport):
     """What is left at the end of the driver fails the test, too."""
+    if transport == "ipc":
+        return  # only free() gives back what other ranks have mapped
     x = on_device(gpu, np.ones(5000, np.float32), stream)
     dropped = group(False)
     assert dropped.allreduce(x).get()[0] == dropped.size

@@ -56,6 +56,7 @@ cdef struct Call:
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
     int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
+    void *device  # NULL, or what enqueues the steps of a call whose arrays are on a device
     double timeout  # seconds, or COMMON
 
 

@@ -141,6 +141,7 @@ cdef inline int take_options(Engine engine, Call *call, root, prescale, postscal
     call.checksum = 0
     call.announced = 0
     call.whole = -1
+    call.device = NULL
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0

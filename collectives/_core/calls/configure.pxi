@@ -9,8 +9,12 @@ cdef enum:
 cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) except -1:
     """Fill an operation with what a call does; nothing is allocated that it has already."""
     cdef Plan plan = choice.plan
-    cdef int64_t count
+    cdef int64_t count, room
+    op.device = call.device
     op.shared.segment = &engine.segment.c if plan.lines and engine.segment is not None else NULL
+    room = plan.room
+    if op.device != NULL:
+        room = use_pages_of(op, plan)
     op.shared.call = NO_CALL
     op.comm = engine.comm
     op.nbytes = call.nbytes
@@ -18,7 +22,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if engine.segment is not None and call.kind != EXCHANGE:
         count = call.nbytes // call.x.itemsize if call.whole < 0 else call.whole
         fingerprint(call, choice, count, op.shared.what)
-    lay_out(engine, op, call, plan, choice.segment)
+    lay_out(engine, op, call, plan, choice.segment if op.device == NULL else 0, room)
     op.plan = &plan.whole if op.layout.whole else &plan.split
     # A message that is sent and not received, as the lengths differ, would meet the next.
     op.sends_nothing = call.kind == EXCHANGE
@@ -26,14 +30,14 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.slots.in_use = op.window * op.plan.slots
     set_fold(op, call, plan)
     op.shared.room = plan.lines * op.layout.stride
-    if op.shared.room <= CC_INLINE:
+    if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
     find_windows(op, call)
-    note_stores(op, call.kind, engine.stores)
-    if plan.room and op.layout.stride > plan.room:
+    note_stores(op, call.kind, engine.stores if op.device == NULL else 1)
+    if room and op.layout.stride > room:
         release(op)
         raise ArgumentError(
-            f"x has items of {call.x.itemsize} bytes, and lanes have room for {plan.room} at a "
+            f"x has items of {call.x.itemsize} bytes, and lanes have room for {room} at a "
             f"time (COLLECTIVES_SHM_LANE)"
         )
     # The temporary slots come first, then what folds of Python work in.
@@ -43,13 +47,32 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if reserve(op, plan):
         release(op)
         raise MemoryError(f"no memory for the temporary blocks of {title(plan)}")
+    if op.device != NULL:
+        try:
+            reserve_on_device(op, plan)
+        except BaseException:
+            release(op)
+            raise
     return 0
 
 
+cdef int64_t use_pages_of(Operation *op, Plan plan) except -1:
+    """Have an operation on a device use the pages of its device; return the bytes that one of its
+    publications may have.
+    """
+    cdef object segment = (<object>op.device).segment
+    if op.shared.segment == NULL or segment is None:
+        return 0
+    op.shared.segment = &(<Segment>segment).c
+    return op.shared.segment.lane_bytes // plan.lines & ~63
+
+
 cdef inline int lay_out(
-    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment
+    Engine engine, Operation *op, Call *call, Plan plan, int64_t segment, int64_t room
 ) except -1:
-    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut."""
+    """Write down where blocks lie, and into how many segments of `segment` bytes they are cut; a
+    publication may have `room`.
+    """
     cdef Layout *layout = &op.layout
     cdef int64_t block  # elements of the longest one
     cdef int64_t largest = segment if 0 < segment < MAX_PIECE else MAX_PIECE
@@ -67,10 +90,10 @@ cdef inline int lay_out(
         block = tabulate(engine, op, call, plan)
     else:
         block = ceiling(call.part, plan.cut)
-    if plan.room:
+    if room:
         # Lanes have room for all publications of a segment, on whichever host.
-        largest = min(largest, plan.room)
-        fits = ((block * layout.itemsize + 63) & ~63) <= plan.room
+        largest = min(largest, room)
+        fits = ((block * layout.itemsize + 63) & ~63) <= room
     layout.segments = 1
     if block * layout.itemsize > largest and not ragged:
         layout.segments = ceiling(block, max(1, largest // layout.itemsize))

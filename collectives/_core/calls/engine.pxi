@@ -224,8 +224,9 @@ cdef class Engine:
 
         Returns
         -------
-        (int, Span or None, str)
-            The elements of a part, the result, and what the ranks agree on.
+        (int, Span or None, str, bool)
+            The elements of a part, the result, what the ranks agree on, and whether no message is
+            sent.
         """
         cdef Call call
         cdef Choice choice
@@ -242,15 +243,19 @@ cdef class Engine:
             )
         choice = choice_for(self, &call, algorithm)
         call.whole = 0
-        return call.part, keep[0], description(self, &call, op, choice)
+        shared = choice.plan.whole.slots == choice.plan.split.slots == 0
+        return call.part, keep[0], description(self, &call, op, choice), shared
 
     def call_piece(
         self, int kind, Span x, Span out, op, root, algorithm, timeout, prescale, postscale,
         bint blocking, int64_t whole, const int64_t[::1] counts=None,
-        const int64_t[::1] receive_counts=None,
+        const int64_t[::1] receive_counts=None, on=None,
     ):
         """Run a piece of a call on a device, which has `whole` elements, in host memory; return a
         Request where it is not `blocking`.
+
+        With `on` it is the whole call, in the memory of the device: that object enqueues what it
+        does (`executor/device.pxi`).
         """
         cdef Call call
         cdef Choice choice
@@ -270,6 +275,9 @@ cdef class Engine:
                 self, &call, x, out, op, root, timeout, prescale, postscale, (), None, None
             )
         call.whole = whole
+        if on is not None:
+            call.device = <void *>on
+            keep = *keep, on
         choice = choice_for(self, &call, algorithm)
         made = launch(self, &call, choice, keep, blocking, None)
         if not blocking:

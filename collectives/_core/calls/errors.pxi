@@ -147,7 +147,7 @@ cdef str round_and_ranks(Operation *op, Segment segment):
     cdef int k, slot
     cdef str idle = "nothing was posted"
     if op.state.live == 0 and op.shared.lent:
-        readers = ", ".join(map(str, behind(segment, op.shared.page + op.layout.segments)))
+        readers = ", ".join(map(str, behind(op, segment)))
         return f"nothing but that rank {readers} has read what is in shared memory"
     for k in range(op.window):
         cursor = &op.state.cursors[k]
@@ -175,7 +175,7 @@ cdef set waited_for(Operation *op, Segment segment):
     ranks = set()
     try:
         if op.state.live == 0 and op.shared.lent:
-            ranks.update(behind(segment, op.shared.page + op.layout.segments))
+            ranks.update(behind(op, segment))
         for k in range(op.slots.in_use if op.state.pending else 0):
             if transport.is_pending(op.slots.requests, k):
                 ranks.add(message_of(op, k).peer)
@@ -189,12 +189,12 @@ cdef set waited_for(Operation *op, Segment segment):
     return ranks
 
 
-cdef list behind(Segment segment, uint64_t page):
-    """Return the ranks that have not finished the pages below `page`."""
+cdef list behind(const Operation *op, Segment segment):
+    """Return the ranks that have not finished the pages of an operation."""
+    cdef const cc_segment *pages = op.shared.segment
+    cdef uint64_t end = op.shared.page + op.layout.segments
     cdef int i
-    return [
-        segment.ranks[i] for i in range(segment.c.p) if cc_read(&segment.c.ranks[i].progress) < page
-    ]
+    return [segment.ranks[i] for i in range(pages.p) if cc_read(&pages.ranks[i].progress) < end]
 
 
 cdef tuple missing(Operation *op, const Cursor *cursor, Segment segment):
@@ -214,6 +214,8 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             engine.segment.disagree(op.shared.call)
         except CollectivesError as error:
             return error
+    if failure.cause == DEVICE_FAILED:
+        return (<object>op.device).error
     if failure.cause == FOLD_RAISED:
         return (<UserFold>op.fold.user).error
     where = f"{title_of(op, plan)}: rank {engine.rank}, round {failure.round + 1}"

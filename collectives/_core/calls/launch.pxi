@@ -24,11 +24,13 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
             make_room()
         if text is not None:
             engine.agree(name_of(call), text, True, engine.deadline(call.timeout))
-        if choice.trials is not None and not call.announced:
+        if choice.trials is not None and not call.announced and call.device == NULL:
             trials = choice.trials
             choice = trial_of(engine, choice, blocking, call.timeout, &slot)
             began = now() if slot >= 0 else 0
-        if call.prescale != 1.0:
+        if call.device != NULL:
+            call.scaled = call.x  # the device has scaled it
+        elif call.prescale != 1.0:
             keep = place_scaled(call, keep)
             prescale(call)
         op = idle_operation(engine)

@@ -30,6 +30,7 @@ cdef void set_messages(Call *call, bint sends, int64_t *counts) noexcept:
     call.checksum = 0
     call.announced = 0
     call.whole = -1
+    call.device = NULL
     call.fold = NULL
     call.user = NULL
     call.scale = NULL

@@ -20,6 +20,8 @@ cdef Status advance(Operation *op) noexcept nogil:
         if op.state.live == 0:
             if op.shared.lent and are_reading(op):
                 return RUNNING
+            if op.shared.lent and op.device != NULL and device_begins(op, op.layout.segments):
+                return FAILED
             if op.shared.stores & CC_RESULTS:
                 cc_fence_streams()
             if op.record.tape != NULL:
@@ -66,9 +68,13 @@ cdef int move(Operation *op, int k) noexcept nogil:
                     cursor.awaited = slowest(op, needed_before(op, cursor.segment))
                 return 0
             cursor.started = 1
+            if op.device != NULL and device_begins(op, cursor.segment):
+                return -1
             if op.record.tape != NULL:
                 end_wait(op, cursor)
         if cursor.round == op.plan.nrounds:
+            if op.device != NULL and device_finishes(op, cursor):
+                return -1
             finish_segment(op, cursor)
             op.state.moved = 1
             cursor.segment += op.window
@@ -109,7 +115,7 @@ cdef void finish_segment(const Operation *op, const Cursor *cursor) noexcept nog
     cdef char *data
     if op.shared.segment != NULL:
         cc_finish(op.shared.segment, op.shared.page + cursor.segment)
-    if op.fold.scale == NULL or op.fold.scaled:
+    if op.fold.scale == NULL or op.fold.scaled or op.device != NULL:
         return
     for place in range(1 if op.layout.whole else places):
         n = elements(op, cursor.segment, OUT, place, places if op.layout.whole else 1, &skip)

@@ -36,22 +36,25 @@ cdef void free_arena(Memory *memory) noexcept:
     memory.arena_bytes = 0
 
 
-cdef int reserve(Operation *op, Plan plan) noexcept:
-    """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
+cdef inline int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
+    """Return the bytes of temporary slots and workspace that a cursor needs."""
     cdef const Layout *layout = &op.layout
-    cdef Memory *memory = &op.memory
     cdef int64_t work = 0
-    cdef int64_t each
-    cdef size_t wanted
-    cdef int k
     if plan.places[<int>WORK]:
         if layout.whole:
             work = place_start(op, WORK, plan.places[<int>WORK]) * layout.itemsize
         else:
             work = plan.places[<int>WORK] * layout.stride
-    each = (layout.work_offset + work + 63) & ~63
-    wanted = each * op.window
-    if wanted > memory.arena_bytes:
+    return (layout.work_offset + work + 63) & ~63
+
+
+cdef int reserve(Operation *op, Plan plan) noexcept:
+    """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
+    cdef Memory *memory = &op.memory
+    cdef int64_t each = cursor_bytes(op, plan)
+    cdef size_t wanted = each * op.window
+    cdef int k
+    if wanted > memory.arena_bytes and op.device == NULL:
         free_arena(memory)
         wanted = <size_t>1 << bit_length(wanted - 1)
         if posix_memalign(<void **>&memory.arena, 64, wanted):

@@ -12,7 +12,7 @@ cdef enum Status:
     RUNNING, DONE, FAILED
 
 cdef enum Cause:
-    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, MISMATCHED
+    NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, DEVICE_FAILED, MISMATCHED
 
 
 # Where the blocks lie; set by configure().
@@ -141,6 +141,7 @@ cdef struct Slots:
 # One collective in flight.
 cdef struct Operation:
     const Packed *plan
+    void *device  # NULL, or the object that enqueues its steps on a device: see device.pxi
     uint64_t comm
     int64_t nbytes  # of the whole array
     int announced  # as of the call

@@ -67,6 +67,8 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef char *lent = NULL
     cdef int window = 0
     op.record.stepped = nbytes
+    if op.device != NULL:
+        return device_runs(op, cursor, step, n, skip)
     if shared.open and nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
     gather(op, cursor, step, skip, &a_pass)
@@ -173,6 +175,7 @@ cdef inline void show(
             )
         aside.way = shared.way
         aside.pushed = pushed
+        aside.event = 0
     cc_publish(
         shared.segment, line, page, shared.said, window, payload, nbytes, &aside if told else NULL
     )

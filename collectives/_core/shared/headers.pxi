@@ -33,12 +33,14 @@ cdef extern from "_core/shared/segment.h" nogil:
         size_t nbytes
     ctypedef struct cc_publication:
         uint64_t[3] what
+        uint64_t offset
         uint64_t nbytes
         char *payload
     ctypedef struct cc_aside:
         uint64_t output
         uint64_t way
         uint64_t pushed
+        uint64_t event
     ctypedef struct cc_rank_area:
         uint64_t progress
         uint64_t started
@@ -80,6 +82,8 @@ cdef extern from "_core/shared/segment.h" nogil:
     void cc_fence_streams()
     size_t cc_segment_bytes(int, int, int64_t)
     int cc_segment_open(cc_segment *, void *, int, int, int, int64_t)
+    int cc_ring_window(int)
+    void cc_segment_move_rings(cc_segment *, char *const *, int64_t)
     void cc_segment_close(cc_segment *)
     int cc_window_of(const cc_segment *, const char *, size_t)
     cc_publication *cc_line_of(const cc_segment *, int, uint64_t, int)

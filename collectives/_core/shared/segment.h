@@ -53,6 +53,7 @@ typedef struct {
     uint64_t output;  /* where the owner's output is, as an offset in a window, or 0 */
     uint64_t way;     /* 1 if its input and output are apart, 2 if they are the same array */
     uint64_t pushed;  /* bits: the ranks of the host that have the result in their outputs already */
+    uint64_t event;   /* on a device: the number of the owner's event after which it is there, or 0 */
 } cc_aside;
 
 /* What a rank has called: the number of the call + 1, and its fingerprint. */
@@ -233,6 +234,21 @@ static int cc_segment_open(cc_segment *s, void *memory, int p, int me, int nline
     s->windows[0].base = base;
     s->nwindows = 1;
     return 0;
+}
+
+/* The window that the ring of a rank is, where rings lie in the memory of devices. */
+static inline int cc_ring_window(int rank) { return 1 + rank; }
+
+/* Have the rings of all ranks elsewhere, as this process sees them: in the memory of devices, where
+ * nothing is gained by memory that comes round again soon. */
+static void cc_segment_move_rings(cc_segment *s, char *const *rings, int64_t lane_bytes)
+{
+    for (int r = 0; r < s->p; ++r)
+        s->windows[cc_ring_window(r)].base = rings[r];
+    s->nwindows = 1 + s->p;
+    s->memory = rings[s->me];
+    s->lane_bytes = lane_bytes;
+    cc_ring_open(&s->ring, CC_LANES * lane_bytes, CC_LANES * lane_bytes);
 }
 
 static void cc_segment_close(cc_segment *s) { free(s->windows); }

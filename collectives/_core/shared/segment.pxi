@@ -227,6 +227,30 @@ cdef class Segment:
         self.kept[number] = memory
         return number
 
+    def move_rings(self, addresses, int64_t lane_bytes):
+        """Have the payloads of all ranks elsewhere, at addresses of this process: in the memory of
+        devices. Local, but all ranks must do it before anything is published.
+
+        Parameters
+        ----------
+        addresses : sequence of int
+            The ring of each rank, with room for `lanes` lanes.
+        lane_bytes : int
+        """
+        cdef char **rings = <char **>PyMem_Malloc(self.c.p * sizeof(char *))
+        cdef int i
+        if rings == NULL:
+            raise MemoryError
+        for i in range(self.c.p):
+            rings[i] = <char *><uintptr_t>addresses[i]
+        cc_segment_move_rings(&self.c, rings, lane_bytes)
+        self.kept += [None] * self.c.p
+        PyMem_Free(rings)
+
+    def all_finished(self, uint64_t page):
+        """Return whether all ranks have finished the pages below one. Local."""
+        return bool(cc_all_finished(&self.c, page))
+
     def drop_windows(self, numbers):
         """Forget windows whose arrays are gone on all ranks, which must do the same. Local."""
         for number in numbers:

@@ -1,0 +1,364 @@
+"""The ipc transport: a call on arrays of a device that never leaves the devices.
+
+A call runs as on the host, by the same plan and executor. Only its memory is that of the device: a
+rank publishes into a ring there that all ranks have mapped (`peers`), and what folds or copies is
+enqueued on a stream (`passes`). A call ends on the host as soon as all of it is enqueued.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from collectives import _core
+from collectives.devices import kernels
+from collectives.devices.arrays import DeviceArray
+from collectives.devices.columns import Part
+from collectives.devices.ipc import fold_of
+from collectives.devices.job import Job, give_up
+from collectives.devices.passes import Passes
+from collectives.devices.peers import Peers
+from collectives.devices.requests import Call
+from collectives.errors import CommunicatorError
+from collectives.text.origin import place
+from collectives.text.words import plain
+
+__all__ = ["IpcRequest", "run"]
+
+ALLTOALL = _core.COLLECTIVES.index("alltoall")
+REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
+
+
+class IpcRequest:
+    """A call on arrays of a device that was started, and goes from device to device.
+
+    The nonblocking forms return it where the ranks map each other's device memory. It moves on in
+    ``test`` and ``wait`` of any request, like calls on the host.
+    """
+
+    def __init__(
+        self,
+        engine: _core.Engine,
+        peers: Peers,
+        job: Job,
+        others: list[int],
+        timeout: float | None,
+        blocking: bool,
+    ) -> None:
+        self.engine, self._peers, self._job = engine, peers, job
+        self._driver = peers.driver
+        self._timeout = timeout
+        self.origin = None
+        self._place = place()
+        self._lock = threading.RLock()
+        self._arrived: int | None = None  # an event: the result is on the device
+        self._is_placed, self._got = False, None
+        self._error: BaseException | None = None
+        self._request: _core.Request | None = None
+        streams = {each.stream for each in job.arrays}
+        self._by_host = None in streams
+        self._streams = [each for each in streams if each is not None]
+        self._out_aside = 0
+        try:
+            self._follow([*self._streams, *(others if self._by_host else ())])
+            self._begin(blocking)
+            if self._request is None:
+                self._finish()
+        except MemoryError as error:
+            self._fail(self._without_memory(error))
+        except BaseException as error:
+            self._fail(error)
+        if self._error is not None:
+            raise self._error
+        if self._request is not None:
+            _core.note_staged(self, True)
+
+    # -- what the caller sees ------------------------------------------------------------------
+
+    def test(self) -> bool:
+        """Move the call on, and return whether its result is in order of the caller's stream.
+        Local.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.test`.
+        """
+        if not self._has_ended(lambda request: request.test()):
+            return False
+        if self._job.before and not self._job.before[0].test():
+            return False
+        if self._by_host and self._arrived is not None and not self._ask(self._driver.done):
+            return False
+        self._result()
+        return True
+
+    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
+        """Wait until the result is in order of the caller's stream, and return it.
+        Local, but it waits for what the other ranks do.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which it raises `StallError`, by default the communicator's.
+        host : bool
+            Whether to wait until the result is complete, so that the host may read it. Otherwise
+            that is so only where the array's library does not name a stream.
+
+        Returns
+        -------
+        array or None
+            What the blocking form returns.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Request.wait`.
+        """
+        if timeout is not None:
+            _core.seconds(timeout)
+        self._has_ended(lambda request: (request.wait(timeout), True)[1])
+        if (host or self._by_host) and self._arrived is not None:
+            self._ask(self._driver.synchronize)
+        return self._result()
+
+    def state(self) -> str:
+        """Return what has become of it, for messages. Local."""
+        state = None if self._request is None else self._request.state()
+        return f"{self._job.title}: {state or 'all of it is enqueued'}"
+
+    def where(self) -> str:
+        """Return the place in the program that started it. Local."""
+        return self._place
+
+    def __repr__(self) -> str:
+        is_done = self._request is None and self._error is None
+        return f"<IpcRequest of {self._job.title + ': complete' if is_done else self.state()}>"
+
+    def __del__(self) -> None:
+        if self._arrived is not None and not sys.is_finalizing():
+            self._peers.give_event(self._arrived)
+
+    def _look(self, waited: float, timeout: float | None = None) -> None:
+        """End what it waits for if that has `waited` too long. Local."""
+        request = self._request
+        if request is not None:
+            request._look(waited, timeout)
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def _ask(self, function: Callable[[int], Any]) -> Any:
+        assert self._arrived is not None
+        with self._driver.on(self._peers.device):
+            return function(self._arrived)
+
+    def _has_ended(self, ends: Callable[[_core.Request], bool]) -> bool:
+        """Return whether all of the call is enqueued, which `ends` says of its request."""
+        request = self._request
+        if request is not None:
+            try:
+                if not ends(request):
+                    return False
+                with self._lock:
+                    if self._request is not None:
+                        self._finish()
+                        self._request = None
+            except BaseException as error:
+                if not isinstance(error, KeyboardInterrupt):
+                    self._fail(error)
+                raise
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _follow(self, streams: list[int]) -> None:
+        """Order the stream of the peers after streams of the caller's device."""
+        driver, peers = self._driver, self._peers
+        device = self._job.arrays[0].device
+        with peers.lock, driver.on(device):
+            event = driver.event() if device != peers.device else peers.event()
+            for stream in streams:
+                driver.record(event, stream)
+                driver.wait(peers.stream, event)
+            if device != peers.device:
+                driver.end_event(event)
+            else:
+                peers.give_event(event)
+
+    def _begin(self, blocking: bool) -> None:
+        """Enqueue what comes first, and start the operation."""
+        job, columns = self._job, self._job.columns
+        fold = fold_of(job)
+        assert fold is not None
+        array = job.arrays[0]
+        prescale, postscale = job.scales
+        factor = None
+        if fold.op and array.dtype in kernels.SCALED:
+            size = self.engine.size if fold.is_average else 1
+            factor = kernels.scale_factor(array.dtype, postscale, size)
+        self._passes = Passes(self._peers, fold.op, array.dtype, array.itemsize, factor)
+        x = out = None
+        if columns.outputs:
+            target = job.target or job.source
+            assert target is not None
+            out = self._span(target, self._place_of_output(target))
+        if job.source is not None and columns.inputs:
+            x = self._span(job.source, self._place_of_input(job.source, prescale))
+        elif job.source is not None and not columns.outputs:
+            x = self._span(job.source, job.source.address)
+        counts = job.columns.counts, job.columns.receive_counts
+        self._request = self.engine.call_piece(
+            job.kind,
+            x,
+            out,
+            *job.arguments,
+            self._timeout,
+            prescale,
+            postscale,
+            blocking,
+            job.whole,
+            *counts,
+            on=self._passes,
+        )
+
+    def _span(self, array: DeviceArray, address: int) -> _core.Span:
+        parts = self._job.target_parts if array is self._job.target else self._job.parts
+        count = array.count if parts is None else sum(each.length for each in parts)
+        return _core.Span(address, (count,), array.dtype, array.itemsize, self._passes, True)
+
+    def _is_direct(self, array: DeviceArray, parts: list[Part] | None) -> bool:
+        """Return whether kernels read or write an array where it lies."""
+        if array.device != self._peers.device:
+            return False
+        return parts is None or _in_a_row(parts)
+
+    def _place_of_input(self, source: DeviceArray, prescale: float) -> int:
+        """Return where the operation reads: in the array, or in a copy that is made first."""
+        job, passes = self._job, self._passes
+        is_direct = self._is_direct(source, job.parts)
+        is_direct &= prescale == 1.0 and not _is_overwritten(job)
+        start = job.parts[0].start if job.parts else 0
+        if is_direct or not source.count:
+            return source.address + start * source.itemsize
+        at = passes.arena(max(source.nbytes, 1))
+        elements = self._copy_parts(at, source, job.parts, False)
+        if prescale != 1.0 and elements:
+            passes.scale(at, elements, kernels.scale_factor(source.dtype, prescale))
+        return at
+
+    def _place_of_output(self, target: DeviceArray) -> int:
+        """Return where the operation writes: in the array, or beside it."""
+        parts = self._job.target_parts
+        if self._is_direct(target, parts) or not target.count:
+            start = parts[0].start if parts else 0
+            return target.address + start * target.itemsize
+        self._out_aside = self._passes.arena(max(target.nbytes, 1))
+        return self._out_aside
+
+    def _copy_parts(
+        self, at: int, array: DeviceArray, parts: list[Part] | None, incoming: bool
+    ) -> int:
+        """Copy the parts of an array to or from memory in which they lie in a row; return their
+        elements.
+        """
+        peers, total = self._peers, 0
+        with peers.lock, self._driver.on(peers.device):
+            for start, length in [Part(0, array.count)] if parts is None else parts:
+                here = array.address + start * array.itemsize
+                there = at + total * array.itemsize
+                ends = (here, there) if incoming else (there, here)
+                if length:
+                    self._driver.copy(*ends, length * array.itemsize, peers.stream)
+                total += length
+        return total
+
+    def _finish(self) -> None:
+        """Order the caller's streams after the result."""
+        job, peers, driver = self._job, self._peers, self._driver
+        if self._out_aside and job.target is not None:
+            self._copy_parts(self._out_aside, job.target, job.target_parts, True)
+        self._passes.release()
+        self._arrived = peers.event()
+        with peers.lock:
+            with driver.on(peers.device):
+                driver.record(self._arrived, peers.stream)
+            with driver.on(job.arrays[0].device):
+                for stream in self._streams:
+                    driver.wait(stream, self._arrived)
+        _core.note_staged(self, False)
+
+    def _result(self) -> Any:
+        """Return what the caller gets, once it is there."""
+        with self._lock:
+            if not self._is_placed:
+                self._got, self._is_placed = self._job.finished(), True
+            return self._got
+
+    def _without_memory(self, error: MemoryError) -> CommunicatorError:
+        made = CommunicatorError(
+            f"cuda:{self._peers.device} has no memory for {self._job.title}: {plain(error)}"
+        )
+        made.__cause__ = error
+        return made
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error; the memory that others may still touch is never used again."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._peers.is_lost = True
+        _lost.append(self)
+        _core.note_staged(self, False)
+        give_up(self.engine, self._job.title, error)
+
+
+# What the device may still touch after an error: it is kept until the process ends.
+_lost: list[IpcRequest] = []
+
+
+def _in_a_row(parts: list[Part]) -> bool:
+    """Return whether parts lie one after the other."""
+    end = parts[0].start if parts else 0
+    for start, length in parts:
+        if start != end:
+            return False
+        end += length
+    return True
+
+
+def _is_overwritten(job: Job) -> bool:
+    """Return whether the output overlaps the input, and is not what is read there."""
+    source, target = job.source, job.target
+    if source is None or target is None or job.kind not in (ALLTOALL, REDUCE_SCATTER):
+        return False
+    begin, end = source.address, source.address + source.nbytes
+    if end <= target.address or target.address + target.nbytes <= begin:
+        return False
+    return job.kind == ALLTOALL or source.address == target.address
+
+
+def run(call: Call) -> Any:
+    """Run a call in the memory that the ranks have mapped. Collective.
+
+    Parameters
+    ----------
+    call : Call
+
+    Returns
+    -------
+    array, None or IpcRequest
+        What the blocking or the nonblocking form returns.
+    """
+    devices = call.devices
+    devices.line.begin(None, True, None)
+    call.engine.check_whole()
+    ring = devices.rings.get(call.device)
+    others = [] if ring is None else [ring.reads, ring.writes]
+    made = IpcRequest(call.engine, devices.peers, call.job, others, call.timeout, call.blocking)
+    return made.wait(call.timeout) if call.blocking else made

@@ -1,0 +1,163 @@
+"""The passes of one call: what the executor hands over is enqueued on the stream of its peers.
+
+The executor (`_core/executor/device.pxi`) calls `Passes` for each step of a plan, in an order in
+which everything that a step waits for was enqueued before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collectives.devices import kernels
+from collectives.devices.peers import Peers
+
+__all__ = ["Passes"]
+
+
+class Passes:
+    """The device's side of one call.
+
+    Parameters
+    ----------
+    peers : Peers
+    op : str
+        The operation of its kernel, or an empty string where nothing is folded.
+    dtype : str
+    itemsize : int
+    postscale : float or None
+        The factor of the result, as `kernels.scale_factor` returns it.
+
+    Attributes
+    ----------
+    error : BaseException or None
+        What has failed.
+    """
+
+    def __init__(
+        self, peers: Peers, op: str, dtype: str, itemsize: int, postscale: float | None
+    ) -> None:
+        self.peers, self.op, self.dtype, self.itemsize = peers, op, dtype, itemsize
+        self.postscale = postscale
+        self.segment = peers.segment
+        self.error: BaseException | None = None
+        self.blocks: list[int] = []
+        self.partial = 0, 0  # memory for folds of many sources, and its bytes
+
+    def arena(self, nbytes: int) -> int:
+        """Return memory that is the call's until `release`. Local.
+
+        Parameters
+        ----------
+        nbytes : int
+        """
+        self.blocks.append(self.peers.take(nbytes))
+        return self.blocks[-1]
+
+    def release(self) -> None:
+        """Give the memory of the call back; all that uses it is on the stream. Local."""
+        while self.blocks:
+            self.peers.give(self.blocks.pop())
+
+    def begin(self, page: int) -> None:
+        """Order what comes next after the pages below one. Local.
+
+        Parameters
+        ----------
+        page : int
+        """
+        with self.peers.lock, self.peers.driver.on(self.peers.device):
+            self.peers.begin(page)
+
+    def finish(self, page: int) -> None:
+        """Record that all of a page is on the stream. Local.
+
+        Parameters
+        ----------
+        page : int
+        """
+        with self.peers.lock, self.peers.driver.on(self.peers.device):
+            self.peers.finish(page)
+
+    def run(
+        self,
+        after: Sequence[tuple[int, int]],
+        sources: list[int],
+        sides: list[bool],
+        dst: int,
+        publication: int,
+        count: int,
+        is_scaled: bool,
+        page: int | None,
+    ) -> int:
+        """Enqueue a pass; return the number of the event behind it, or 0. Local.
+
+        Parameters
+        ----------
+        after : sequence of (int, int)
+            Publications that it reads: the rank, and the number of the event.
+        sources : list of int
+            Addresses.
+        sides : list of bool
+            For each source, whether it comes to the left of what was folded so far.
+        dst, publication : int
+            Where the result goes, or 0; the publication has it before it is scaled.
+        count : int
+            Elements.
+        is_scaled : bool
+        page : int or None
+            That of a publication, for which an event is recorded.
+        """
+        peers = self.peers
+        with peers.lock, peers.driver.on(peers.device):
+            for rank, event in after:
+                peers.after(rank, event)
+            targets = {each for each in (dst, publication) if each}
+            if len(sources) == 1 and not is_scaled and not (self.op and len(targets) == 2):
+                for target in targets.difference(sources):
+                    nbytes = count * self.itemsize
+                    peers.driver.copy(target, sources[0], nbytes, peers.stream)
+            elif targets:
+                self._fold(sources, sides, dst, publication, count, is_scaled)
+            return 0 if page is None else peers.publish(page)
+
+    def scale(self, address: int, count: int, factor: float) -> None:
+        """Multiply elements by a factor where they lie. Local.
+
+        Parameters
+        ----------
+        address, count : int
+        factor : float
+            As `kernels.scale_factor` returns it.
+        """
+        one = kernels.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
+        with self.peers.lock, self.peers.driver.on(self.peers.device):
+            self._launch(one)
+
+    def _fold(
+        self,
+        sources: list[int],
+        sides: list[bool],
+        dst: int,
+        publication: int,
+        count: int,
+        is_scaled: bool,
+    ) -> None:
+        """Enqueue a fold; more sources than a kernel takes are folded in several passes."""
+        most = kernels.MOST_PLACES
+        while len(sources) > most:
+            made, room = self.partial
+            if room < count * self.itemsize:
+                room = count * self.itemsize
+                self.partial = made, room = self.arena(room), room
+            self._launch(kernels.Pass(count, sources[:most], sides[:most], made))
+            sources, sides = [made, *sources[most:]], [False, *sides[most:]]
+        postscale = self.postscale if is_scaled else None
+        self._launch(kernels.Pass(count, sources, sides, dst, publication, postscale=postscale))
+
+    def _launch(self, one: kernels.Pass) -> None:
+        peers, driver = self.peers, self.peers.driver
+        pair = self.op, self.dtype
+        if pair not in peers.kernels:
+            peers.kernels[pair] = driver.kernel(kernels.source(*pair), kernels.kernel_name(*pair))
+        shape = kernels.geometry(one.elements * self.itemsize, driver.processors())
+        driver.launch(peers.kernels[pair], *shape, kernels.packed(one), peers.stream)

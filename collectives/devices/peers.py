@@ -1,0 +1,312 @@
+"""Memory and events by which the ranks of a host read each other's device memory (CUDA IPC).
+
+Each rank has one stream, a ring of device memory that all ranks map, and events that all ranks
+open. Lines and words of progress lie in shared memory of the host (`_core/shared/segment.h`). They
+say what was enqueued, and events order the device.
+
+Two kinds of words are waited for on the host, and each has events:
+
+- A publication. Its owner records an event behind what writes the payload, and puts the number of
+  the event into the line. Readers let their streams wait for it before they read.
+- The end of a page. A rank records the event ``page % ENDS`` behind all that it has enqueued for
+  the page, and then finishes it. Before a rank writes where pages were, its stream waits for these
+  events of all ranks, for every page that they had to finish.
+
+A wait is for the latest record before it, whatever is recorded later. CUDA does not say what it
+means while another process records the same event. So an event is recorded again only when all
+ranks have made their waits for the time before:
+
+- Ranks make their waits for a publication before they finish its page. So its event may be used
+  again when all have finished that page. If they have not, the owner waits on the host until its
+  stream has come so far, and the line says that no event is needed. Nothing that is on a stream
+  depends on what is enqueued later, on whichever rank, so that this wait ends.
+- Nobody starts a page before all have finished the one `LANES` before it, and whoever starts it
+  waits for the pages up to there. When a rank ends page g + 2 * LANES, all have finished page
+  g + LANES, and had waited for page g before they started that. So `ENDS` is 2 * `LANES`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from collectives import _core
+from collectives.devices.driver import Driver
+
+__all__ = ["EVENTS", "Peers", "sweep"]
+
+LANES = 8  # of _core/shared/ring.h
+ENDS = 2 * LANES
+EVENTS = 64  # for publications
+WHOLE = 2 << 20  # bytes: what is exported in CUDA's units shows other processes nothing else
+LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is freed
+
+_leaving: list[Peers] = []
+
+
+class Peers:
+    """The memory, stream and events of this rank for one device, and those of the others.
+
+    Parameters
+    ----------
+    driver : Driver
+    device : int
+    room : int
+        Bytes of a lane of the ring.
+    is_alone : bool
+        Whether there are no others.
+
+    Attributes
+    ----------
+    stream : int
+    segment : Segment or None
+        The pages of the ranks. A rank that is alone has none.
+    lock : RLock
+        Held by whoever enqueues.
+    is_lost : bool
+        Whether a call has failed, so that other ranks may touch the memory at any time: it is
+        never freed.
+    """
+
+    def __init__(self, driver: Driver, device: int, room: int, is_alone: bool) -> None:
+        self.driver, self.device, self.room = driver, device, room
+        self.segment: _core.Segment | None = None
+        self.me = 0
+        self.lock = threading.RLock()
+        self.is_lost = False
+        self.stream = self.ring = self.drained = 0
+        self.events: list[int] = []
+        self.ends: list[int] = []
+        self.spare: list[int] = []  # events of this process only
+        self.rings: list[int] = []  # of all ranks, as mapped here
+        self.theirs: list[list[int]] = []  # the events of all ranks
+        self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last
+        self.turn = self.ordered = 0
+        self.blocks: dict[int, list[int]] = {}
+        self.sizes: dict[int, int] = {}
+        self.kernels: dict[tuple[str, str], Any] = {}
+        try:
+            with driver.on(device):
+                self.stream = driver.stream()
+                self.drained = driver.event()
+                if not is_alone:
+                    self.ring = driver.allocate(-(-LANES * room // WHOLE) * WHOLE)
+                    for _ in range(EVENTS):
+                        self.events.append(driver.shared_event())
+                    for _ in range(ENDS):
+                        self.ends.append(driver.shared_event())
+        except BaseException:
+            self._free()
+            raise
+
+    # -- the other ranks -----------------------------------------------------------------------
+
+    def offer(self) -> tuple[bytes, list[bytes]]:
+        """Return what the other ranks need: handles of the ring and of the events. Local."""
+        with self.driver.on(self.device):
+            events = [self.driver.export_event(each) for each in (*self.events, *self.ends)]
+            return self.driver.export_memory(self.ring), events
+
+    def open(self, offers: list[tuple[bytes, list[bytes]]], me: int) -> None:
+        """Map the rings of the other ranks, and open their events. Local.
+
+        Parameters
+        ----------
+        offers : list
+            What `offer` has returned on each rank.
+        me : int
+            The number of this rank.
+        """
+        self.me = me
+        with self.driver.on(self.device):
+            for rank, (memory, events) in enumerate(offers):
+                self.rings.append(self.ring if rank == me else 0)
+                self.theirs.append([*self.events, *self.ends] if rank == me else [])
+                if rank == me:
+                    continue
+                self.rings[rank] = self.driver.open_memory(memory)
+                for handle in events:
+                    self.theirs[rank].append(self.driver.open_event(handle))
+
+    def share(self, segment: _core.Segment) -> None:
+        """Use the pages of a segment. Local, but all ranks must do it.
+
+        Parameters
+        ----------
+        segment : Segment
+        """
+        segment.move_rings(self.rings, self.room)
+        self.segment = segment
+
+    # -- order ---------------------------------------------------------------------------------
+
+    def after(self, rank: int, event: int) -> None:
+        """Order what comes next on the stream after a publication. Local.
+
+        Parameters
+        ----------
+        rank : int
+            Who has published.
+        event : int
+            What the line says.
+        """
+        if event and rank != self.me:
+            self.driver.wait(self.stream, self.theirs[rank][event - 1])
+
+    def publish(self, page: int) -> int:
+        """Record an event for a publication; return its number, or 0 if none is needed. Local.
+
+        Parameters
+        ----------
+        page : int
+        """
+        assert self.segment is not None
+        index = self.turn % EVENTS
+        before = self.pages[index]
+        if before is not None and not self.segment.all_finished(before + 1):
+            self.driver.record(self.drained, self.stream)
+            self.driver.synchronize(self.drained)
+            return 0
+        self.driver.record(self.events[index], self.stream)
+        self.pages[index] = page
+        self.turn += 1
+        return index + 1
+
+    def begin(self, page: int) -> None:
+        """Order what comes next after the pages below one, on all ranks. Local.
+
+        Parameters
+        ----------
+        page : int
+        """
+        for each in range(self.ordered, page):
+            for rank, events in enumerate(self.theirs):
+                if rank != self.me:
+                    self.driver.wait(self.stream, events[EVENTS + each % ENDS])
+        self.ordered = max(self.ordered, page)
+
+    def finish(self, page: int) -> None:
+        """Record that all of a page is on the stream. Local.
+
+        Parameters
+        ----------
+        page : int
+        """
+        self.driver.record(self.ends[page % ENDS], self.stream)
+
+    # -- memory for calls ----------------------------------------------------------------------
+
+    def take(self, nbytes: int) -> int:
+        """Return memory for a call, which is recycled. Local.
+
+        What used it before is earlier on the stream.
+
+        Parameters
+        ----------
+        nbytes : int
+        """
+        size = max(512, 1 << (nbytes - 1).bit_length())
+        with self.lock, self.driver.on(self.device):
+            spare = self.blocks.setdefault(size, [])
+            address = spare.pop() if spare else self.driver.allocate(size)
+            self.sizes[address] = size
+            return address
+
+    def give(self, address: int) -> None:
+        """Take memory of `take` back. Local.
+
+        Parameters
+        ----------
+        address : int
+        """
+        with self.lock:
+            self.blocks[self.sizes[address]].append(address)
+
+    def event(self) -> int:
+        """Return an event of this process that nobody uses, until `give_event`. Local."""
+        with self.lock, self.driver.on(self.device):
+            return self.spare.pop() if self.spare else self.driver.event()
+
+    def give_event(self, event: int) -> None:
+        """Take an event of `event` back. Local.
+
+        Parameters
+        ----------
+        event : int
+        """
+        if self.stream:
+            self.spare.append(event)
+        else:
+            self.driver.end_event(event)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Unmap what belongs to others, and give the rest back when they have done so, too. Local,
+        but it waits a moment for the other ranks.
+        """
+        if self.is_lost or not self._is_drained():
+            self.is_lost = True
+        else:
+            self.withdraw()
+        if self.segment is not None:
+            self.segment.leave()
+        if self.is_lost:
+            return
+        _leaving.append(self)
+        end = time.monotonic() + LONGEST
+        while not sweep() and time.monotonic() < end:
+            time.sleep(0.0005)
+
+    def _is_drained(self) -> bool:
+        """Wait until all has happened that is on the stream; a rank that died may prevent it."""
+        with self.driver.on(self.device):
+            self.driver.record(self.drained, self.stream)
+            end = time.monotonic() + LONGEST
+            while not self.driver.done(self.drained):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.0005)
+        return True
+
+    def withdraw(self) -> None:
+        """Unmap what belongs to other ranks; nothing on the stream uses it. Local."""
+        with self.driver.on(self.device):
+            for rank, ring in enumerate(self.rings):
+                if rank != self.me and ring:
+                    self.driver.close_memory(ring)
+            for rank, events in enumerate(self.theirs):
+                for event in events if rank != self.me else ():
+                    self.driver.end_event(event)
+        self.rings, self.theirs = [], []
+
+    def free(self) -> None:
+        """Give back what belongs to this rank; no other has it open. Local."""
+        self._free()
+
+    def _free(self) -> None:
+        driver = self.driver
+        with driver.on(self.device):
+            for event in (*self.events, *self.ends, *self.spare, self.drained):
+                if event:
+                    driver.end_event(event)
+            for block in (self.ring, *self.sizes):
+                if block:
+                    driver.free(block)
+            if self.stream:
+                driver.end_stream(self.stream)
+        self.events, self.ends, self.spare, self.sizes = [], [], [], {}
+        self.stream = self.ring = self.drained = 0
+
+
+def sweep() -> bool:
+    """Free the memory of communicators that all ranks have left; return whether none is left.
+    Local.
+    """
+    for each in _leaving.copy():
+        segment = each.segment
+        if segment is None or len(segment.lost()) == len(segment.ranks) - 1:
+            _leaving.remove(each)
+            each.free()
+    return not _leaving

@@ -1,0 +1,243 @@
+"""Arrays of devices that go from device to device: what only that transport does."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from cases import FULL, names, runnable
+from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse_ipc, whole
+from forms import CUT, VECTOR, WHOLE
+from mpi4py import MPI
+
+import collectives as cc
+from collectives.devices import kernels
+from collectives.devices.ipc_request import IpcRequest
+from collectives.devices.staging import DeviceRequest
+from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
+
+pytest_plugins = ["fake_devices"]  # the fixtures
+
+SIZE = MPI.COMM_WORLD.Get_size()
+FORMS = (*WHOLE, *CUT, *VECTOR)
+
+
+@pytest.fixture(params=MODES if FULL else MODES[:1])
+def gpu(request):
+    """A driver for ranks that share memory."""
+    refuse_ipc("ipc")
+    yield from whole(request.param, "ipc")
+
+
+@pytest.fixture
+def doomed():
+    """A driver of which a broken communicator keeps something."""
+    refuse_ipc("ipc")
+    for driver in in_use("random", "ipc"):
+        yield driver
+        driver.close()
+
+
+def goes_by_ipc(comm, x, **arguments):
+    request = comm.iallreduce(x, **arguments)
+    request.wait()
+    return isinstance(request, IpcRequest)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "broadcast"])
+def test_every_algorithm_has_the_bits_of_the_host(gpu, plain_comm, stream, collective):
+    """On some pages, and on one."""
+    p, rank = plain_comm.size, plain_comm.rank
+    for name in names(collective):
+        if not runnable(collective, name, p):
+            continue
+        for n in (p * 7, p * 700):
+            x = np.random.default_rng(rank).standard_normal(n).astype(np.float32)
+            given = on_device(gpu, x, stream)
+            call = getattr(plain_comm, collective)
+            want, got = call(x, algorithm=name), call(given, algorithm=name)
+            assert fetched(got).tobytes() == want.tobytes(), name
+            assert given.get().tobytes() == (x if got is not given else want).tobytes()
+
+
+@pytest.mark.parametrize("op", sorted({op for op, _ in kernels.PAIRS}))
+def test_every_operation(gpu, plain_comm, stream, op):
+    """With a dtype that has another kernel, as well."""
+    assert goes_by_ipc(plain_comm, on_device(gpu, np.ones(3, np.int32), stream), op=op)
+    for dtype in ("int8", "uint64"):
+        x = np.arange(300).astype(dtype) + plain_comm.rank
+        want = plain_comm.allreduce(x, op=op)
+        assert (plain_comm.allreduce(on_device(gpu, x, stream), op=op).get() == want).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex64"])
+def test_factors_have_the_bits_of_the_host(gpu, plain_comm, stream, dtype):
+    x = (np.random.default_rng(plain_comm.rank).standard_normal(777) * 3).astype(dtype)
+    for options in ({"op": "AVG"}, {"prescale": 1 / 3}, {"op": "AVG", "postscale": 0.7}):
+        for algorithm in ("master_worker", "ring", None):
+            want = plain_comm.allreduce(x, algorithm=algorithm, **options)
+            given = on_device(gpu, x, stream)
+            got = plain_comm.allreduce(given, algorithm=algorithm, **options)
+            assert got.get().tobytes() == want.tobytes()
+            assert given.get().tobytes() == x.tobytes()
+            plain_comm.allreduce(given, given, algorithm=algorithm, **options)
+            assert given.get().tobytes() == want.tobytes()
+
+
+def test_what_goes_through_the_host(gpu, plain_comm, stream):
+    """User's folds, and an alltoallv, in which no rank knows the counts of all."""
+    p = plain_comm.size
+    x = on_device(gpu, np.ones(60 * p, np.float32), stream)
+    assert goes_by_ipc(plain_comm, x)
+
+    def largest(incoming, accumulator):
+        np.maximum(incoming, accumulator, out=accumulator)
+
+    assert not goes_by_ipc(plain_comm, x, op=cc.reduction(largest, name="largest"))
+    request = plain_comm.ialltoallv(x, [60] * p, receive_counts=[60] * p)
+    last = plain_comm.iallreduce(x)
+    assert isinstance(request, IpcRequest if p == 1 else DeviceRequest)
+    assert isinstance(last, IpcRequest)
+    assert (last.wait().get() == p).all()
+    assert (request.wait().get() == 1).all()
+
+
+def test_ranks_on_several_devices(gpu, plain_comm):
+    """And a call whose arrays are on another device than those of the first call."""
+    rank, p = plain_comm.rank, plain_comm.size
+    for turn in range(3):
+        device = (rank + turn) % 2
+        with gpu.on(device):
+            stream = gpu.stream()
+        x = Tensor.of(gpu, np.full(3000 * p, rank, np.int64), device=device, stream=stream)
+        assert goes_by_ipc(plain_comm, x)
+        assert (plain_comm.allreduce(x).get() == p * (p - 1) // 2).all()
+        parts = plain_comm.reduce_scatter(x, prescale=1.0)
+        assert parts.device == device
+        assert (parts.get() == p * (p - 1) // 2).all()
+        plain_comm.broadcast(x, x, root=p - 1)
+        assert (x.get() == p - 1).all()
+        counts = [100 * (r + 1) for r in range(p)]
+        displs = [sum(counts[:r]) + 5 * r for r in range(p)]
+        out = Tensor.of(gpu, np.full(displs[-1] + counts[-1], -1), device=device, stream=stream)
+        mine = x.view((counts[rank],), 0, None)
+        plain_comm.allgatherv(mine, out, counts=counts, displs=displs)
+        assert (out.get() != p - 1).sum() == 5 * (p - 1)
+        with gpu.on(device):
+            gpu.end_stream(stream)
+
+
+def test_seventeen_sources(gpu, stream):
+    """More than one kernel takes: the ranks stand for themselves several times."""
+    from collectives.devices.passes import Passes
+    from collectives.devices.peers import Peers
+
+    mine = Peers(gpu, 0, 1024, True)
+    passes = Passes(mine, "SUM", "int64", 8, None)
+    arrays = [Tensor.of(gpu, np.full(50, 3**k), stream=mine.stream) for k in range(33)]
+    out = arrays[20].address  # in place
+    passes.run([], [each.address for each in arrays], [False] * 33, out, 0, 50, False, None)
+    assert (arrays[20].get() == sum(3**k for k in range(33))).all()
+    passes.release()
+    del arrays
+    mine.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(gpu, plain_comm, stream, seed):
+    """Calls of all kinds, some on the host, are waited for in another order on each rank."""
+    chance = random.Random(seed)
+    mine = random.Random(f"{seed} {plain_comm.rank}")
+    cases = []
+    for turn in range(14):
+        form, n = chance.choice(FORMS), chance.choice([0, 1, 5, 63, 64, 65, 400, 1500])
+        case = form(plain_comm.size, n, dtype="int32", root=turn % plain_comm.size, seed=turn)
+        is_here = chance.random() < 0.8
+        x = case.x(plain_comm.rank)
+        given = on_device(gpu, x, stream) if is_here else x
+        cases.append((case, is_here, case.call(plain_comm, given, start=True)))
+        if chance.random() < 0.3:
+            mine.shuffle(cases)
+            verify(cases.pop(), plain_comm.rank)
+    mine.shuffle(cases)
+    for each in cases:
+        verify(each, plain_comm.rank)
+
+
+def verify(one, rank):
+    case, is_here, request = one
+    got = request.wait()
+    case.verify(fetched(got) if is_here else got, rank)
+
+
+def test_a_device_has_no_page_while_others_read_it(gpu, plain_comm, stream):
+    """Many short calls in a row, of which none waits for the device."""
+    p, rank = plain_comm.size, plain_comm.rank
+    out = on_device(gpu, np.zeros((40, 30 * p), np.int32), stream)
+    for turn in range(40):
+        row = out.view((30 * p,), turn * 120 * p, None)
+        x = on_device(gpu, np.full(30 * p, turn * rank, np.int32), stream)
+        plain_comm.allreduce(x, row)
+        x.put(np.full(30 * p, -1, np.int32))
+    total = p * (p - 1) // 2
+    assert (out.get() == total * np.arange(40)[:, None]).all()
+
+
+def test_other_calls_are_found(doomed, fresh):
+    comm = fresh(validate=False, timeout=20)
+    if comm.size == 1:
+        return
+    x = on_device(doomed, np.ones(500, np.float32), 0)
+    comm.allreduce(x)
+    with pytest.raises((MismatchError, PeerAbortedError), match=r"SUM|MAX|gave up"):
+        comm.allreduce(x, op="SUM" if comm.rank else "MAX")
+
+
+EXPORTS = ["stream", "shared_event", "export_memory", "export_event", "open_memory", "open_event"]
+
+
+@pytest.mark.parametrize("method", EXPORTS)
+def test_devices_that_cannot_be_mapped(gpu, method):
+    """One rank cannot, so all ranks are told; and nothing is left of what was made."""
+    if SIZE == 1:
+        return
+    with group(False) as comm:
+        x = Tensor.of(gpu, np.ones(5000, np.float32))
+        if comm.rank == comm.size - 1:
+            gpu.fail_next(method, RuntimeError("the driver says no"))
+        for _ in range(2):
+            match = f"'ipc', which is not possible here: the driver says no .rank {comm.size - 1}"
+            with pytest.raises(ArgumentError, match=match):
+                comm.iallreduce(x)
+        found = comm.device_transports(x)
+        assert (found.used, found.reasons["staging"]) == (None, None)
+
+
+def test_a_device_without_room_for_a_ring(gpu):
+    if SIZE == 1:
+        return
+    with group(False) as comm:
+        x = Tensor.of(gpu, np.ones(5000, np.float32))
+        if comm.rank == 0:
+            gpu.fail_next("allocate", MemoryError("none left"))
+        with pytest.raises(ArgumentError, match=r"none left \(rank 0\)"):
+            comm.allreduce(x, x)
+        assert comm._devices().peers is None
+
+
+def test_a_device_without_room_for_a_call(doomed, fresh):
+    comm = fresh(validate=False, timeout=20)
+    x = on_device(doomed, np.ones(5000, np.float32), 0)
+    comm.allreduce(x)
+    if comm.rank == 0:
+        out = on_device(doomed, np.ones(5000, np.float32), 0)
+        doomed.fail_next("allocate", MemoryError("none left"))
+        match = "cuda:0 has no memory for allreduce of 5000 float32.*: none left"
+        with pytest.raises(CommunicatorError, match=match):
+            comm.allreduce(x, out, prescale=2.0)
+    else:
+        with pytest.raises(PeerAbortedError, match=r"rank 0 gave up.*none left"):
+            comm.allreduce(x, x, prescale=2.0)
+    with pytest.raises(CommunicatorError, match="broken"):
+        comm.allreduce(x)
