@@ -22,7 +22,7 @@ from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.devices.entry import Entry
-from collectives.errors import ArgumentError, CommunicatorError, MPIError
+from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
 from collectives.process import binding, environment, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
@@ -300,6 +300,9 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         ------
         CommunicatorError
             If operations are in flight; the text lists them.
+        CollectivesError
+            The error of the first of its submissions in the background that has failed; the
+            communicator is freed nevertheless.
         MPIError
             If MPI fails, for instance because the program has freed `mpi`. The communicator is
             freed nevertheless.
@@ -307,14 +310,20 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         if _core.is_finalised():  # what MPI had of it is gone
             self._let_go()
             return
+        problem = None
         if self._background is not None:
-            self._background.stop()
+            try:
+                self._background.stop()
+            except CollectivesError as error:  # of what was submitted
+                problem = error
         with self._engine:
             for mpi in self._let_go():
                 try:
                     mpi.Free()
                 except binding.load().Exception as error:
                     raise MPIError(f"free(): MPI says: {error}") from error
+        if problem is not None:
+            raise problem
 
     def _let_go(self) -> list[Any]:
         """Leave the shared memory; return the communicators of MPI that are left to free. Local."""

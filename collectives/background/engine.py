@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from typing import Any
 
 from collectives import _core, default
 from collectives.background.group import Group
 from collectives.background.handle import Handle
+from collectives.background.naming import called
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
@@ -35,36 +37,51 @@ class Engine:
 
     def __init__(self) -> None:
         self.listed: list[Group] = []
-        self.making = threading.RLock()
+        self.has_dropped = False  # whether the communicator of a group is gone
+        self.changing = threading.Lock()  # of the list, and of the locks
+        self.making: weakref.WeakKeyDictionary[Communicator, threading.RLock] = (
+            weakref.WeakKeyDictionary()
+        )
         self.working = threading.Lock()
         self.called: deque[Handle] = deque()  # complete, with callbacks
 
     def group(self, comm: Communicator | None) -> Group:
         """Return the group of a communicator; make it, which is collective, if there is none."""
-        if comm is None:
-            comm = default.world()
-        elif not isinstance(comm, Communicator):
-            raise ArgumentError(f"group is {shown(comm)}, and must be a Communicator or None")
+        comm = _checked(comm)
         found: Group | None = comm._background
         if found is not None:
             return found
-        with self.making:
+        with self.changing:
+            making = self.making.setdefault(comm, threading.RLock())
+        with making:
             found = comm._background
             if found is None:
                 progress.allow(binding.load(), "collectives in the background need a thread")
-                comm._background = found = Group(self, comm)
-                self.listed = [*self.listed, found]
+                found = Group(self, comm)
+                with self.changing:
+                    self.listed = [*self.listed, found]
+                comm._background = found
                 if comm.size > 1:
                     _core.employ(self.work)
         return found
 
     def drop(self, group: Group) -> None:
         """Forget a group. Local."""
-        with self.making:
+        with self.changing:
             self.listed = [each for each in self.listed if each is not group]
-            comm = group.comm()
-            if comm is not None:
-                comm._background = None
+        comm = group.comm()
+        if comm is not None:
+            comm._background = None
+
+    def note_dropped(self, comm: object) -> None:
+        """Note that a communicator is gone, which its finalizer says. Local."""
+        self.has_dropped = True
+
+    def _let_go(self) -> None:
+        """Forget the groups whose communicators are gone, when nothing of them is under way."""
+        with self.changing:
+            self.listed = [each for each in self.listed if each.comm() is not None or each.is_busy]
+        self.has_dropped = any(each.comm() is None for each in self.listed)
 
     def work(self) -> float:
         """Go on with everything as far as that is possible without waiting. Local.
@@ -78,6 +95,8 @@ class Engine:
             return time.monotonic() + SOON
         try:
             due = min((group.work() for group in self.listed), default=float("inf"))
+            if self.has_dropped:
+                self._let_go()
         finally:
             self.working.release()
         self._run_callbacks()
@@ -85,7 +104,11 @@ class Engine:
 
     def _run_callbacks(self) -> None:
         while self.called:  # they may submit and wait themselves
-            self.called.popleft()._run_callbacks()
+            try:
+                handle = self.called.popleft()
+            except IndexError:  # another thread was faster
+                return
+            handle._run_callbacks()
 
     def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
         """Work until something is over, which is True, or the clock is past the limit. Local."""
@@ -113,7 +136,7 @@ class Engine:
                 self._run_callbacks()
         if not handle.complete and not self.wait_until(group, handle.done, limit):
             raise StallError(
-                f"{handle.key!r} is not complete after {timeout:g} s: "
+                f"{called(handle.key)} is not complete after {timeout:g} s: "
                 f"{group.situation(time.monotonic() - handle.began)}"
             )
 
@@ -154,7 +177,7 @@ class Engine:
         if left and not abort.has_reported():
             abort.end_job(
                 f"exits while {count(len(left), 'submission')} of the background "
-                f"{'is' if len(left) == 1 else 'are'} not complete, among them {left[0].key!r}: "
+                f"{'is' if len(left) == 1 else 'are'} not complete, such as {called(left[0].key)}: "
                 f"{left[0].group.situation(time.monotonic() - left[0].began)}. Wait for the "
                 f"handles, or call flush(), before the program ends"
             )
@@ -163,6 +186,23 @@ class Engine:
 SLICE = 0.05  # seconds between two looks at signals
 _engine = Engine()
 atexit.register(_engine.end)
+
+
+def _checked(comm: Any) -> Communicator:
+    """Return a communicator that was passed, or the default one."""
+    if comm is None:
+        return default.world()
+    if not isinstance(comm, Communicator):
+        raise ArgumentError(f"group is {shown(comm)}, and must be a Communicator or None")
+    return comm
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _forget() -> None:
@@ -230,8 +270,12 @@ def submit(
         raise ArgumentError(f"kind is {shown(kind)}; {known(kind, KINDS, 'the collectives are')}")
     if name is not None and not isinstance(name, str):
         raise ArgumentError(f"name is {shown(name)}, and must be a text or None")
-    if type(priority) is not int:
-        raise ArgumentError(f"priority is {shown(priority)}, and must be an integer")
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise ArgumentError(f"priority is {shown(priority)}, and must be an integer of 64 bits")
+    if name is not None and (name[:1] == "\0" or not _is_encodable(name)):
+        raise ArgumentError(
+            f"name is {shown(name)}, and must be Unicode text without a null character in front"
+        )
     found = _engine.group(group)
     arguments = x, out, op, root, prescale, postscale
     handle = found.submit(number, arguments, name, priority, compression)
@@ -257,7 +301,11 @@ def flush(group: Communicator | None = None, timeout: float | None = None) -> No
     CollectivesError
         The error of the first submission that has failed meanwhile.
     """
-    _engine.flush(_engine.listed if group is None else [_engine.group(group)], timeout)
+    groups = _engine.listed
+    if group is not None:
+        found = _checked(group)._background
+        groups = [] if found is None else [found]
+    _engine.flush(groups, timeout)
 
 
 def _age(handle: Handle) -> float:
@@ -292,12 +340,13 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
         If the communicator is freed or broken.
     """
     limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
-    flush(group, timeout)
     found = _engine.group(group)
-    found.check()
-    if found.size == 1:
-        return 0
-    found.joins = True
+    if not found.joins:  # as after a timeout
+        flush(group, timeout)
+        found.check()
+        if found.size == 1:
+            return 0
+        found.joins = True
     if not _engine.wait_until(found, lambda: not found.joins, limit):
         raise StallError(f"join() was not over after {timeout:g} s: {found.situation(0.0)}")
     if found.error is not None:
@@ -331,6 +380,6 @@ def stop(group: Communicator | None = None) -> None:
     CollectivesError
         The error of the first submission that has failed meanwhile.
     """
-    comm = default.world() if group is None else group
+    comm = _checked(group)
     if comm._background is not None:
         comm._background.stop()

@@ -22,7 +22,8 @@ import numpy as np
 from collectives import _core, reductions
 from collectives.arrays import frameworks
 from collectives.background.handle import Handle
-from collectives.background.matching import Claim, Verdict, conclude, named, packed, unpacked
+from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
+from collectives.background.naming import called, named, nameless
 from collectives.background.running import Run, run_batch
 from collectives.background.schedule import Batch, Schedule
 from collectives.calls.kinds import ALLREDUCE
@@ -54,9 +55,11 @@ class Workers(Protocol):
     """What works for groups: the engine."""
 
     called: deque[Handle]
+    working: Any  # the lock of the thread that works
 
     def flush(self, groups: list[Group], timeout: float | None) -> None: ...
     def drop(self, group: Group) -> None: ...
+    def note_dropped(self, comm: object) -> None: ...
     def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None: ...
 
 
@@ -95,7 +98,7 @@ class Group:
 
     def __init__(self, engine: Workers, comm: Communicator) -> None:
         self.engine = engine
-        self.comm = weakref.ref(comm)
+        self.comm = weakref.ref(comm, engine.note_dropped)
         self.rank, self.size = comm.rank, comm.size
         self.control, self.data = comm.dup(), comm.dup()
         self.timeout, self.warning = comm.timeout, comm._engine.warning
@@ -109,6 +112,7 @@ class Group:
         self.round = self.rounds[0]
         self.arrived: deque[Handle] = deque()  # by any thread
         self.submitted: deque[Handle] = deque()  # of these, what was compared, and is not scheduled
+        self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
         self.nameless = [0] * len(_core.COLLECTIVES)  # how many had no name, of each kind
@@ -118,7 +122,7 @@ class Group:
         self.is_turn = False  # whether a round is over, and its batch has not started
         self.is_alone = False  # whether the batch that was last started has several steps
         self.codecs: dict[str, Compressor] = {}  # those of a name are the same one
-        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.pause, self.not_before, self.tells = SHORTEST_PAUSE, 0.0, TOLD
         self.looked = self.warned = 0.0
         self.missing: dict[str, list[int]] = {}
         self.joins = False
@@ -155,7 +159,7 @@ class Group:
             handle = self._compressed(kind, arguments, name, priority, compression)
         if name is None:
             self.nameless[kind] += 1
-            name = f"{_core.COLLECTIVES[kind]} without a name, number {self.nameless[kind]}"
+            name = nameless(_core.COLLECTIVES[kind], self.nameless[kind])
         elif name in self.names:
             raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
         else:
@@ -279,11 +283,18 @@ class Group:
             return
         try:
             request = self._begin_round()
-            if not request._spin(MOMENT) or self.round.window.read() != (1, False, False):
+            is_alone = self.compared == [handle]  # another thread may have submitted, too
+            ended = request._spin(MOMENT)
+            if not (is_alone and ended and self.round.window.read() == (1, False, False)):
                 self.negotiation = Run(self._negotiate(request))
                 return
-            self.submitted.clear()
+            # From here on it is what the other ranks do by turns.
+            self.round = self.rounds[0]
+            self.submitted.popleft()
+            self.started += 1
+            self.is_alone = False
             if self.schedule.is_long(handle):
+                self.started -= 1  # it starts by turns
                 self.schedule.add(handle)
                 self.is_turn = True
                 return
@@ -304,6 +315,7 @@ class Group:
     def _begin_round(self) -> _core.Request:
         while self.arrived:
             self.submitted.append(self.arrived.popleft())
+        self.compared = list(islice(self.submitted, self.round.window.slots))
         return self.round.start(self.submitted, self.joins)
 
     def _has_room(self) -> bool:
@@ -329,8 +341,11 @@ class Group:
         if joined:
             yield from self._match()
             return
-        for _ in range(alike):
-            self.schedule.add(self.submitted.popleft())
+        # What has been given up while the round was under way runs nevertheless: all others do so.
+        for handle in self.compared[:alike]:
+            if self.submitted and self.submitted[0] is handle:
+                self.submitted.popleft()
+            self.schedule.add(handle)
         if alike:
             self._found()
         if differ:
@@ -338,19 +353,19 @@ class Group:
 
     def _match(self) -> Iterator[_core.Request]:
         """Tell the others what this rank has submitted, and find what matches by name."""
-        mine = packed(islice(self.submitted, TOLD), self.joins)
+        told = list(islice(self.submitted, self.tells))
+        mine = packed(told, self.joins)
         lengths = np.empty(self.size, np.int64)
         yield self.control.iallgather(np.array([mine.size]), out=lengths)
         data = np.empty(int(lengths.sum()), np.uint8)
         yield self.control.iallgatherv(mine, data, counts=lengths)
         said = [unpacked(each) for each in np.split(data, np.cumsum(lengths)[:-1])]
         verdict = conclude(said)
-        self._take(verdict)
+        self._take(verdict, {each.key: each for each in told})
         self._note_joined(verdict.joined)
 
-    def _take(self, verdict: Verdict) -> None:
+    def _take(self, verdict: Verdict, mine: dict[str, Handle]) -> None:
         """Add what matches to the schedule, and end what never will."""
-        mine = {each.key: each for each in self.submitted}
         for claim in verdict.ready:
             handle = self._zeros(claim) if self.joins else mine[claim.key]
             self.schedule.add(handle)
@@ -363,11 +378,12 @@ class Group:
         if settled:
             self._found()
         elif self.submitted:
+            self.tells *= 2
             self.not_before = time.monotonic() + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
 
     def _found(self) -> None:
-        self.pause, self.not_before = SHORTEST_PAUSE, 0.0
+        self.pause, self.not_before, self.tells = SHORTEST_PAUSE, 0.0, TOLD
         self.missing = {}
 
     def _zeros(self, claim: Claim) -> Handle:
@@ -386,6 +402,7 @@ class Group:
         if len(joined) == self.size:
             self.last_joined = max(set(joined) - self.were_joined, default=max(joined))
             self.were_joined = set()
+            self.nameless = [0] * len(_core.COLLECTIVES)  # who had joined has not counted on
             self.joins = False
         else:
             self.were_joined = set(joined)
@@ -393,6 +410,8 @@ class Group:
     def _end(self, handles: Sequence[Handle], error: BaseException | None = None) -> None:
         """Note that submissions are complete, or have failed."""
         for handle in handles:
+            if handle not in self.unfinished:  # given up before
+                continue
             self.unfinished.discard(handle)
             if handle.name is not None:
                 self.names.discard(handle.name)
@@ -416,8 +435,9 @@ class Group:
             run.look(now - run.began)
         if self.negotiation is not None:
             self.negotiation.look(now - self.negotiation.began if self.joins else 0.0)
-        if self.submitted:
-            waited = now - self.submitted[0].began
+        oldest = next(iter([*self.submitted, *list(self.arrived)]), None)
+        if oldest is not None:
+            waited = now - oldest.began
             if waited > self.timeout:
                 self._stall(waited)
             elif waited > self.warning and now > self.warned + self.warning:
@@ -428,17 +448,18 @@ class Group:
     def _stall(self, waited: float) -> None:
         """End what has waited for too long."""
         error = StallError(self.situation(waited))
-        if self.negotiation is not None and not self.missing:
-            self.negotiation.look(float("inf"))  # tells the others, and ends the group
-            raise error
         late = [each for each in self.submitted if each.key in self.missing]
+        if not late:
+            if self.negotiation is not None:
+                self.negotiation.look(float("inf"))  # tells the others
+            raise error
         self.submitted = deque(each for each in self.submitted if each.key not in self.missing)
         self._end(late, error)
 
     def situation(self, waited: float) -> str:
         """Say what this rank has `waited` for, in seconds. Local."""
         mine = [*list(self.submitted), *list(self.arrived)]
-        names = [repr(each.key) for each in mine[:3]]
+        names = [called(each.key) for each in mine[:3]]
         if len(mine) > 3:
             names.append(f"{len(mine) - 3} more")
         keys = self.missing.keys() & {each.key for each in mine}
@@ -452,7 +473,7 @@ class Group:
         )
         for key, ranks in islice(self.missing.items(), 3):
             if self.rank in ranks:
-                text += f"; this rank has not submitted {key!r}, which others have"
+                text += f"; this rank has not submitted {called(key)}, which others have"
         return text
 
     def fail(self, error: BaseException) -> None:
@@ -463,7 +484,7 @@ class Group:
             left = list(self.unfinished)  # other threads may submit meanwhile
             first = min(left, key=lambda handle: handle.began)
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            error = type(error)(f"{first.key!r}{more}, in the background: {error}")
+            error = type(error)(f"{called(first.key)}{more}, in the background: {error}")
         self.error = error
         self.joins = False
         self.arrived.clear()
@@ -478,16 +499,26 @@ class Group:
                 comm._give_up(error_text(error))
 
     def stop(self) -> None:
-        """Wait for all submissions, and free what the group has. Collective."""
+        """Wait for all submissions, and free what the group has, also if some have failed.
+        Collective.
+        """
+        problem = None
         try:
             self.engine.flush([self], None)
-        finally:
+        except CollectivesError as error:
+            problem = error
+        with self.engine.working:  # nobody is in the middle of anything
             self.engine.drop(self)
-        self.check()
-        self.error = CommunicatorError("the background of this communicator was stopped")
-        self.memory.clear()
+            self.told = True
+            if self.error is None:
+                self.error = CommunicatorError("the background of this communicator was stopped")
+            self._end(list(self.unfinished), self.error)
+            self.memory.clear()
         for comm in (self.control, self.data):
-            comm.free()
+            if comm._engine.broken is None:
+                comm.free()
+        if problem is not None:
+            raise problem
 
 
 def _agreed_fusion(comm: Communicator) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
+from collectives.background.naming import called
 from collectives.text.words import error_text
 
 __all__ = ["Handle"]
+
+_lock = threading.Lock()  # of the callbacks, and of whether they have been called
 
 
 class Handle(_core.Task):
@@ -84,29 +88,30 @@ class Handle(_core.Task):
             background thread; or at once, if it is complete already. It may submit, and wait. What
             it raises is reported and ignored.
         """
-        if not self.complete:
-            self.callbacks = [*(self.callbacks or ()), function]
-            if not self.complete or self.callbacks is None:
+        with _lock:
+            if not self.complete:
+                self.callbacks = [*(self.callbacks or ()), function]
                 return
-            self.callbacks = None  # completed meanwhile, and nobody has called it
         self._call(function)
 
     def _end(self, error: BaseException | None = None) -> None:
         """Note that the collective is complete, or has failed. Local."""
-        self.error = error
-        self.ended()
+        with _lock:
+            self.error = error
+            self.ended()
         if self.callbacks is not None:
             self.group.engine.called.append(self)
 
     def _run_callbacks(self) -> None:
-        functions, self.callbacks = self.callbacks, None
+        with _lock:
+            functions, self.callbacks = self.callbacks, None
         for function in functions or ():
             self._call(function)
 
     def _call(self, function: Callable[[Handle], object]) -> None:
         try:
             function(self)
-        except Exception:
+        except (Exception, SystemExit):
             sys.excepthook(*sys.exc_info())
 
     def describe(self) -> str:
@@ -132,4 +137,4 @@ class Handle(_core.Task):
         state = "in flight"
         if self.complete:
             state = "complete" if self.error is None else f"failed: {error_text(self.error)}"
-        return f"<Handle of {self.key!r}, {self.describe()}: {state}>"
+        return f"<Handle of {called(self.key)}, {self.describe()}: {state}>"

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.background.handle import Handle
-from collectives.text.words import ranks
+from collectives.background.naming import called, named
 
-__all__ = ["Claim", "Verdict", "conclude", "named", "packed", "unpacked"]
+__all__ = ["Claim", "Verdict", "conclude", "packed", "unpacked"]
 
 
 class Claim(NamedTuple):
@@ -87,17 +87,12 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
             verdict.wrong[key] = _difference(key, said_of_it)
         elif joined and claim.zeros is None:
             verdict.wrong[key] = (
-                f"{key!r} is {claim.text}, and {named(joined)} joined: who has joined takes "
+                f"{called(key)} is {claim.text}, and {named(joined)} joined: who has joined takes "
                 f"part in allreduce with the library's own operations only, not compressed"
             )
         else:
             verdict.ready.append(claim)
     return verdict
-
-
-def named(which: Iterable[int]) -> str:
-    """Return the ranks `which` in words, such as "rank 1" or "ranks 0, 2-4". Local."""
-    return ranks(sum(1 << rank for rank in which))
 
 
 def _difference(key: str, said: dict[int, Claim]) -> str:
@@ -108,4 +103,4 @@ def _difference(key: str, said: dict[int, Claim]) -> str:
     parts = [f"{named(which)}: {text}" for text, which in texts.items()]
     if len(parts) == 1:
         parts = [f"{named(list(said))}: {parts[0].split(': ', 1)[1]}, with other options"]
-    return f"{key!r} differs between ranks: {'; '.join(parts)}"
+    return f"{called(key)} differs between ranks: {'; '.join(parts)}"

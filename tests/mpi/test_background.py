@@ -1,7 +1,10 @@
 """Collectives in the background: orders, fusion, pieces, priorities, mismatches, stalls, joins."""
 
+import contextlib
+import gc
 import json
 import random
+import sys
 import threading
 import time
 from pathlib import Path
@@ -344,6 +347,161 @@ def test_nobody_waits(comm):
     assert handle.done()
 
 
+def test_rounds_of_few_and_of_many(comm):
+    """After as many as a short round has, some ranks wait at once, and others look now and then."""
+    for turn in range(30):
+        few = [SUBMIT("allreduce", np.ones(3), name=f"few {k}", group=comm) for k in range(4)]
+        time.sleep(0.001)
+        comm.barrier()
+        one = SUBMIT("allreduce", np.ones(3), name="one", group=comm)
+        if (comm.rank + turn) % 2 == 0:
+            one.wait(30)
+        while not one.done():
+            time.sleep(0.0005)
+        assert [handle.wait(30)[0] for handle in [*few, one]] == [comm.size] * 5
+
+
+def test_threads_that_submit_and_wait_at_once(comm):
+    failed = []
+
+    def work(thread):
+        try:
+            for k in range(200):
+                handle = SUBMIT("allreduce", np.full(2, 1.0), name=f"{thread}.{k}", group=comm)
+                assert handle.wait(30)[1] == comm.size
+        except Exception as error:
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert failed == []
+
+
+def test_what_comes_after_it_was_given_up(other):
+    """Nothing that is submitted later is mixed up with it."""
+    if other.size == 1:
+        pytest.skip("nothing is given up")
+    other.timeout = 0.3
+    background.start(other)
+    other.timeout = 60
+    if other.rank == 0:
+        own = SUBMIT("allreduce", np.full(2, 1.0), name="own", group=other)
+    late = None
+    if other.rank:
+        late = SUBMIT("allreduce", np.full(2, 5.0), name="late", group=other)
+    failed = own if other.rank == 0 else late
+    with pytest.raises(StallError):
+        failed.wait(30)
+    other.barrier()
+    if other.rank == 0:  # alone again, until the others come
+        again = SUBMIT("allreduce", np.full(2, 7.0), name="next", group=other)
+    other.barrier()
+    if other.rank:
+        again = SUBMIT("allreduce", np.full(2, 7.0), name="next", group=other)
+    assert again.wait(30)[0] == 7.0 * other.size
+
+
+def test_factors_that_are_nan(comm):
+    handles = [
+        SUBMIT("allreduce", np.ones(1), prescale=float("nan"), name=f"{k}", group=comm)
+        for k in range(3)
+    ]
+    assert all(np.isnan(handle.wait(30)[0]) for handle in handles)
+
+
+def test_nameless_ones_after_a_join(comm):
+    """Ranks that had less to submit count on from the same number."""
+    for _ in range(2):
+        for _ in range(1 + comm.rank):
+            SUBMIT("allreduce", np.ones(2), group=comm).wait(30)
+        assert background.join(comm, timeout=30) == comm.size - 1
+
+
+def test_many_in_opposite_orders(comm):
+    """More than a rank tells the others of at a time."""
+    names = range(9000)
+    order = names if comm.rank % 2 else reversed(names)
+    x = np.ones(1)
+    handles = {k: SUBMIT("allreduce", x, np.empty(1), name=f"{k}", group=comm) for k in order}
+    assert all(handles[k].wait(60)[0] == comm.size for k in names)
+
+
+def test_a_name_like_that_of_one_without(comm):
+    name = "allreduce without a name, number 1"
+    for k in range(2):
+        named = {"name": name} if (k + comm.rank) % 2 else {}
+        handle = SUBMIT("allreduce", np.ones(2), group=comm, **named)
+        if k == 0:
+            first = handle
+    assert first.wait(30)[0] == handle.wait(30)[0] == comm.size
+
+
+def test_stop_while_another_thread_submits(other):
+    """What it submits then is an error, and nothing is freed under its feet."""
+    ended = threading.Event()
+
+    def work():
+        with contextlib.suppress(CommunicatorError, StallError):
+            while not ended.is_set():
+                SUBMIT("allreduce", np.ones(1), group=other).wait(1)
+
+    if other.size == 1:
+        thread = threading.Thread(target=work)
+        thread.start()
+    SUBMIT("allreduce", np.ones(1), name="first", group=other).wait()
+    background.stop(other)
+    ended.set()
+    if other.size == 1:
+        thread.join()
+    assert other.allreduce(np.ones(1))[0] == other.size
+
+
+def test_free_after_a_submission_has_failed(comm):
+    """The error is raised, and everything is freed nevertheless."""
+    if comm.size == 1:
+        pytest.skip("nothing differs")
+    made = comm.dup()
+    SUBMIT("allreduce", np.ones(1 + comm.rank), name="wrong", group=made)
+    with pytest.raises(MismatchError):
+        made.free()
+    assert repr(made) == "<collectives.Communicator, freed>"
+    assert made._background is None
+
+
+def test_flush_makes_nothing(other):
+    """It is local: no other rank has to come."""
+    if other.rank == 0:
+        background.flush(other, timeout=1)
+    assert other._background is None
+
+
+def test_a_communicator_that_is_dropped(comm):
+    """Its group is forgotten when all is complete."""
+    from collectives.background import engine
+
+    made = comm.dup()
+    handle = SUBMIT("allreduce", np.ones(1), group=made)
+    before = len(engine._engine.listed)
+    del made
+    gc.collect()
+    assert handle.wait(30)[0] == comm.size
+    del handle
+    background.start(comm)
+    SUBMIT("allreduce", np.ones(1), group=comm).wait()
+    limit = time.monotonic() + 30
+    while len(engine._engine.listed) >= before and time.monotonic() < limit:
+        engine._engine.work()
+    assert len(engine._engine.listed) < before
+
+
 def test_timeline(comm, tmp_path):
     """Each submission has its phases, one after the other, and those of one array are together."""
     path = comm.broadcast_object(str(tmp_path / "timeline.json"))
@@ -404,6 +562,15 @@ def test_arguments(comm):
         SUBMIT("allreduce", np.ones(1), name=3, group=comm)
     with pytest.raises(ArgumentError, match=r"priority is 1\.5, and must be an integer"):
         SUBMIT("allreduce", np.ones(1), priority=1.5, group=comm)
+    for wrong in (2**70, -(2**63) - 1):
+        with pytest.raises(ArgumentError, match="must be an integer of 64 bits"):
+            SUBMIT("allreduce", np.ones(1), priority=wrong, group=comm)
+    for wrong in ("a\udc80", "\0 in front"):
+        with pytest.raises(ArgumentError, match="must be Unicode text without a null character"):
+            SUBMIT("allreduce", np.ones(1), name=wrong, group=comm)
+    for call in (background.stop, background.flush, background.start, background.join):
+        with pytest.raises(ArgumentError, match="group is 'x', and must be a Communicator"):
+            call("x")
     with pytest.raises(ArgumentError, match="group is 7, and must be a Communicator or None"):
         SUBMIT("allreduce", np.ones(1), group=7)
     with pytest.raises(UnsupportedTypeError):

@@ -99,8 +99,8 @@ cdef class Task:
         if call.kind != ALLREDUCE and call.kind != BROADCAST:
             return None
         return (
-            call.kind, call.x.dtype, call.operation, call.root, call.prescale, call.postscale,
-            <uintptr_t>call.user,
+            call.kind, call.x.dtype, call.operation, call.root, cc_bits(call.prescale),
+            cc_bits(call.postscale), <uintptr_t>call.user,
         )
 
     def begun(self):
