@@ -291,13 +291,12 @@ class Group:
             # From here on it is what the other ranks do by turns.
             self.round = self.rounds[0]
             self.submitted.popleft()
-            self.started += 1
-            self.is_alone = False
             if self.schedule.is_long(handle):
-                self.started -= 1  # it starts by turns
                 self.schedule.add(handle)
                 self.is_turn = True
                 return
+            self.started += 1
+            self.is_alone = False
             request = handle.start()
             if request._spin(MOMENT):
                 self._end((handle,))
