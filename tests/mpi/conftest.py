@@ -43,7 +43,6 @@ OF_SHARED_MEMORY = (
 
 SHARED_FROM = 3  # ranks
 OF_DEVICES = "test_device", "test_nccl"
-OPEN_MPI = "Open MPI" in MPI.Get_library_version()
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
@@ -79,8 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """From three ranks on, each number of ranks has a third of the tests.
 
-    So 3, 4 and 5 ranks have all of them. Under Open MPI two ranks have a third of those of devices,
-    which hardly depend on MPI. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
+    So 3, 4 and 5 ranks have all of them. Of those of devices, which hardly depend on MPI, one and
+    two ranks have a third as well. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
     """
     if not SHARES:
         others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
@@ -93,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
         third = (zlib.crc32(name.encode()) + MPI.COMM_WORLD.Get_size()) % 3
-        leaves = is_shared or (OPEN_MPI and item.path.name.startswith(OF_DEVICES))
+        leaves = is_shared or item.path.name.startswith(OF_DEVICES)
         (others if leaves and third else mine).append(item)
     items[:] = mine
     config.hook.pytest_deselected(items=others)
