@@ -1,0 +1,398 @@
+"""Rendezvous: how processes that no MPI launcher started find each other.
+
+A rendezvous carries a few small objects, and only while ranks get to know each other: then they
+have shared memory. There are three kinds. `Served` talks to a `Server`, which the process has that
+started the ranks. `Keyed` goes by a store of keys and values, as torch.distributed has one.
+`Folder` is such a store, of files in a folder that all ranks see.
+
+Objects are pickled. So a server takes, and a rank asks, only processes of the same user.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import selectors
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    PeerLostError,
+    StallError,
+)
+
+__all__ = ["Folder", "Keyed", "Rendezvous", "Served", "Server", "Store", "from_environment"]
+
+# Set in every rank that `spawn` or `collectives run --no-mpi` starts.
+ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
+
+LENGTH = struct.Struct("!Q")
+HELLO = struct.Struct("!QQ")  # rank and size
+CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, user, group
+
+LOOK = 0.005  # seconds between two looks at a folder
+
+
+class Store(Protocol):
+    """A store of keys and values that all ranks see, such as ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: Any, /) -> None:
+        """Set a value. Local."""
+
+    def get(self, key: str, /) -> bytes:
+        """Return a value as soon as a rank has set it. Local."""
+
+
+class Rendezvous(Protocol):
+    """Ranks that exchange objects.
+
+    Attributes
+    ----------
+    rank, size : int
+    members : list of int
+        All ranks.
+    """
+
+    rank: int
+    size: int
+    members: list[int]
+
+    def allgather(self, obj: Any) -> list[Any]:
+        """Return the object `obj` of each rank. Collective."""
+
+
+class Keyed:
+    """A rendezvous by a store.
+
+    Parameters
+    ----------
+    store : Store
+    rank, size : int
+    prefix : str
+        What keys begin with. It must not have been used in this store before.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, prefix: str = "collectives") -> None:
+        self.rank, self.size = rank, size
+        self.members = list(range(size))
+        self._store = store
+        self._prefix = prefix
+        self._rounds = 0
+
+    def allgather(self, obj: Any) -> list[Any]:
+        """Return the object `obj` of each rank. Collective.
+
+        Raises
+        ------
+        StallError
+            If the store has no value of another rank in time.
+        """
+        round = f"{self._prefix}/{self._rounds}"
+        self._rounds += 1
+        self._store.set(f"{round}/{self.rank}", pickle.dumps(obj))
+        values = []
+        for rank in range(self.size):
+            try:
+                values.append(pickle.loads(self._store.get(f"{round}/{rank}")))
+            except StallError:
+                raise
+            except Exception as error:  # of any kind of store
+                raise StallError(
+                    f"rank {self.rank} of {self.size} has not heard of rank {rank} at the "
+                    f"rendezvous: {error}"
+                ) from error
+        return values
+
+
+class Folder:
+    """A store of files in a folder.
+
+    Parameters
+    ----------
+    path : str
+        The folder; it is created if there is none. Others than its owner must not be able to write
+        to it.
+    timeout : float
+        Seconds to wait for a value.
+    """
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self._path = Path(path)
+        self._timeout = timeout
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = self._path.stat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o022:
+            raise CommunicatorError(
+                f"{path} belongs to another user, or others may write to it, and what is read "
+                f"there is trusted: choose a folder of your own"
+            )
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write a file. Local."""
+        path = self._file(key)
+        new = path.with_name(f".{path.name}.{os.getpid()}")
+        new.write_bytes(value)
+        new.rename(path)
+
+    def get(self, key: str) -> bytes:
+        """Return what a file has, as soon as there is one. Local.
+
+        Raises
+        ------
+        StallError
+            If there is none before the deadline.
+        """
+        limit = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._file(key).read_bytes()
+            except FileNotFoundError:
+                if time.monotonic() > limit:
+                    raise StallError(
+                        f"nothing came to {self._file(key)} in {self._timeout:g} s"
+                    ) from None
+            time.sleep(LOOK)
+
+    def _file(self, key: str) -> Path:
+        return self._path / key.replace("/", "-")
+
+
+class Served:
+    """A rendezvous by a server.
+
+    Parameters
+    ----------
+    address : str
+        The server's.
+    rank, size : int
+    timeout : float
+        Seconds to wait for the others.
+
+    Raises
+    ------
+    CommunicatorError
+        If there is no server, or it refuses this rank.
+    """
+
+    def __init__(self, address: str, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size = rank, size
+        self.members = list(range(size))
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect("\0" + address.removeprefix("unix:"))
+        except OSError as error:
+            raise CommunicatorError(
+                f"whoever started rank {rank} of {size} is gone, or this process is not its child "
+                f"({ADDRESS}={address}: {error})"
+            ) from error
+        if _user(self._socket) != os.getuid():
+            raise CommunicatorError(f"{address} belongs to another user")
+        self._socket.sendall(HELLO.pack(rank, size))
+
+    def allgather(self, obj: Any) -> list[Any]:
+        """Return the object `obj` of each rank. Collective.
+
+        Raises
+        ------
+        StallError
+            If the others do not come in time.
+        PeerLostError
+            If one of them has ended.
+        """
+        text = pickle.dumps(obj)
+        try:
+            self._socket.sendall(LENGTH.pack(len(text)) + text)
+            answer = pickle.loads(self._read(LENGTH.unpack(self._read(LENGTH.size))[0]))
+        except TimeoutError:
+            raise StallError(
+                f"rank {self.rank} of {self.size} has waited {self._socket.gettimeout():g} s for "
+                f"the others at the rendezvous"
+            ) from None
+        except OSError as error:
+            raise PeerLostError(
+                f"rank {self.rank} of {self.size} cannot meet the others: whoever started them has "
+                f"ended ({error})"
+            ) from error
+        if isinstance(answer, str):
+            raise PeerLostError(f"rank {self.rank} of {self.size} cannot meet the others: {answer}")
+        return [pickle.loads(each) for each in answer]
+
+    def close(self) -> None:
+        """Leave: this rank knows the others now. Local."""
+        self._socket.close()
+
+    def _read(self, nbytes: int) -> bytes:
+        return _read(self._socket, nbytes)
+
+
+class Server:
+    """Serves one rendezvous of a job, in a thread, until it is closed.
+
+    A rank that has left after a round of exchanges is not missed before the others come again.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.address = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind("\0" + self.address.removeprefix("unix:"))
+        self._listener.listen(size)
+        self._wake, self._woken = socket.socketpair()
+        self._ranks: dict[socket.socket, int] = {}
+        self._said: dict[int, bytes] = {}
+        self._gone: set[int] = set()
+        self._thread = threading.Thread(target=self._serve, name="collectives-rendezvous")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return the variables that a rank needs. Local."""
+        return {ADDRESS: self.address, RANK: str(rank), SIZE: str(self.size)}
+
+    def lose(self, rank: int) -> None:
+        """Take down that the process of a rank has ended, as others may wait for it. Local."""
+        self._gone.add(rank)
+        self._wake.send(b"\0")
+
+    def close(self) -> None:
+        """End the thread. Local."""
+        self._wake.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector, self._listener, self._woken:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    ready = key.fileobj
+                    if ready is self._listener:
+                        self._welcome(selector)
+                    elif ready is self._woken:
+                        if not self._woken.recv(64):
+                            for each in self._ranks:
+                                each.close()
+                            return
+                    else:
+                        self._hear(selector, ready)  # type: ignore[arg-type]
+                self._answer()
+
+    def _welcome(self, selector: selectors.BaseSelector) -> None:
+        """Take a connection, if it is of a rank that has not come yet."""
+        made, _ = self._listener.accept()
+        made.settimeout(10)  # a rank says at once who it is, and sends what it says in one piece
+        try:
+            if _user(made) != os.getuid():
+                raise OSError("another user")
+            rank, size = HELLO.unpack(_read(made, HELLO.size))
+            if size != self.size or rank >= size or rank in self._ranks.values():
+                raise OSError("no such rank, or it is there already")
+        except OSError:
+            made.close()
+            return
+        self._ranks[made] = rank
+        selector.register(made, selectors.EVENT_READ)
+
+    def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        """Take down what a rank says, or that it has left."""
+        rank = self._ranks[made]
+        try:
+            self._said[rank] = _read(made, LENGTH.unpack(_read(made, LENGTH.size))[0])
+        except OSError:
+            selector.unregister(made)
+            del self._ranks[made]
+            made.close()
+            if rank in self._said:
+                self._gone.add(rank)
+
+    def _answer(self) -> None:
+        """Answer all who wait, when all have spoken, or one who has not will not any more."""
+        waiting = [made for made, rank in self._ranks.items() if rank in self._said]
+        if not waiting:
+            return
+        lost = sorted(self._gone - self._said.keys())
+        if lost:
+            answer: Any = f"the process of rank {lost[0]} has ended"
+        elif len(self._said) == self.size:
+            answer = [self._said[rank] for rank in range(self.size)]
+        else:
+            return
+        text = pickle.dumps(answer)
+        self._said.clear()
+        for made in waiting:
+            try:
+                made.sendall(LENGTH.pack(len(text)) + text)
+            except OSError:
+                continue  # it has ended, and others learn of that in the next round
+
+
+def _user(connected: socket.socket) -> int:
+    """Return the number of the user whose process is at the other end."""
+    record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(record)[1])
+
+
+def _read(connected: socket.socket, nbytes: int) -> bytes:
+    """Return so many bytes. Raises ConnectionError where there are not so many."""
+    parts = []
+    while nbytes:
+        part = connected.recv(min(nbytes, 1 << 20))
+        if not part:
+            raise ConnectionError("the other end has closed the connection")
+        parts.append(part)
+        nbytes -= len(part)
+    return b"".join(parts)
+
+
+def from_environment(timeout: float) -> Rendezvous | None:
+    """Return the rendezvous of the rank that a launcher of this library started. Local.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds to wait for the others.
+
+    Returns
+    -------
+    Rendezvous or None
+        None if this process is no such rank.
+
+    Raises
+    ------
+    ArgumentError
+        If the variables are wrong.
+    CommunicatorError
+        If whoever started this process is gone.
+    """
+    address = os.environ.get(ADDRESS)
+    if not address:
+        return None
+    rank, size = (os.environ.get(name, "") for name in (RANK, SIZE))
+    if not (re.fullmatch(r"\d+", rank) and re.fullmatch(r"\d+", size) and int(rank) < int(size)):
+        raise ArgumentError(
+            f"{ADDRESS} is set, {RANK} is {rank!r} and {SIZE} {size!r}: these must be a rank and "
+            f"the number of ranks"
+        )
+    return open_at(address, int(rank), int(size), timeout)
+
+
+def open_at(address: str, rank: int, size: int, timeout: float) -> Rendezvous:
+    """Return the rendezvous at an address: ``unix:NAME`` of a server, or the path of a folder.
+    Local.
+    """
+    if address.startswith("unix:"):
+        return Served(address, rank, size, timeout)
+    return Keyed(Folder(address.removeprefix("file:"), timeout), rank, size)
