@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError
@@ -61,7 +61,7 @@ class Ranks(_core.Context):
         return self.size
 
     def Abort(self, status: int) -> NoReturn:
-        """End this rank. Whoever started it ends the others, and they see that it is gone. Local."""
+        """End this rank; whoever started it ends the others. Local."""
         os._exit(status)
 
     def Set_errhandler(self, handler: object) -> None:
@@ -182,9 +182,7 @@ class Job:
         while room > SMALLEST_BOX and _core.mail_bytes(size, room) > ALL_BOXES:
             room //= 2
         nbytes = _core.mail_bytes(size, room)
-        memory = (
-            mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
-        )
+        memory = mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
         _core.bind_mail(f"rank {rank} of {size}")
         self.mail = _core.Mail(memory, rank, size, room)
         self.COMM_WORLD = Ranks(self, 0, range(size))
@@ -204,6 +202,7 @@ class Job:
     def Finalize(self) -> None:
         """Do nothing: memory is given back when the process ends. Local."""
 
+
 def job() -> Job | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
     Collective on the first call, if the environment says that it is of one.
@@ -213,10 +212,11 @@ def job() -> Job | None:
     CollectivesError
         If the ranks cannot meet.
     """
-    if not _jobs and rendezvous.ADDRESS in os.environ:
+    if not _jobs:
         _core.guard()
-        timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
-        join(rendezvous.from_environment(timeout))
+        meeting = rendezvous.from_environment(environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))
+        if meeting is not None:
+            join(meeting)
     return joined()
 
 
