@@ -515,7 +515,7 @@ def test_timeline(comm, tmp_path):
     mine = [
         each
         for each in events
-        if each["ph"] == "X" and each["pid"] == comm.mpi.Get_group().Get_rank()
+        if each["ph"] == "X" and each["pid"] == comm.rank
     ]
     for name in ("layer 0", "layer 2", "alone"):
         of_it = [each for each in mine if each["args"].get("algorithm") == name]
