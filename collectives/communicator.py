@@ -287,8 +287,9 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
 
     @property
     def transport(self) -> str:
-        """How the ranks communicate: ``"shm"`` if all of them share memory, else the family of the
-        MPI library, ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``, or ``"host"`` without MPI.
+        """How the ranks communicate: ``"shm"`` if all of them share memory; else the family of the
+        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or ``"host"`` without
+        MPI.
         """
         return self._chooser.family
 
