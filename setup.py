@@ -9,7 +9,6 @@ import os
 from glob import glob
 
 import numpy
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_1_22_API_VERSION")]
@@ -27,4 +26,5 @@ core = Extension(
     libraries=["dl"],
 )
 
-setup(ext_modules=cythonize([core], language_level=3))
+# Where Cython is installed, setuptools calls it as it builds the module, and only then.
+setup(ext_modules=[core])

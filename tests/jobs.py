@@ -70,9 +70,12 @@ def command_line(
     launcher = list(mpiexec(environment_of(python)))
     if survive and len(launcher) > 1:
         launcher.append("--enable-recovery")
-    if "--oversubscribe" in launcher and ranks > len(os.sched_getaffinity(0)):
-        # Open MPI spins for whole time slices where it does not know that it should not.
-        launcher += ["--mca", "mpi_yield_when_idle", "1"]
+    if ranks > len(os.sched_getaffinity(0)):
+        # Both spin for whole time slices where they do not know that they should not.
+        if "--oversubscribe" in launcher:
+            launcher += ["--mca", "mpi_yield_when_idle", "1"]
+        else:
+            launcher += ["-genv", "MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"]
     return [*launcher, "-n", str(ranks), str(python), *map(str, arguments)]
 
 

@@ -36,9 +36,10 @@ SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
+# Those run with both MPIs at once: so many for the one that has all tests, and for the other.
 SIDE_BY_SIDE = ("-n", "2")
-LAUNCHED_SIDE_BY_SIDE = ("-n", "4")
-PAGES_AT_ONCE = 2
+LAUNCHED_SIDE_BY_SIDE = (3, 2)
+PAGES_AT_ONCE = 3
 FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 # How ranks talk in the suite, where that is not all through shared memory: by messages of MPI, or
@@ -54,8 +55,10 @@ TRANSPORTS = {
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
+# Of the tests of front ends for PyTorch, which import it on every rank.
+TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 # The steps of a run that names none.
-USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "readme", "docs")
+USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "torch", "readme", "docs")
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
@@ -139,35 +142,65 @@ class Run:
         self.command(self.first, *PYTEST, *doctests)
 
     def launching(self) -> None:
-        """Processes, examples and the command line, in each environment."""
-        marks = f"{EACH} or {ANY}"
-        for family, python in self.python.items():
+        """Processes, examples and the command line, in both environments at once."""
+        files = marked()
+
+        def run(family: str, marks: str, workers: int) -> jobs.Result:
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            words = (*PYTEST, *LAUNCHED_SIDE_BY_SIDE, "-m", marks, *marked())
-            marks = EACH
-            self.command(python, *words, env=env, deadline=DEADLINE)
+            words = map(str, (*PYTEST, "-n", workers, "-m", marks, *files))
+            command = [str(self.python[family]), *words]
+            return jobs.run(command, deadline=DEADLINE, cwd=TESTS, env=env)
+
+        families = list(self.python)
+        marks = [f"{EACH} or {ANY}", EACH][: len(families)]
+        for family, each in zip(families, marks, strict=True):
+            print(f"$ [{family}] python -m pytest -m '{each}' {len(files)} files", flush=True)
+        failed = []
+        with ThreadPoolExecutor(len(families)) as pool:
+            results = pool.map(run, families, marks, LAUNCHED_SIDE_BY_SIDE)
+            for family, result in zip(families, results, strict=True):
+                print(f"[{family}]\n{result.out}{result.err}", flush=True)
+                print(f"  {family}: {result.seconds:.1f} s", flush=True)
+                failed += [family] if result.status else []
+        if failed:
+            raise Failure(f"with {' and '.join(failed)}")
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks."""
-        for family, python in self.python.items():
+        for family in self.python:
             for ranks in self.ranks:
                 if (family, ranks) in LEFT_OUT and self.ranks == RANKS and not FULL:
                     continue
-                setting = TRANSPORTS.get((family, ranks), {})
-                words = " ".join(f"{name}={value}" for name, value in setting.items())
-                print(f"$ [{family}] {words} mpiexec -n {ranks} python -m pytest mpi", flush=True)
-                result = jobs.on_ranks(
-                    python,
-                    ranks,
-                    *PYTEST,
-                    "mpi",
-                    deadline=MPI_DEADLINE,
-                    cwd=TESTS,
-                    env=setting,
-                    echo=True,
-                )
-                print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
-                self.judge(result, MPI_DEADLINE)
+                self.tests_on_ranks(family, ranks, "mpi", env=TRANSPORTS.get((family, ranks)))
+
+    def torch(self) -> None:
+        """The front ends for PyTorch, under a launcher, for each MPI."""
+        if not any((TESTS / "torch").glob("test_*.py")):
+            print("there are no tests in tests/torch: nothing is run")
+            return
+        for family in self.python:
+            for ranks in TORCH_RANKS[family]:
+                self.tests_on_ranks(family, ranks, "torch")
+
+    def tests_on_ranks(
+        self, family: str, ranks: int, *words: str, env: dict[str, str] | None = None
+    ) -> None:
+        """Run pytest with these words on so many ranks; all of them run the same tests."""
+        setting = " ".join(f"{name}={value}" for name, value in (env or {}).items())
+        shown = " ".join(words)
+        print(f"$ [{family}] {setting} mpiexec -n {ranks} python -m pytest {shown}", flush=True)
+        result = jobs.on_ranks(
+            self.python[family],
+            ranks,
+            *PYTEST,
+            *words,
+            deadline=MPI_DEADLINE,
+            cwd=TESTS,
+            env=env,
+            echo=True,
+        )
+        print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
+        self.judge(result, MPI_DEADLINE)
 
     def lint(self) -> None:
         """ruff, cython-lint, codespell."""
@@ -226,29 +259,28 @@ class Run:
                 return f"FAILED: {error}", None
             return done, page.skipped
 
-        with ThreadPoolExecutor(PAGES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(PAGES_AT_ONCE) as pool, tempfile.TemporaryDirectory() as folder:
+            # The build takes one core for longer than any page, and so it begins first.
+            words = ("-n", "-W", "--keep-going", "-q", "-b", "html", "docs", folder)
+            build = [str(python.parent / "sphinx-build"), *words]
+            built = pool.submit(jobs.run, build, deadline=300, cwd=ROOT)
             for done, left in pool.map(run, pages.pages()):
                 print(done, flush=True)
                 skipped += left or []
                 bad += left is None
-        print("\n".join(["not run:", *skipped]))
+            print("\n".join(["not run:", *skipped]))
+            result = built.result()
+        print(f"$ sphinx-build {' '.join(words[:-1])}\n{result.out}{result.err}", flush=True)
         if bad:
             raise Failure(f"{bad} pages do not do what they say")
-        build = (python.parent / "sphinx-build", "-n", "-W", "--keep-going", "-q", "-b", "html")
-        with tempfile.TemporaryDirectory() as folder:
-            self.command(*build, "docs", folder, cwd=ROOT)
+        self.judge(result, 300)
 
     def gpu(self) -> None:
         """What needs a GPU: kernels, and arrays on devices on each number of ranks."""
         self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
-        for family, python in self.python.items():
+        for family in self.python:
             for ranks in self.ranks:
-                print(f"$ [{family}] mpiexec -n {ranks} python -m pytest mpi -m gpu", flush=True)
-                words = (*PYTEST, "mpi", "-m", "gpu")
-                result = jobs.on_ranks(
-                    python, ranks, *words, deadline=MPI_DEADLINE, cwd=TESTS, echo=True
-                )
-                self.judge(result, MPI_DEADLINE)
+                self.tests_on_ranks(family, ranks, "mpi", "-m", "gpu")
 
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
@@ -260,6 +292,7 @@ class Run:
             "symbolic": cls.symbolic,
             "launching": cls.launching,
             "mpi": cls.mpi,
+            "torch": cls.torch,
             "readme": cls.readme,
             "docs": cls.docs,
             "gpu": cls.gpu,

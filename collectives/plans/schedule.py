@@ -59,6 +59,8 @@ class Run(NamedTuple):
     def cells(self, output: int = OUT) -> list[tuple[int, int]]:
         """Return the blocks of memory that it covers, with ``OUT`` as the space `output`. Local."""
         space = output if self.space == OUT else self.space
+        if self.length == 1:
+            return [(space, self.first)]
         return [(space, b) for b in range(self.first, self.first + self.length)]
 
     def shared(self) -> list[tuple[int, int]]:
@@ -502,11 +504,13 @@ def _join(a: Round, b: Round) -> Round | None:
     if a.messages and b.messages and len(a.messages) + len(b.messages) > MERGED_MESSAGES:
         return None
     landed = shared(message.run for message in a.messages if not message.send)
+    moving = shared(m.run for m in b.messages if m.run.space != TMP)
+    if not landed.isdisjoint(moving):
+        return None
+    if not moving.isdisjoint(shared(step.dst for step in a.steps)):
+        return None
     read = shared(message.run for message in a.messages if message.send)
     read |= shared(run for step in a.steps for run in step[1:3] if run is not None)
-    written = landed | shared(step.dst for step in a.steps)
-    if not written.isdisjoint(shared(m.run for m in b.messages if m.run.space != TMP)):
-        return None
     if not read.isdisjoint(shared(m.run for m in b.messages if not m.send and m.run.space != TMP)):
         return None
     touched = (run for step in b.steps for run in step[:3] if run is not None and run.space != TMP)

@@ -152,7 +152,7 @@ def test_torch_is_not_imported_without_a_wish(tmp_path: Path) -> None:
     assert "limit" not in done.stdout
 
 
-@pytest.mark.each_mpi
+@pytest.mark.any_mpi
 def test_bench_on_arrays_in_shared_memory(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = "bench all -n 2 -b 8 -e 64K -f 8192 --iters 2 --repeat 1 --buffers shared"

@@ -31,7 +31,7 @@ def test_doctor_finds_nothing() -> None:
         assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.each_mpi
+@pytest.mark.any_mpi
 @pytest.mark.usefixtures("mpi")
 @pytest.mark.parametrize(
     ("name", "value", "status", "text"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -59,6 +60,9 @@ OF_SHARED_MEMORY = (
 SHARED_FROM = 3  # ranks
 OF_DEVICES = "test_device", "test_nccl"
 OF_MPI = "test_communicators", "test_gpu", "test_making", "test_shared_memory"
+# How arrays of a framework are read does not depend on MPI, and each rank imports it for seconds.
+OF_FRAMEWORKS = re.compile("torch|tensor|jax")
+OPEN_MPI = "Open MPI" in MPI.Get_library_version()
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
@@ -95,7 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """From three ranks on, each number of ranks has a third of the tests.
 
     So 3, 4 and 5 ranks have all of them. Of those of devices, which hardly depend on MPI, one and
-    two ranks have a third as well. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
+    two ranks have a third as well, and those of frameworks are left out with Open MPI.
+    ``COLLECTIVES_TEST_FULL=1`` runs all on each.
     """
     if not SHARES:
         others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
@@ -111,6 +116,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mine, others = [], []
     for item in items:
         name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
+        if OPEN_MPI and OF_FRAMEWORKS.search(item.name):
+            others.append(item)
+            continue
         third = (zlib.crc32(name.encode()) + MPI.COMM_WORLD.Get_size()) % 3
         leaves = is_shared or item.path.name.startswith(OF_DEVICES)
         (others if leaves and third else mine).append(item)

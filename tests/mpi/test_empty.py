@@ -143,7 +143,7 @@ def test_many_come_and_go(comm):
         del x
 
 
-def test_other_libraries_share_them(comm):
+def test_tensors_share_them(comm):
     torch = pytest.importorskip("torch")
     x = comm.empty(5000, np.float32)
     tensor = torch.from_numpy(x)

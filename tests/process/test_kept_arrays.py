@@ -3,7 +3,7 @@
 import pytest
 from programs import program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.any_mpi
 
 # A thread may hold a view, a memoryview or a tensor of an array and not the array itself.
 KEEP = """

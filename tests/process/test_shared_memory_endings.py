@@ -11,6 +11,9 @@ from ranks import BOUND, Ranks
 
 pytestmark = pytest.mark.each_mpi
 
+# Of memory, which no MPI knows of.
+KINDS = ["memfd"] if OPEN_MPI else ["memfd", "file"]
+
 
 @pytest.fixture
 def ranks(tmp_path):
@@ -29,7 +32,7 @@ def who_lost(notes, dead):
 # -- ranks that die ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shm", ["memfd", "file"])
+@pytest.mark.parametrize("shm", KINDS)
 def test_a_rank_is_killed(ranks, shm):
     """In the middle of whatever it does."""
     notes = ranks(
@@ -205,7 +208,7 @@ def test_a_rank_dies_while_others_are_busy(ranks):
         )
 
 
-@pytest.mark.parametrize("shm", ["memfd", "file"])
+@pytest.mark.parametrize("shm", KINDS)
 def test_all_ranks_are_killed(ranks, shm):
     notes = ranks(
         """
@@ -286,7 +289,7 @@ def test_the_last_message_of_a_rank_that_leaves(ranks):
     assert notes[0]["error"] is notes[2]["error"] is None, notes
 
 
-@pytest.mark.parametrize("shm", ["memfd", "file"])
+@pytest.mark.parametrize("shm", KINDS)
 @pytest.mark.parametrize(
     "ending", ["pass", "raise ValueError('unlucky')", "sys.exit(3)", "comm.free()"]
 )

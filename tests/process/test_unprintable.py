@@ -3,7 +3,7 @@
 import pytest
 from programs import program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.any_mpi
 
 PROGRAM = """
 import time, numpy as np, collectives as cc

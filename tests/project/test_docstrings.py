@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import re
 import warnings
+from functools import cache
 
 import pytest
 from numpydoc.docscrape import NumpyDocString
@@ -69,9 +70,14 @@ def summary(value):
 
 
 def parsed(value):
+    return parsed_text(inspect.getdoc(value))
+
+
+@cache
+def parsed_text(text):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # numpydoc warns of sections that it does not know
-        return NumpyDocString(inspect.getdoc(value))
+        return NumpyDocString(text)
 
 
 def listed(value, steps=2):
@@ -93,23 +99,20 @@ def test_nothing_is_overlooked():
     assert len(FUNCTIONS) > 30
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_it_begins_with_a_sentence(name):
+def begins_with_a_sentence(name):
     assert inspect.getdoc(PUBLIC[name]), "there is no docstring"
     text = summary(PUBLIC[name])
     assert text[0].isupper() or text[0] in "`'\""
     assert text.endswith((".", "::"))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_says_what_to_do_and_who_must_call_it(name):
+def says_what_to_do_and_who_must_call_it(name):
     text = summary(FUNCTIONS[name])
     assert not re.match(r"[A-Z][a-z]+s ", text), "the first line is imperative"
     assert re.search(r"(^|[.;`] |\n)(Collective|Local)\b", text), "neither Collective nor Local"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_sections_are_known_and_in_order(name):
+def has_known_sections_in_order(name):
     if inspect.ismodule(PUBLIC[name]):
         return
     parsed(PUBLIC[name])
@@ -117,8 +120,7 @@ def test_sections_are_known_and_in_order(name):
     assert found == sorted(found, key=ORDER.index)
 
 
-@pytest.mark.parametrize("name", CALLABLE)
-def test_parameters_are_those_of_the_signature(name):
+def has_the_parameters_of_the_signature(name):
     value = CALLABLE[name]
     sections = parsed(value)
     names = [
@@ -141,6 +143,33 @@ def test_parameters_are_those_of_the_signature(name):
     else:
         named = re.findall(r"`(\w+)`", summary(value))
         assert set(taken) <= set(named) or listed(value), f"{taken} stand nowhere"
+
+
+# One test for each and all names of a room: there are thousands of names.
+RULES = [
+    (begins_with_a_sentence, PUBLIC),
+    (says_what_to_do_and_who_must_call_it, FUNCTIONS),
+    (has_known_sections_in_order, PUBLIC),
+    (has_the_parameters_of_the_signature, CALLABLE),
+]
+
+
+def room(name):
+    """Return the package or module at the top level that a name is in."""
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize(("rule", "names"), RULES, ids=[rule.__name__ for rule, _ in RULES])
+@pytest.mark.parametrize("where", sorted({room(name) for name in PUBLIC}))
+def test_every_docstring(rule, names, where):
+    faults = {}
+    for name in names:
+        if room(name) == where:
+            try:
+                rule(name)
+            except (AssertionError, Warning) as fault:
+                faults[name] = str(fault).partition("\n")[0]
+    assert not faults
 
 
 @pytest.mark.parametrize("name", [n for n in dir(Communicator) if not n.startswith("_")])

@@ -1,0 +1,27 @@
+"""Print what extras of the package need, from pyproject.toml: ``python tests/extras.py test docs``.
+
+``main`` stands for what the package itself needs. So the dependencies can be installed while the
+package is still being built. Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+
+PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def needed(names: list[str]) -> list[str]:
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    extras = {"main": project["dependencies"], **project["optional-dependencies"]}
+    return sorted({line for name in names for line in extras[name]})
+
+
+if __name__ == "__main__":
+    print(*needed(sys.argv[1:]), sep="\n")
