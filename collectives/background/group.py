@@ -377,7 +377,8 @@ class Group:
         if settled:
             self._found()
         elif self.submitted:
-            self.tells *= 2
+            if len(self.submitted) > self.tells:
+                self.tells *= 2
             self.not_before = time.monotonic() + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
 

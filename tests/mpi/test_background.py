@@ -229,6 +229,19 @@ def test_submissions_that_differ(comm, what):
     assert SUBMIT("allreduce", np.ones(1), name="wrong", group=comm).wait()[0] == comm.size
 
 
+def test_ranks_that_look_for_a_match_for_long(other):
+    """Ranks have different things in flight for a second, and then the same."""
+    if other.size == 1:
+        pytest.skip("there are no others")
+    other.timeout = 60
+    background.start(other)
+    first, second = ("a", "b") if other.rank == 0 else ("b", "a")
+    one = SUBMIT("allreduce", np.ones(1), name=first, group=other)
+    time.sleep(1)
+    two = SUBMIT("allreduce", np.ones(1), name=second, group=other)
+    assert one.wait(30)[0] == two.wait(30)[0] == other.size
+
+
 def test_what_others_never_submit(other):
     """It ends with the ranks and names in the text, and what others do is not affected."""
     if other.size == 1:
