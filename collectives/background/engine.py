@@ -368,7 +368,8 @@ def start(group: Communicator | None = None) -> None:
 
 def stop(group: Communicator | None = None) -> None:
     """Wait for all submissions for a communicator, and free what the background has made for it.
-    Collective. The communicator itself can still be used, and submitted for.
+    Collective. The communicator itself can still be used, and submitted for; but not while this
+    lasts, as ranks would not agree on what was submitted before it.
 
     Parameters
     ----------
