@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
@@ -199,9 +199,9 @@ class IpcRequest:
         array = job.arrays[0]
         prescale, postscale = job.scales
         factor = None
-        if fold.op and array.dtype in kernels.SCALED:
+        if fold.op and array.dtype in folds.SCALED:
             size = self.engine.size if fold.is_average else 1
-            factor = kernels.scale_factor(array.dtype, postscale, size)
+            factor = folds.scale_factor(array.dtype, postscale, size)
         self._passes = Passes(self._peers, fold.op, array.dtype, array.itemsize, factor)
         x = out = None
         if columns.outputs:
@@ -249,7 +249,7 @@ class IpcRequest:
         at = passes.arena(max(source.nbytes, 1))
         elements = self._copy_parts(at, source, job.parts, False)
         if prescale != 1.0 and elements:
-            passes.scale(at, elements, kernels.scale_factor(source.dtype, prescale))
+            passes.scale(at, elements, folds.scale_factor(source.dtype, prescale))
         return at
 
     def _place_of_output(self, target: DeviceArray) -> int:

@@ -12,7 +12,7 @@ from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
@@ -61,7 +61,7 @@ def test_every_algorithm_has_the_bits_of_the_host(gpu, plain_comm, stream, colle
             assert given.get().tobytes() == (x if got is not given else want).tobytes()
 
 
-@pytest.mark.parametrize("op", sorted({op for op, _ in kernels.PAIRS}))
+@pytest.mark.parametrize("op", sorted({op for op, _ in folds.PAIRS}))
 def test_every_operation(gpu, plain_comm, stream, op):
     """With a dtype that has another kernel, as well."""
     assert goes_by_ipc(plain_comm, on_device(gpu, np.ones(3, np.int32), stream), op=op)
