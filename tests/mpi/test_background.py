@@ -1,7 +1,5 @@
 """Collectives in the background: orders, fusion, pieces, priorities, mismatches, stalls, joins."""
 
-import contextlib
-import gc
 import json
 import random
 import sys
@@ -319,21 +317,6 @@ def test_other_collectives_while_a_rank_has_joined(comm):
     background.join(comm)
 
 
-def test_groups_that_overlap(comm):
-    """Several communicators with some of the ranks each, in different orders."""
-    halves = comm.split(comm.rank % 2)
-    background.start(halves)
-    groups = [comm, halves] if comm.rank % 2 else [halves, comm]
-    handles = []
-    for k in range(30):
-        for group in groups:
-            name = f"{k}"
-            handles.append((group, SUBMIT("allreduce", np.ones(100), name=name, group=group)))
-    for group, handle in reversed(handles):
-        assert handle.wait()[0] == group.size
-    halves.free()
-
-
 def test_callbacks_may_submit_and_wait(comm):
     seen = []
 
@@ -457,93 +440,6 @@ def test_a_name_like_that_of_one_without(comm):
     assert first.wait(30)[0] == handle.wait(30)[0] == comm.size
 
 
-def test_stop_waits_for_what_was_submitted(other):
-    """Also for what other ranks submit later, and what other threads wait for; twice."""
-    for turn in range(2):
-        background.start(other)
-        other.barrier()
-        if other.rank == 0:
-            time.sleep(0.1)
-        shapes = [*SHAPES, (1_200_000,)]
-        handles = [
-            SUBMIT("allreduce", np.ones(shape), name=f"{k}", priority=k % 3, group=other)
-            for k, shape in enumerate(shapes)
-        ]
-        results = []
-        threads = [
-            threading.Thread(target=lambda some=some: results.extend(h.wait(30) for h in some))
-            for some in (handles[::2], handles[1::2])
-        ]
-        for thread in threads[:turn]:
-            thread.start()
-        background.stop(other)
-        assert all(handle.done() for handle in handles)
-        assert other._background is None
-        for thread in threads[:turn]:
-            thread.join()
-        assert len(results) == turn * len(handles[::2])
-        for shape, handle in zip(shapes, handles, strict=True):
-            np.testing.assert_array_equal(handle.wait(), np.full(shape, float(other.size)))
-
-
-def test_stop_while_another_thread_submits(other):
-    """What it submits then is an error, and nothing is freed under its feet."""
-    if other.size > 1:
-        pytest.skip("others would not know what belongs together")
-    ended = threading.Event()
-
-    def work():
-        with contextlib.suppress(CommunicatorError, StallError):
-            while not ended.is_set():
-                SUBMIT("allreduce", np.ones(1), group=other).wait(1)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    SUBMIT("allreduce", np.ones(1), name="first", group=other).wait()
-    background.stop(other)
-    ended.set()
-    thread.join()
-    assert other.allreduce(np.ones(1))[0] == other.size
-
-
-def test_free_after_a_submission_has_failed(comm):
-    """The error is raised, and everything is freed nevertheless."""
-    if comm.size == 1:
-        pytest.skip("nothing differs")
-    made = comm.dup()
-    SUBMIT("allreduce", np.ones(1 + comm.rank), name="wrong", group=made)
-    with pytest.raises(MismatchError):
-        made.free()
-    assert repr(made) == "<collectives.Communicator, freed>"
-    assert made._background is None
-
-
-def test_flush_makes_nothing(other):
-    """It is local: no other rank has to come."""
-    if other.rank == 0:
-        background.flush(other, timeout=1)
-    assert other._background is None
-
-
-def test_a_communicator_that_is_dropped(comm):
-    """Its group is forgotten when all is complete."""
-    from collectives.background import engine
-
-    made = comm.dup()
-    handle = SUBMIT("allreduce", np.ones(1), group=made)
-    before = len(engine._engine.listed)
-    del made
-    gc.collect()
-    assert handle.wait(30)[0] == comm.size
-    del handle
-    background.start(comm)
-    SUBMIT("allreduce", np.ones(1), group=comm).wait()
-    limit = time.monotonic() + 30
-    while len(engine._engine.listed) >= before and time.monotonic() < limit:
-        engine._engine.work()
-    assert len(engine._engine.listed) < before
-
-
 def test_timeline(comm, tmp_path):
     """Each submission has its phases, one after the other, and those of one array are together."""
     path = comm.broadcast_object(str(tmp_path / "timeline.json"))
@@ -582,19 +478,6 @@ def test_a_reduction_in_python(comm):
     ]
     for k, handle in enumerate(handles):
         np.testing.assert_array_equal(handle.wait(), np.full(k + 1, comm.size - 1.0))
-
-
-def test_an_invalid_threshold(other, monkeypatch):
-    """All ranks raise, also those whose environment is right."""
-    if other.rank == other.size - 1:
-        monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "some")
-    with pytest.raises(ArgumentError, match="FUSION_THRESHOLD is"):
-        background.start(other)
-    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
-    handles = [SUBMIT("allreduce", np.ones(3), group=other) for _ in range(3)]
-    assert [handle.wait()[0] for handle in handles] == [other.size] * 3
-    other.free()
-    assert other._background is None
 
 
 def test_arguments(comm):
