@@ -158,7 +158,7 @@ class Storm:
         self.lock = threading.Lock()
         self.submitted = self.right = self.called = self.expects = 0
         self.said = {}  # what all ranks of a group must have alike, by operation
-        self.heard = {}  # the first error of each group that ended
+        self.heard = {}  # of each group that ended, the first error, and when it came
         self.problems = []
         self.threads = [threading.Thread(target=self.run, args=(k,)) for k in range(THREADS)]
 
@@ -218,7 +218,7 @@ class Storm:
 
     def note(self, group, error):
         with self.lock:
-            self.heard.setdefault(group, f"{type(error).__name__}: {error}")
+            self.heard.setdefault(group, (type(error).__name__, str(error), time.time()))
 
     def submit(self, it, group):
         """Submit an operation; return the handle, and what is to come."""
