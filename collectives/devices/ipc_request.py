@@ -19,7 +19,7 @@ from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
 from collectives.devices.job import Job, give_up
 from collectives.devices.passes import Passes
-from collectives.devices.peers import Peers
+from collectives.devices.peers import Peers, sweep
 from collectives.devices.requests import Call
 from collectives.errors import CommunicatorError
 from collectives.text.origin import place
@@ -356,6 +356,7 @@ def run(call: Call) -> Any:
         What the blocking or the nonblocking form returns.
     """
     devices = call.devices
+    sweep()
     devices.line.begin(None, True, None)
     call.engine.check_whole()
     ring = devices.rings.get(call.device)

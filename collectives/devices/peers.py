@@ -27,8 +27,11 @@ ranks have made their waits for the time before:
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
@@ -43,6 +46,7 @@ WHOLE = 2 << 20  # bytes: what is exported in CUDA's units shows other processes
 LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is freed
 
 _leaving: list[Peers] = []
+_sweeping = threading.Lock()
 
 
 class Peers:
@@ -64,6 +68,8 @@ class Peers:
         The pages of the ranks. A rank that is alone has none.
     lock : RLock
         Held by whoever enqueues.
+    has_left : bool
+        Whether nothing of the other ranks is mapped any more.
     is_lost : bool
         Whether a call has failed, so that other ranks may touch the memory at any time: it is
         never freed.
@@ -74,7 +80,7 @@ class Peers:
         self.segment: _core.Segment | None = None
         self.me = 0
         self.lock = threading.RLock()
-        self.is_lost = False
+        self.has_left = self.is_lost = False
         self.stream = self.ring = self.drained = 0
         self.events: list[int] = []
         self.ends: list[int] = []
@@ -246,29 +252,48 @@ class Peers:
         """Unmap what belongs to others, and give the rest back when they have done so, too. Local,
         but it waits a moment for the other ranks.
         """
-        if self.is_lost or not self._is_drained():
+        end = time.monotonic() + LONGEST
+        self._drop()
+        while self in _leaving and time.monotonic() < end:
+            sweep()
+            time.sleep(0.0005)
+        if not self.has_left:  # a rank that died may prevent what is on the stream
             self.is_lost = True
-        else:
-            self.withdraw()
-        if self.segment is not None:
-            self.segment.leave()
+            if self.segment is not None:
+                self.segment.leave()
+
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        # Of a communicator that was dropped: `sweep` gives the memory back when others have dropped
+        # theirs, too.
+        if self.stream and not self.has_left and not (is_ending() or is_forked()):
+            with contextlib.suppress(Exception):  # of a device that has failed
+                self._drop()
+
+    def _drop(self) -> None:
+        """Have `sweep` give back what this has, when all has happened that is on the stream."""
         if self.is_lost:
             return
-        _leaving.append(self)
-        end = time.monotonic() + LONGEST
-        while not sweep() and time.monotonic() < end:
-            time.sleep(0.0005)
-
-    def _is_drained(self) -> bool:
-        """Wait until all has happened that is on the stream; a rank that died may prevent it."""
         with self.driver.on(self.device):
             self.driver.record(self.drained, self.stream)
-            end = time.monotonic() + LONGEST
-            while not self.driver.done(self.drained):
-                if time.monotonic() > end:
+        _leaving.append(self)
+
+    def leave(self) -> bool:
+        """Unmap what belongs to others, if nothing uses it any more; return whether that is so.
+        Local.
+        """
+        if not self.has_left and not self.is_lost:
+            with self.driver.on(self.device):
+                if not self.driver.done(self.drained):
                     return False
-                time.sleep(0.0005)
-        return True
+            self.has_left = True
+            self.withdraw()
+            if self.segment is not None:
+                self.segment.leave()
+        return self.has_left
 
     def withdraw(self) -> None:
         """Unmap what belongs to other ranks; nothing on the stream uses it. Local."""
@@ -300,13 +325,19 @@ class Peers:
         self.stream = self.ring = self.drained = 0
 
 
-def sweep() -> bool:
-    """Free the memory of communicators that all ranks have left; return whether none is left.
-    Local.
-    """
-    for each in _leaving.copy():
-        segment = each.segment
-        if segment is None or len(segment.lost()) == len(segment.ranks) - 1:
-            _leaving.remove(each)
-            each.free()
-    return not _leaving
+def sweep() -> None:
+    """Free the memory of communicators that all ranks have left. Local."""
+    if not _sweeping.acquire(blocking=False):  # another thread does it
+        return
+    try:
+        for each in _leaving.copy():
+            segment = each.segment
+            if each.is_lost:
+                _leaving.remove(each)
+            elif each.leave() and (
+                segment is None or len(segment.lost()) == len(segment.ranks) - 1
+            ):
+                _leaving.remove(each)
+                each.free()
+    finally:
+        _sweeping.release()

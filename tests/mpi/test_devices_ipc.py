@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import folds
+from collectives.devices import folds, peers
 from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
@@ -241,3 +243,29 @@ def test_a_device_without_room_for_a_call(doomed, fresh):
             comm.allreduce(x, x, prescale=2.0)
     with pytest.raises(CommunicatorError, match="broken"):
         comm.allreduce(x)
+
+
+def test_communicators_that_are_dropped_give_their_memory_back(gpu, stream):
+    """When all ranks have dropped them; what is left at the end fails the test, too."""
+    x = on_device(gpu, np.ones(5000, np.float32), stream)
+    kept = group(False)
+    kept.allreduce(x)
+    before = gpu.calls["free"]
+    for ends_first in (True, False):
+        dropped = group(False)
+        request = dropped.iallreduce(x)
+        if ends_first:
+            request.wait(host=True)
+        del dropped
+        gc.collect()
+        assert request.wait().get()[0] == SIZE
+        del request
+        gc.collect()
+    kept.barrier()
+    limit = time.monotonic() + 30
+    while peers._leaving and time.monotonic() < limit:
+        peers.sweep()  # as a call does
+        time.sleep(0.001)
+    assert peers._leaving == []
+    assert gpu.calls["free"] >= before + 2 * (SIZE > 1)
+    kept.free()
