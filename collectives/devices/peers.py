@@ -28,16 +28,17 @@ ranks have made their waits for the time before:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from collectives import _core
 from collectives.devices.driver import Driver
 
-__all__ = ["EVENTS", "Peers", "sweep"]
+__all__ = ["EVENTS", "WHOLE", "Loan", "Peers", "at", "sweep"]
 
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
@@ -47,6 +48,37 @@ LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is free
 
 _leaving: list[Peers] = []
 _sweeping = threading.Lock()
+
+
+def at(address: int) -> Any:
+    """Return an object that says where memory of a device is; nobody reads it. Local.
+
+    Parameters
+    ----------
+    address : int
+    """
+    return ctypes.c_char.from_address(address)
+
+
+class Loan(NamedTuple):
+    """Memory for one array of each rank that all others have mapped.
+
+    Attributes
+    ----------
+    owner : callable
+        It returns what keeps the memory of this rank's array, or None if the array is gone.
+    address : int
+        The memory of this rank.
+    mapped : list of int
+        That of all ranks, as mapped here.
+    windows : list of int
+        Their numbers.
+    """
+
+    owner: Callable[[], Any]
+    address: int
+    mapped: list[int]
+    windows: list[int]
 
 
 class Peers:
@@ -90,6 +122,7 @@ class Peers:
         self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last
         self.turn = self.ordered = 0
         self.blocks: dict[int, list[int]] = {}
+        self.loans: dict[int, Loan] = {}  # by the number of their first window
         self.sizes: dict[int, int] = {}
         self.kernels: dict[tuple[str, str], Any] = {}
         try:
@@ -143,6 +176,8 @@ class Peers:
         segment : Segment
         """
         segment.move_rings(self.rings, self.room)
+        for ring in self.rings:  # they have these numbers, which no array gets
+            segment.add_window(at(ring), 0, 0)
         self.segment = segment
 
     # -- order ---------------------------------------------------------------------------------
@@ -246,6 +281,45 @@ class Peers:
         else:
             self.driver.end_event(event)
 
+    # -- arrays that others read where they lie ------------------------------------------------
+
+    def unmap(self, numbers: list[int]) -> None:
+        """Unmap what other ranks have lent, when nothing on the stream uses it. Local, and the same
+        on all ranks.
+
+        Parameters
+        ----------
+        numbers : list of int
+            Keys of `loans`.
+        """
+        if not numbers:
+            return
+        with self.lock, self.driver.on(self.device):
+            self.driver.record(self.drained, self.stream)
+            self.driver.synchronize(self.drained)
+            for number in numbers:
+                self._close(self.loans[number])
+
+    def forget(self, numbers: list[int]) -> None:
+        """Give back what this rank has lent, when all have unmapped it. Local.
+
+        Parameters
+        ----------
+        numbers : list of int
+            Keys of `loans`.
+        """
+        for number in numbers:
+            loan = self.loans.pop(number)
+            if self.segment is not None:
+                self.segment.drop_windows(set(loan.windows))
+            with self.driver.on(self.device):
+                self.driver.free(loan.address)
+
+    def _close(self, loan: Loan) -> None:
+        for rank, each in enumerate(loan.mapped):
+            if rank != self.me:
+                self.driver.close_memory(each)
+
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -304,6 +378,8 @@ class Peers:
             for rank, events in enumerate(self.theirs):
                 for event in events if rank != self.me else ():
                     self.driver.end_event(event)
+            for loan in self.loans.values():
+                self._close(loan)
         self.rings, self.theirs = [], []
 
     def free(self) -> None:
@@ -319,8 +395,15 @@ class Peers:
             for block in (self.ring, *self.sizes):
                 if block:
                     driver.free(block)
+            for loan in self.loans.values():
+                owner = loan.owner()
+                if owner is None:
+                    driver.free(loan.address)
+                else:  # the array has outlived the communicator
+                    owner.is_last = True
             if self.stream:
                 driver.end_stream(self.stream)
+        self.loans.clear()
         self.events, self.ends, self.spare, self.sizes = [], [], [], {}
         self.stream = self.ring = self.drained = 0
 
