@@ -12,7 +12,9 @@ and after (see the manual on measuring).
   one allreduce of an array of that size;
 - small: 1 000 gradients of 1 KiB, beside as many calls of the MPI library's own allreduce;
 - sync: 8 bytes, submitted and waited for at once;
-- check: what the ranks compare before a batch, beside the batch;
+- check: the part of the time of the gradients in which the ranks compare what they have submitted:
+  what it takes to begin and to read these rounds, and what they are waited for with no batch under
+  way, which includes waiting for a rank that is late;
 - idle: the processor time of a rank in a second in which nothing is submitted.
 
 With ``--codecs``, only the gradients are timed: submitted without compression, and with each codec.
@@ -33,6 +35,7 @@ from mpi4py import MPI  # noqa: E402
 
 import collectives as cc  # noqa: E402
 from collectives import background  # noqa: E402
+from collectives.background.group import Group  # noqa: E402
 
 now = time.perf_counter
 
@@ -113,6 +116,62 @@ class Cases:
         background.submit("allreduce", *self.one, name="one").wait()
 
 
+class Checks:
+    """The time that rounds take, and their number, while the ``with`` statement is open."""
+
+    def __init__(self):
+        self.seconds, self.rounds = 0.0, 0
+        self.waits_since = None  # for a round alone
+
+    def __enter__(self):
+        self.methods = Group._turn, Group._begin_round, Group._negotiate
+        turn, begin, negotiate = self.methods
+
+        def timed_turn(group):
+            if self.waits_since is not None:
+                self.seconds += now() - self.waits_since
+            moved = turn(group)
+            waits = group.negotiation is not None and not group.batches
+            self.waits_since = now() if waits else None
+            return moved
+
+        def timed_begin(group):
+            start = now()
+            request = begin(group)
+            self.seconds += now() - start
+            self.rounds += 1
+            return request
+
+        def timed_negotiate(group, request):
+            steps = negotiate(group, request)
+            yield next(steps)
+            start = now()
+            for each in steps:
+                self.seconds += now() - start
+                yield each
+                start = now()
+            self.seconds += now() - start
+
+        Group._turn, Group._begin_round, Group._negotiate = timed_turn, timed_begin, timed_negotiate
+        return self
+
+    def __exit__(self, *error):
+        Group._turn, Group._begin_round, Group._negotiate = self.methods
+
+
+def share_of_checks(comm, call, turns):
+    """Return the parts of the time of a call that rounds take on the rank where they take longest,
+    by the seconds that it took in each turn; and the number of rounds.
+    """
+    parts, rounds = {}, []
+    for _ in range(turns):
+        with Checks() as checks:
+            seconds = timed(comm, call)
+        parts[seconds] = agreed(comm, checks.seconds) / seconds
+        rounds.append(checks.rounds)
+    return parts, median(rounds)
+
+
 def compare_codecs(comm, cases, turns, tell):
     """Print the time of the gradients without compression and with each codec."""
     times = {codec: [] for codec in CODECS}
@@ -173,6 +232,12 @@ def main():
     tell(
         f"161 gradients, {nbytes / 1e6:.0f} MB: {1e3 * median(rows['gradients']):.2f} ms; one "
         f"allreduce {1e3 * median(rows['whole']):.2f} ms; {median(speed):.2f} of its speed"
+    )
+    parts, rounds = share_of_checks(comm, cases.submit_gradients, turns)
+    fastest = min(parts)
+    tell(
+        f"check: {rounds:g} rounds, {100 * median(parts.values()):.1f} % of the time of the "
+        f"gradients; {100 * parts[fastest]:.1f} % in the fastest turn, of {1e3 * fastest:.1f} ms"
     )
     ratio = [mpi / small for mpi, small in zip(rows["mpi"], rows["small"], strict=True)]
     tell(

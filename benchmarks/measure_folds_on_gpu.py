@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import cupy
 
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.cupy_driver import CupyDriver
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int8", "complex64")
@@ -49,20 +49,20 @@ def main() -> None:
     print(f"{'dtype':<12}{'MiB':>6}{'copy GB/s':>11}", end="")
     print("".join(f"{f'{k} operands':>14}{'of copy':>9}" for k in OPERANDS))
     for name in DTYPES:
-        kernel = driver.kernel(kernels.source(op, name), kernels.kernel_name(op, name))
+        kernel = driver.kernel(folds.source(op, name), folds.kernel_name(op, name))
         for nbytes in SIZES:
             places = [cupy.zeros(nbytes, cupy.uint8) for _ in range(max(OPERANDS) + 1)]
             addresses = [each.data.ptr for each in places]
             copied = seconds(driver.copy, addresses[0], addresses[1], nbytes, 0)
             copy = 2 * nbytes / copied
             print(f"{name:<12}{nbytes >> 20:>6}{copy / 1e9:>11.0f}", end="")
-            blocks, threads = kernels.geometry(nbytes, driver.processors())
+            blocks, threads = folds.geometry(nbytes, driver.processors())
             itemsize = {"8": 1, "6": 2, "2": 4, "4": 8}[name[-1]]
             for k in OPERANDS:
-                one = kernels.Pass(
+                one = folds.Pass(
                     nbytes // itemsize, addresses[1 : k + 1], [False] * k, addresses[0]
                 )
-                took = seconds(driver.launch, kernel, blocks, threads, kernels.packed(one), 0)
+                took = seconds(driver.launch, kernel, blocks, threads, folds.packed(one), 0)
                 rate = (k + 1) * nbytes / took
                 print(f"{rate / 1e9:>14.0f}{rate / copy:>9.2f}", end="")
             print()

@@ -164,13 +164,12 @@ class Engine:
 
     def end(self) -> None:
         """Let what was submitted come to its end, as the program ends; not for long. Local."""
-        left: list[Handle] = []
         if not _core.is_forked() and not _core.is_finalised():
             limit = time.monotonic() + GRACE
             for group in self.listed:
                 self.wait_until(group, lambda group=group: not group.unfinished, limit)
-                left += list(group.unfinished)
         _core.dismiss()
+        left = [each for group in self.listed for each in list(group.unfinished)]
         unheard = [each.error for each in self.listed if each.error and not each.told]
         if unheard and not abort.has_reported():
             abort.end_job(f"exits, and has not heard in the background: {error_text(unheard[0])}")
@@ -368,7 +367,8 @@ def start(group: Communicator | None = None) -> None:
 
 def stop(group: Communicator | None = None) -> None:
     """Wait for all submissions for a communicator, and free what the background has made for it.
-    Collective. The communicator itself can still be used, and submitted for.
+    Collective. The communicator itself can still be used, and submitted for; but not while this
+    lasts, as ranks would not agree on what was submitted before it.
 
     Parameters
     ----------

@@ -377,7 +377,8 @@ class Group:
         if settled:
             self._found()
         elif self.submitted:
-            self.tells *= 2
+            if len(self.submitted) > self.tells:
+                self.tells *= 2
             self.not_before = time.monotonic() + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
 
@@ -461,8 +462,9 @@ class Group:
         names = [called(each.key) for each in mine[:3]]
         if len(mine) > 3:
             names.append(f"{len(mine) - 3} more")
-        keys = self.missing.keys() & {each.key for each in mine}
-        which = sorted({rank for key in keys for rank in self.missing[key]})
+        missing = self.missing  # another thread may replace it
+        keys = missing.keys() & {each.key for each in mine}
+        which = sorted({rank for key in keys for rank in missing[key]})
         if not which and self.negotiation is not None:
             which = self.negotiation.awaited()
         whom = named(which) if which else "the others"
@@ -470,7 +472,7 @@ class Group:
             f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to submit "
             f"{', '.join(names)}"
         )
-        for key, ranks in islice(self.missing.items(), 3):
+        for key, ranks in islice(missing.items(), 3):
             if self.rank in ranks:
                 text += f"; this rank has not submitted {called(key)}, which others have"
         return text

@@ -125,7 +125,9 @@ class MakingCalls:
                         self._segment.give_up(f"it failed in {call}: {error_text(error)}", error)
                 raise
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = np.float64) -> Any:
+    def empty(
+        self, shape: int | tuple[int, ...], dtype: Any = np.float64, device: Any = None
+    ) -> Any:
         """Return a new array in memory that the ranks of the host share.
         Collective.
 
@@ -138,18 +140,25 @@ class MakingCalls:
         shape : int or tuple of int
             May differ between ranks.
         dtype : dtype, optional
+        device : str or int, optional
+            ``"cuda"`` for an array of CuPy on the current device, ``"cuda:1"`` or a number for one
+            on another. The other ranks read it where it lies if calls go by ``ipc``
+            (`device_transports`), and the array is on the device of the first call; if not, it is
+            an ordinary array.
 
         Returns
         -------
-        numpy.ndarray
+        numpy.ndarray or cupy.ndarray
             An uninitialised array. It outlives the communicator: its memory is released when the
             array and all its views are gone. If the ranks share no memory, it is an ordinary array.
 
         Raises
         ------
         ArgumentError
-            If a dimension is negative, or the array larger than what a process can address; raised
-            on this rank.
+            If a dimension is negative, or the array larger than what a process can address, or
+            there is no such device; raised on this rank.
+        BufferError
+            If `device` is given and this rank cannot use one; raised on this rank.
         UnsupportedTypeError
             If the dtype holds Python objects; raised on this rank.
         MismatchError
@@ -173,24 +182,52 @@ class MakingCalls:
         (2, 3)
         """
         dims: tuple[int, ...] = ()
+        place = -1
 
         def check() -> tuple[int, int]:
-            nonlocal dims
+            nonlocal dims, place
             dims, nbytes = _checked_shape(shape, dtype)
-            return nbytes, 0
+            if device is not None:
+                place = self._engine.devices().number(device)
+            return nbytes, int(device is not None)
 
         with self._together("empty", check) as said:
+            _check_alike([where for _, where in said])
+            if device is not None:
+                made, is_mapped = self._engine.devices().empty(
+                    self._engine, place, dims, np.dtype(dtype), said[self.rank][0]
+                )
+                if is_mapped:
+                    self._lend()
+                return made
             if not self._chooser.lanes:
                 return _empty(dims, dtype)
             first = self._segment is not None and self._segment.windows == 0
             array = segment.window(self._meeting, self._segment, [each for each, _ in said])
             if array is None:
                 return _empty(dims, dtype)
-            if first:  # programs compiled so far read no array of another rank in place
-                self._chooser.lends = True
-                self._chooser.forget_plans()
-                self.forget()
+            if first:
+                self._lend()
         return array.view(dtype).reshape(dims)
+
+    def _lend(self) -> None:
+        """Have programs read arrays of other ranks in place; those compiled so far do not. Local,
+        and on all ranks.
+        """
+        if not self._chooser.lends:
+            self._chooser.lends = True
+            self._chooser.forget_plans()
+            self.forget()
+
+
+def _check_alike(places: list[int]) -> None:
+    """Raise an error on all ranks if some want an array on a device, and some one of the host."""
+    if len(set(places)) > 1:
+        mine = [rank for rank, where in enumerate(places) if where]
+        raise MismatchError(
+            f"empty() was called with a device on ranks {mine}, and without one on the others; "
+            f"all ranks must pass one, or none"
+        )
 
 
 def _checked_color(color: int | None, key: int) -> tuple[int, int]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import index
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -17,7 +16,8 @@ from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = ["Codec", "Compressor", "Floats", "Piece", "State", "positive", "proportion", "word"]
+__all__ = ["POSITIVE", "PROPORTION", "WORD", "Codec", "Compressor", "Floats", "Piece", "Range"]
+__all__ += ["State", "parameter"]
 
 Floats = NDArray[np.float32]
 
@@ -262,8 +262,31 @@ def _put_back(x: NDArray[Any], floats: Floats) -> None:
         _core.convert(x, floats)
 
 
-def positive(value: Any, name: str) -> int:
-    """Return a parameter that is a positive integer. Local.
+class Range(NamedTuple):
+    """What a parameter may be.
+
+    Attributes
+    ----------
+    read : callable
+        It returns the number that a value of the user's is, or raises any error.
+    holds : callable
+        It says whether a number may be passed.
+    text : str
+        What it must be, for the error.
+    """
+
+    read: Callable[[Any], Any]
+    holds: Callable[[Any], bool]
+    text: str
+
+
+POSITIVE = Range(index, lambda number: number >= 1, "a positive integer")
+PROPORTION = Range(float, lambda number: 0 < number <= 1, "above 0 and at most 1")
+WORD = Range(index, lambda number: 0 <= number < 1 << 64, "an integer in 0..2**64 - 1")
+
+
+def parameter(value: Any, name: str, range: Range) -> Any:
+    """Return a parameter of a codec as a number. Local.
 
     Parameters
     ----------
@@ -271,64 +294,18 @@ def positive(value: Any, name: str) -> int:
         What the user passed.
     name : str
         The parameter, for the error.
+    range : Range
+        What it may be.
 
     Raises
     ------
     ArgumentError
-        If it is none.
+        If it is something else.
     """
     try:
-        number = index(value)
+        number = range.read(value)
     except Exception:  # also of a user's type
-        number = 0
-    if number < 1:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be a positive integer")
-    return number
-
-
-def proportion(value: Any, name: str) -> float:
-    """Return a parameter that is above 0, and at most 1. Local.
-
-    Parameters
-    ----------
-    value : object
-        What the user passed.
-    name : str
-        The parameter, for the error.
-
-    Raises
-    ------
-    ArgumentError
-        If it is not.
-    """
-    try:
-        number = float(value)
-    except Exception:  # also of a user's type
-        number = math.nan
-    if not 0 < number <= 1:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be above 0 and at most 1")
-    return number
-
-
-def word(value: Any, name: str) -> int:
-    """Return a parameter that is an integer of 64 bits without a sign. Local.
-
-    Parameters
-    ----------
-    value : object
-        What the user passed.
-    name : str
-        The parameter, for the error.
-
-    Raises
-    ------
-    ArgumentError
-        If it is none.
-    """
-    try:
-        number = index(value)
-    except Exception:  # also of a user's type
-        number = -1
-    if not 0 <= number < 1 << 64:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..2**64 - 1")
+        number = None
+    if number is None or not range.holds(number):
+        raise ArgumentError(f"{name} is {shown(value)}, and must be {range.text}")
     return number

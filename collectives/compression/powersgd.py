@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.compression.codec import Codec, Floats, Piece, State, positive, word
+from collectives.compression.codec import POSITIVE, WORD, Codec, Floats, Piece, State, parameter
 from collectives.compression.halves import dense
 
 __all__ = ["PowerSGD"]
@@ -72,7 +72,8 @@ class PowerSGD(Codec):
     needs_name = True  # for the factor, with or without error feedback
 
     def __init__(self, rank: int = 2, *, error_feedback: bool = True, seed: int = 0) -> None:
-        self.rank, seed = positive(rank, "rank"), word(seed, "seed")
+        self.rank: int = parameter(rank, "rank", POSITIVE)
+        seed = parameter(seed, "seed", WORD)
         self._error_feedback = bool(error_feedback)
         plain = "" if error_feedback else ", error_feedback=False"
         seeded = f", seed={seed}" if seed else ""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.compression.codec import Codec, Floats, Piece, State, positive, word
+from collectives.compression.codec import POSITIVE, WORD, Codec, Floats, Piece, State, parameter
 
 __all__ = ["Int4", "Int8", "Sign"]
 
@@ -66,49 +66,48 @@ class _Quantised(Codec):
         self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]
     ) -> Iterator[_core.Request]:
         ranks, me = comm.size, comm.rank
+        keys = [each.key for each in pieces]
         cut = [self._parts(each.key, each.x.size, ranks) for each in pieces]
         sizes = [sum(parts[rank].nbytes for parts in cut) for rank in range(ranks)]
         mine = [parts[me] for parts in cut]
         codes = np.empty(sum(sizes), np.uint8)
         places = _places(cut, codes)
         for rank in range(ranks):
-            for k, part in enumerate(parts[rank] for parts in cut):
-                self._encode(next(places), pieces[k].key, part, floats[k], states[k], me)
+            for key, parts, values, state in zip(keys, cut, floats, states, strict=True):
+                part = parts[rank]
+                kept = part.of(state.remainder(np.float32)) if self._error_feedback else None
+                seed = self._random(key, state.calls, 1 + me)
+                self._encode(next(places), part, values, kept, seed)
         came = np.empty(ranks * sizes[me], np.uint8)
         yield comm.ialltoallv(codes, sizes, out=came, receive_counts=[sizes[me]] * ranks)
-
-        places = _places([[part] * ranks for part in mine], came)
-        for rank in range(ranks):
-            for part, values in zip(mine, floats, strict=True):
-                _core.decode(self._bits, part.of(values), next(places), self.block, rank > 0)
+        self._decode([[part] * ranks for part in mine], came, floats, True)
 
         sums = np.empty(sizes[me], np.uint8)
-        for k, place in enumerate(_places([[part] for part in mine], sums)):
-            self._encode_sum(place, pieces[k].key, mine[k], floats[k], states[k])
+        places = _places([[part] for part in mine], sums)
+        for key, part, values, state in zip(keys, mine, floats, states, strict=True):
+            if self._error_feedback and state.second is None:
+                state.second = np.zeros(part.stop - part.start, np.float32)
+            seed = self._random(key, state.calls, 0)
+            self._encode(next(places), part, values, state.second, seed)
         yield comm.iallgatherv(sums, out=codes, counts=sizes)
-        places = _places(cut, codes)
-        for rank in range(ranks):
-            for parts, values in zip(cut, floats, strict=True):
-                _core.decode(self._bits, parts[rank].of(values), next(places), self.block)
+        self._decode(cut, codes, floats, False)
 
     def _encode(
-        self, codes: Codes, key: str, part: _Part, values: Floats, state: State, rank: int
+        self, codes: Codes, part: _Part, values: Floats, kept: Floats | None, seed: int
     ) -> None:
-        """Encode a part of this rank's array."""
-        residual = part.of(state.remainder(np.float32)) if self._error_feedback else None
-        seed = self._random(key, state.calls, 1 + rank)
+        """Encode a part of an array, and what was `kept` of it."""
         first = part.start // self.block
-        _core.encode(self._bits, codes, part.of(values), residual, self.block, seed, first)
+        _core.encode(self._bits, codes, part.of(values), kept, self.block, seed, first)
 
-    def _encode_sum(
-        self, codes: Codes, key: str, part: _Part, values: Floats, state: State
+    def _decode(
+        self, cut: Sequence[Sequence[_Part]], codes: Codes, floats: list[NDArray[Any]], adds: bool
     ) -> None:
-        """Encode the sum of a part that this rank owns."""
-        if self._error_feedback and state.second is None:
-            state.second = np.zeros(part.stop - part.start, np.float32)
-        seed = self._random(key, state.calls, 0)
-        first = part.start // self.block
-        _core.encode(self._bits, codes, part.of(values), state.second, self.block, seed, first)
+        """Decode what came from all ranks, one after the other: side by side, or added up."""
+        places = _places(cut, codes)
+        for rank in range(len(cut[0]) if cut else 0):
+            for parts, values in zip(cut, floats, strict=True):
+                part = parts[rank].of(values)
+                _core.decode(self._bits, part, next(places), self.block, adds and rank > 0)
 
 
 def _places(cut: Sequence[Sequence[_Part]], codes: Codes) -> Iterator[Codes]:
@@ -159,7 +158,7 @@ class Int8(_Quantised):
     _bits = 8
 
     def __init__(self, block: int = 512, *, seed: int = 0) -> None:
-        block, seed = positive(block, "block"), word(seed, "seed")
+        block, seed = parameter(block, "block", POSITIVE), parameter(seed, "seed", WORD)
         super().__init__(f"int8(block={block}{_seeded(seed)})", block, seed)
 
 
@@ -186,7 +185,7 @@ class Int4(_Quantised):
     _bits = 4
 
     def __init__(self, block: int = 256, *, seed: int = 0) -> None:
-        block, seed = positive(block, "block"), word(seed, "seed")
+        block, seed = parameter(block, "block", POSITIVE), parameter(seed, "seed", WORD)
         super().__init__(f"int4(block={block}{_seeded(seed)})", block, seed)
 
 
@@ -228,7 +227,7 @@ class Sign(_Quantised):
     _bits = 1
 
     def __init__(self, block: int = 512, *, error_feedback: bool = True) -> None:
-        block = positive(block, "block")
+        block = parameter(block, "block", POSITIVE)
         self._error_feedback = self.needs_name = bool(error_feedback)
         plain = "" if error_feedback else ", error_feedback=False"
         super().__init__(f"sign(block={block}{plain})", block)

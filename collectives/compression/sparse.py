@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.compression.codec import Codec, Piece, State, proportion, word
+from collectives.compression.codec import PROPORTION, WORD, Codec, Piece, State, parameter
 from collectives.compression.halves import dense
 from collectives.errors import ArgumentError
 
@@ -24,10 +24,12 @@ class _Sparse(Codec):
 
     _keeps_double = True
 
-    def __init__(self, name: str, fraction: float, error_feedback: bool, seed: int = 0) -> None:
-        super().__init__(name, seed)
-        self.fraction = fraction
-        self._error_feedback = error_feedback
+    def __init__(self, kind: str, fraction: float, error_feedback: bool, seed: int = 0) -> None:
+        self.fraction: float = parameter(fraction, "fraction", PROPORTION)
+        self.needs_name = self._error_feedback = bool(error_feedback)
+        plain = "" if error_feedback else ", error_feedback=False"
+        seeded = f", seed={seed}" if seed else ""
+        super().__init__(f"{kind}({self.fraction:g}{plain}{seeded})", seed)
 
     def chosen(self, count: int) -> int:
         """Return how many of `count` elements are sent: at least one. Local."""
@@ -76,10 +78,7 @@ class TopK(_Sparse):
     """
 
     def __init__(self, fraction: float = 0.01, *, error_feedback: bool = True) -> None:
-        fraction = proportion(fraction, "fraction")
-        self.needs_name = bool(error_feedback)
-        plain = "" if error_feedback else ", error_feedback=False"
-        super().__init__(f"topk({fraction:g}{plain})", fraction, self.needs_name)
+        super().__init__("topk", fraction, error_feedback)
 
     def _reduce(
         self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]
@@ -164,11 +163,7 @@ class RandomK(_Sparse):
     def __init__(
         self, fraction: float = 0.01, *, error_feedback: bool = True, seed: int = 0
     ) -> None:
-        fraction, seed = proportion(fraction, "fraction"), word(seed, "seed")
-        self.needs_name = bool(error_feedback)
-        plain = "" if error_feedback else ", error_feedback=False"
-        seeded = f", seed={seed}" if seed else ""
-        super().__init__(f"randomk({fraction:g}{plain}{seeded})", fraction, self.needs_name, seed)
+        super().__init__("randomk", fraction, error_feedback, parameter(seed, "seed", WORD))
 
     def _reduce(
         self, comm: Any, pieces: Sequence[Piece], floats: list[NDArray[Any]], states: list[State]

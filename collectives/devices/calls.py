@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives import _core
 from collectives.algorithms import spec
-from collectives.devices import nccl, runtime
+from collectives.devices import ipc, lending, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.ipc_request import IpcRequest
@@ -163,6 +163,45 @@ class Devices:
             if engine.agree is not None:
                 engine.agree(name, job.text, True, timeout)
             return self.transports.of(call).run(call)
+
+    def number(self, device: Any) -> int:
+        """Return the number of a device that a user has named. Local.
+
+        Parameters
+        ----------
+        device : str or int
+        """
+        return lending.device_of(device)
+
+    def empty(
+        self, engine: _core.Engine, device: int, shape: tuple[int, ...], dtype: Any, nbytes: int
+    ) -> tuple[Any, bool]:
+        """Return a new array on a device, and whether the other ranks have mapped its memory.
+        Collective.
+
+        Parameters
+        ----------
+        engine : Engine
+        device : int
+        shape : tuple of int
+        dtype : dtype
+        nbytes : int
+        """
+        driver = runtime.driver_for("the new array")
+        owner = None
+        if self.transports.forced == "ipc" and engine.size > 1:
+            reason = self.transports.survey(engine, driver, device).reasons["ipc"]
+            everywhere = ipc.Ranks(engine).allgather(
+                reason is None and self.peers is not None and self.peers.device == device
+            )
+            if all(everywhere) and self.peers is not None:
+                owner = lending.lend(engine, self.peers, nbytes)
+        with driver.on(device):
+            address = 0 if owner is None else owner.address
+            try:
+                return driver.array(shape, dtype, address, owner), owner is not None
+            except MemoryError as error:
+                raise CommunicatorError(f"no memory for an array: {plain(error)}") from error
 
     def survey(self, engine: _core.Engine, x: Any) -> DeviceTransports:
         """Return how arrays on the device of `x` travel. Collective, at first for a device.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import AbstractContextManager
+from math import prod
 from typing import Any
 
 import cupy
@@ -104,6 +105,21 @@ class CupyDriver:
     def free(self, address: int) -> None:
         """Give memory of `allocate` back. Local."""
         runtime.free(address)
+
+    def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
+        """Return a new array on the current device, in memory that `owner` keeps or of its own.
+        Local.
+        """
+        if not address:
+            return cupy.empty(shape, dtype)
+        nbytes = prod(shape) * np.dtype(dtype).itemsize
+        memory = cupy.cuda.UnownedMemory(address, nbytes, owner)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+    def selected(self) -> int:
+        """Return the current device. Local."""
+        number: int = runtime.getDevice()
+        return number
 
     def pinned(self, nbytes: int) -> PinnedMemory:
         """Return pinned host memory. Local."""

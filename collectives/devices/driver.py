@@ -130,6 +130,16 @@ class Driver(Protocol):
     def free(self, address: int) -> None:
         """Give memory of `allocate` back."""
 
+    def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
+        """Return a new array on the current device: in the memory at `address`, which `owner`
+        keeps, or with an address of 0 in memory of its own. Local.
+        """
+        ...
+
+    def selected(self) -> int:
+        """Return the current device. Local."""
+        ...
+
     def pinned(self, nbytes: int) -> Pinned:
         """Return pinned host memory, aligned to 512 bytes."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core, reductions
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.driver import Driver
 from collectives.devices.job import Job
 from collectives.devices.peers import Peers, sweep
@@ -197,4 +197,4 @@ def fold_of(job: Job) -> Fold | None:
     if isinstance(op, str):
         op = getattr(reductions, op.upper())
     found = Fold("SUM" if op.average else op.name, dtype, op.average)
-    return found if op.function is None and found[:2] in kernels.PAIRS else None
+    return found if op.function is None and found[:2] in folds.PAIRS else None

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
 from collectives.devices.job import Job, give_up
 from collectives.devices.passes import Passes
-from collectives.devices.peers import Peers
+from collectives.devices.peers import Peers, sweep
 from collectives.devices.requests import Call
 from collectives.errors import CommunicatorError
 from collectives.text.origin import place
@@ -199,9 +199,9 @@ class IpcRequest:
         array = job.arrays[0]
         prescale, postscale = job.scales
         factor = None
-        if fold.op and array.dtype in kernels.SCALED:
+        if fold.op and array.dtype in folds.SCALED:
             size = self.engine.size if fold.is_average else 1
-            factor = kernels.scale_factor(array.dtype, postscale, size)
+            factor = folds.scale_factor(array.dtype, postscale, size)
         self._passes = Passes(self._peers, fold.op, array.dtype, array.itemsize, factor)
         x = out = None
         if columns.outputs:
@@ -249,7 +249,7 @@ class IpcRequest:
         at = passes.arena(max(source.nbytes, 1))
         elements = self._copy_parts(at, source, job.parts, False)
         if prescale != 1.0 and elements:
-            passes.scale(at, elements, kernels.scale_factor(source.dtype, prescale))
+            passes.scale(at, elements, folds.scale_factor(source.dtype, prescale))
         return at
 
     def _place_of_output(self, target: DeviceArray) -> int:
@@ -356,6 +356,7 @@ def run(call: Call) -> Any:
         What the blocking or the nonblocking form returns.
     """
     devices = call.devices
+    sweep()
     devices.line.begin(None, True, None)
     call.engine.check_whole()
     ring = devices.rings.get(call.device)

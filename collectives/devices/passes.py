@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.devices.peers import Peers
 
 __all__ = ["Passes"]
@@ -25,7 +25,7 @@ class Passes:
     dtype : str
     itemsize : int
     postscale : float or None
-        The factor of the result, as `kernels.scale_factor` returns it.
+        The factor of the result, as `folds.scale_factor` returns it.
 
     Attributes
     ----------
@@ -127,9 +127,9 @@ class Passes:
         ----------
         address, count : int
         factor : float
-            As `kernels.scale_factor` returns it.
+            As `folds.scale_factor` returns it.
         """
-        one = kernels.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
+        one = folds.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self._launch(one)
 
@@ -143,21 +143,21 @@ class Passes:
         is_scaled: bool,
     ) -> None:
         """Enqueue a fold; more sources than a kernel takes are folded in several passes."""
-        most = kernels.MOST_PLACES
+        most = folds.MOST_PLACES
         while len(sources) > most:
             made, room = self.partial
             if room < count * self.itemsize:
                 room = count * self.itemsize
                 self.partial = made, room = self.arena(room), room
-            self._launch(kernels.Pass(count, sources[:most], sides[:most], made))
+            self._launch(folds.Pass(count, sources[:most], sides[:most], made))
             sources, sides = [made, *sources[most:]], [False, *sides[most:]]
         postscale = self.postscale if is_scaled else None
-        self._launch(kernels.Pass(count, sources, sides, dst, publication, postscale=postscale))
+        self._launch(folds.Pass(count, sources, sides, dst, publication, postscale=postscale))
 
-    def _launch(self, one: kernels.Pass) -> None:
+    def _launch(self, one: folds.Pass) -> None:
         peers, driver = self.peers, self.peers.driver
         pair = self.op, self.dtype
         if pair not in peers.kernels:
-            peers.kernels[pair] = driver.kernel(kernels.source(*pair), kernels.kernel_name(*pair))
-        shape = kernels.geometry(one.elements * self.itemsize, driver.processors())
-        driver.launch(peers.kernels[pair], *shape, kernels.packed(one), peers.stream)
+            peers.kernels[pair] = driver.kernel(folds.source(*pair), folds.kernel_name(*pair))
+        shape = folds.geometry(one.elements * self.itemsize, driver.processors())
+        driver.launch(peers.kernels[pair], *shape, folds.packed(one), peers.stream)

@@ -27,14 +27,18 @@ ranks have made their waits for the time before:
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from collectives import _core
 from collectives.devices.driver import Driver
 
-__all__ = ["EVENTS", "Peers", "sweep"]
+__all__ = ["EVENTS", "WHOLE", "Loan", "Peers", "at", "sweep"]
 
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
@@ -43,6 +47,38 @@ WHOLE = 2 << 20  # bytes: what is exported in CUDA's units shows other processes
 LONGEST = 5.0  # seconds to wait for the other ranks when a communicator is freed
 
 _leaving: list[Peers] = []
+_sweeping = threading.Lock()
+
+
+def at(address: int) -> Any:
+    """Return an object that says where memory of a device is; nobody reads it. Local.
+
+    Parameters
+    ----------
+    address : int
+    """
+    return ctypes.c_char.from_address(address)
+
+
+class Loan(NamedTuple):
+    """Memory for one array of each rank that all others have mapped.
+
+    Attributes
+    ----------
+    owner : callable
+        It returns what keeps the memory of this rank's array, or None if the array is gone.
+    address : int
+        The memory of this rank.
+    mapped : list of int
+        That of all ranks, as mapped here.
+    windows : list of int
+        Their numbers.
+    """
+
+    owner: Callable[[], Any]
+    address: int
+    mapped: list[int]
+    windows: list[int]
 
 
 class Peers:
@@ -64,6 +100,8 @@ class Peers:
         The pages of the ranks. A rank that is alone has none.
     lock : RLock
         Held by whoever enqueues.
+    has_left : bool
+        Whether nothing of the other ranks is mapped any more.
     is_lost : bool
         Whether a call has failed, so that other ranks may touch the memory at any time: it is
         never freed.
@@ -74,7 +112,7 @@ class Peers:
         self.segment: _core.Segment | None = None
         self.me = 0
         self.lock = threading.RLock()
-        self.is_lost = False
+        self.has_left = self.is_lost = False
         self.stream = self.ring = self.drained = 0
         self.events: list[int] = []
         self.ends: list[int] = []
@@ -84,6 +122,7 @@ class Peers:
         self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last
         self.turn = self.ordered = 0
         self.blocks: dict[int, list[int]] = {}
+        self.loans: dict[int, Loan] = {}  # by the number of their first window
         self.sizes: dict[int, int] = {}
         self.kernels: dict[tuple[str, str], Any] = {}
         try:
@@ -137,6 +176,8 @@ class Peers:
         segment : Segment
         """
         segment.move_rings(self.rings, self.room)
+        for ring in self.rings:  # they have these numbers, which no array gets
+            segment.add_window(at(ring), 0, 0)
         self.segment = segment
 
     # -- order ---------------------------------------------------------------------------------
@@ -240,35 +281,93 @@ class Peers:
         else:
             self.driver.end_event(event)
 
+    # -- arrays that others read where they lie ------------------------------------------------
+
+    def unmap(self, numbers: list[int]) -> None:
+        """Unmap what other ranks have lent, when nothing on the stream uses it. Local, and the same
+        on all ranks.
+
+        Parameters
+        ----------
+        numbers : list of int
+            Keys of `loans`.
+        """
+        if not numbers:
+            return
+        with self.lock, self.driver.on(self.device):
+            self.driver.record(self.drained, self.stream)
+            self.driver.synchronize(self.drained)
+            for number in numbers:
+                self._close(self.loans[number])
+
+    def forget(self, numbers: list[int]) -> None:
+        """Give back what this rank has lent, when all have unmapped it. Local.
+
+        Parameters
+        ----------
+        numbers : list of int
+            Keys of `loans`.
+        """
+        for number in numbers:
+            loan = self.loans.pop(number)
+            if self.segment is not None:
+                self.segment.drop_windows(set(loan.windows))
+            with self.driver.on(self.device):
+                self.driver.free(loan.address)
+
+    def _close(self, loan: Loan) -> None:
+        for rank, each in enumerate(loan.mapped):
+            if rank != self.me:
+                self.driver.close_memory(each)
+
     # -- the end -------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Unmap what belongs to others, and give the rest back when they have done so, too. Local,
         but it waits a moment for the other ranks.
         """
-        if self.is_lost or not self._is_drained():
+        end = time.monotonic() + LONGEST
+        self._drop()
+        while self in _leaving and time.monotonic() < end:
+            sweep()
+            time.sleep(0.0005)
+        if not self.has_left:  # a rank that died may prevent what is on the stream
             self.is_lost = True
-        else:
-            self.withdraw()
-        if self.segment is not None:
-            self.segment.leave()
+            if self.segment is not None:
+                self.segment.leave()
+
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        # Of a communicator that was dropped: `sweep` gives the memory back when others have dropped
+        # theirs, too.
+        if self.stream and not self.has_left and not (is_ending() or is_forked()):
+            with contextlib.suppress(Exception):  # of a device that has failed
+                self._drop()
+
+    def _drop(self) -> None:
+        """Have `sweep` give back what this has, when all has happened that is on the stream."""
         if self.is_lost:
             return
-        _leaving.append(self)
-        end = time.monotonic() + LONGEST
-        while not sweep() and time.monotonic() < end:
-            time.sleep(0.0005)
-
-    def _is_drained(self) -> bool:
-        """Wait until all has happened that is on the stream; a rank that died may prevent it."""
         with self.driver.on(self.device):
             self.driver.record(self.drained, self.stream)
-            end = time.monotonic() + LONGEST
-            while not self.driver.done(self.drained):
-                if time.monotonic() > end:
+        _leaving.append(self)
+
+    def leave(self) -> bool:
+        """Unmap what belongs to others, if nothing uses it any more; return whether that is so.
+        Local.
+        """
+        if not self.has_left and not self.is_lost:
+            with self.driver.on(self.device):
+                if not self.driver.done(self.drained):
                     return False
-                time.sleep(0.0005)
-        return True
+            self.has_left = True
+            self.withdraw()
+            if self.segment is not None:
+                self.segment.leave()
+        return self.has_left
 
     def withdraw(self) -> None:
         """Unmap what belongs to other ranks; nothing on the stream uses it. Local."""
@@ -279,6 +378,8 @@ class Peers:
             for rank, events in enumerate(self.theirs):
                 for event in events if rank != self.me else ():
                     self.driver.end_event(event)
+            for loan in self.loans.values():
+                self._close(loan)
         self.rings, self.theirs = [], []
 
     def free(self) -> None:
@@ -294,19 +395,32 @@ class Peers:
             for block in (self.ring, *self.sizes):
                 if block:
                     driver.free(block)
+            for loan in self.loans.values():
+                owner = loan.owner()
+                if owner is None:
+                    driver.free(loan.address)
+                else:  # the array has outlived the communicator
+                    owner.is_last = True
             if self.stream:
                 driver.end_stream(self.stream)
+        self.loans.clear()
         self.events, self.ends, self.spare, self.sizes = [], [], [], {}
         self.stream = self.ring = self.drained = 0
 
 
-def sweep() -> bool:
-    """Free the memory of communicators that all ranks have left; return whether none is left.
-    Local.
-    """
-    for each in _leaving.copy():
-        segment = each.segment
-        if segment is None or len(segment.lost()) == len(segment.ranks) - 1:
-            _leaving.remove(each)
-            each.free()
-    return not _leaving
+def sweep() -> None:
+    """Free the memory of communicators that all ranks have left. Local."""
+    if not _sweeping.acquire(blocking=False):  # another thread does it
+        return
+    try:
+        for each in _leaving.copy():
+            segment = each.segment
+            if each.is_lost:
+                _leaving.remove(each)
+            elif each.leave() and (
+                segment is None or len(segment.lost()) == len(segment.ranks) - 1
+            ):
+                _leaving.remove(each)
+                each.free()
+    finally:
+        _sweeping.release()

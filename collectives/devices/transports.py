@@ -120,11 +120,14 @@ class DeviceTransports(NamedTuple):
         is not possible.
     reasons : dict
         For each transport, why it is not possible, or None.
+    forced : str or None
+        The transport that the environment asks for.
     """
 
     device: int
     used: str | None
     reasons: dict[str, str | None]
+    forced: str | None = None
 
     def __str__(self) -> str:
         lines = [f"arrays on cuda:{self.device} go by {self.used}"]
@@ -132,11 +135,15 @@ class DeviceTransports(NamedTuple):
             lines = [f"{VARIABLE} asks for a transport of cuda:{self.device} that is not possible"]
         for row in TRANSPORTS:
             reason = self.reasons[row.name]
-            state = "possible" if row.is_automatic else f"possible, with algorithm={row.name!r}"
+            state = "possible"
             if reason is not None:
                 state = f"not possible: {reason}"
             elif row.name == self.used:
                 state = "used"
+            elif self.forced is not None:
+                state = f"possible, and {VARIABLE} asks for {self.forced}"
+            elif not row.is_automatic:
+                state = f"possible, with algorithm={row.name!r}"
             lines.append(f"  {row.name:9}{row.what}; {state}")
         return "\n".join(lines)
 
@@ -233,7 +240,7 @@ class Transports:
             names = [row.name for row in TRANSPORTS if row.is_automatic]
             names = names if self.forced is None else [self.forced]
             used = next((name for name in names if reasons[name] is None), None)
-            self.agreed[device] = DeviceTransports(device, used, reasons)
+            self.agreed[device] = DeviceTransports(device, used, reasons, self.forced)
         return self.agreed[device]
 
 

@@ -39,6 +39,13 @@ class Memory:
             self.driver.drop(self.address, self.queue)
 
 
+class Borrowed:
+    """Memory that is not an array's own, and what keeps it."""
+
+    def __init__(self, address: int, owner: Any) -> None:
+        self.address, self.owner = address, owner
+
+
 class DeviceArray:
     """An array on a device; `Array` and `DLPackArray` are the two ways of showing it to others.
 

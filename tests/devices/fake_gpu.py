@@ -28,9 +28,11 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import fake_memory
 import fake_shared
+import numpy as np
 from fake_checks import Checks
 from fake_errors import (
     InvalidArgument,
@@ -202,6 +204,15 @@ class FakeDriver(Checks):
         if found.is_host_visible:
             self.order.visible.append(found)
         return found
+
+    def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
+        from fake_arrays import Array, Borrowed
+
+        memory: Any = Borrowed(address, owner) if address else None
+        return Array(self, shape, np.dtype(dtype).name, device=self.current, memory=memory)
+
+    def selected(self) -> int:
+        return self.current
 
     @call
     def free(self, address: int) -> None:

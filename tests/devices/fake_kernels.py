@@ -14,9 +14,9 @@ from typing import Any
 import on_cpu
 from fake_handles import Accesses
 
-from collectives.devices import kernels
+from collectives.devices import folds
 
-MOST = kernels.MOST_PLACES
+MOST = folds.MOST_PLACES
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
 ONE_AT_A_TIME = threading.Lock()  # the grid's variables are those of the library
 
@@ -52,7 +52,7 @@ def itemsize(name: str) -> int:
 
 def accesses(name: str, arguments: bytes) -> Accesses:
     """Return what a launch reads and writes, and where its pointers stand."""
-    words = kernels.PARAMETERS.unpack(arguments)
+    words = folds.PARAMETERS.unpack(arguments)
     dst, publication, count = words[MOST], words[MOST + 1], words[2 * MOST + 2]
     sources, targets = words[2 * MOST + 7 :][:2]
     nbytes = count * itemsize(name)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from collectives.devices import kernels
+from collectives.devices import folds
 
 HERE = Path(__file__).resolve().parent
 COMPILER = next((found for found in map(shutil.which, ("g++", "clang++", "c++")) if found), None)
@@ -76,8 +76,8 @@ extern const int constants[] = {
 
 def text() -> str:
     """Return one program with all kernels."""
-    first, marker, _ = kernels.source("SUM", "float32").rpartition("\nFOLD_KERNEL(")
-    lines = {marker + kernels.source(*pair).rpartition(marker)[2] for pair in kernels.PAIRS}
+    first, marker, _ = folds.source("SUM", "float32").rpartition("\nFOLD_KERNEL(")
+    lines = {marker + folds.source(*pair).rpartition(marker)[2] for pair in folds.PAIRS}
     return f'#include "cuda_on_cpu.h"\n{first}{"".join(sorted(lines))}{TESTED}'
 
 
@@ -103,8 +103,8 @@ def compiled(folder: Path) -> ctypes.CDLL:
 def run(
     library: ctypes.CDLL,
     name: str,
-    one: kernels.Pass,
-    geometry: kernels.Geometry,
+    one: folds.Pass,
+    geometry: folds.Geometry,
     only: range | None = None,
     backwards: bool = False,
 ) -> None:
@@ -113,6 +113,6 @@ def run(
     blocks = range(geometry.blocks) if only is None else only
     numbers = (geometry.blocks, geometry.threads, blocks.start, blocks.stop)
     misaligned = library.run_kernel(
-        kernel, kernels.packed(one), *map(ctypes.c_uint, numbers), ctypes.c_int(backwards)
+        kernel, folds.packed(one), *map(ctypes.c_uint, numbers), ctypes.c_int(backwards)
     )
     assert misaligned == 0

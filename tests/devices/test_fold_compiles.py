@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.devices import kernels
+from collectives.devices import folds
 
 FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 DEVICES = ["sm_80", "sm_90", "sm_100"]
@@ -67,13 +67,13 @@ def compiler():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("op", "dtype"), kernels.PAIRS if FULL else SOME)
+@pytest.mark.parametrize(("op", "dtype"), folds.PAIRS if FULL else SOME)
 def test_a_kernel_compiles_without_a_warning(compiler, op, dtype, device):
     """NVRTC cannot make errors of warnings, so its log has to be empty."""
     options = (f"--gpu-architecture={device}", "--std=c++17")
-    log, ptx, binary = compiler.compile(kernels.source(op, dtype), *options)
+    log, ptx, binary = compiler.compile(folds.source(op, dtype), *options)
     assert log.strip() == ""
-    assert f".entry {kernels.kernel_name(op, dtype)}(" in ptx
+    assert f".entry {folds.kernel_name(op, dtype)}(" in ptx
     assert len(binary) > 1000
     # Two roundings are not one, and subnormals stay.
     assert not re.search(r"\bfma\.|\bmad\.\w+\.f|\.ftz", ptx)
@@ -85,6 +85,6 @@ def test_a_kernel_compiles_without_a_warning(compiler, op, dtype, device):
 
 def test_a_warning_would_be_seen(compiler):
     """The test above relies on it."""
-    text = kernels.source("SUM", "float32") + "__global__ void kernel() { int unused; }\n"
+    text = folds.source("SUM", "float32") + "__global__ void kernel() { int unused; }\n"
     log, _, _ = compiler.compile(text, "--gpu-architecture=sm_90")
     assert "declared but never referenced" in log

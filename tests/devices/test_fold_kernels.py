@@ -15,13 +15,13 @@ import pytest
 
 from collectives import _core, reductions
 from collectives.arrays.buffers import DTYPES
-from collectives.devices import kernels
+from collectives.devices import folds
 from collectives.errors import ArgumentError, UnsupportedTypeError
 
 ROUNDS = 4 if os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0") else 1
 OPERANDS = [1, 2, 3, 4, 5, 6, 16]
 GUARD = 32  # bytes around each place, which must stay as they are
-SMALL = kernels.Geometry(blocks=2, threads=3)  # a tile of 192 bytes, or of 12 elements
+SMALL = folds.Geometry(blocks=2, threads=3)  # a tile of 192 bytes, or of 12 elements
 FACTORS = [1 / 3, -2.0, 0.0, 1e-30, float("inf"), float("nan"), 1.0]
 PRECISION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
@@ -144,9 +144,9 @@ def try_pass(library, op, name, rng, count, operands, alignment):
     dst = None if choose(rng, 0.1) else place() if replaced is None else sources[replaced]
     publication = place() if dst is None or choose(rng, 0.3) else None
     targets = [place() for _ in range(int(rng.integers(1, 17)) if choose(rng, 0.3) else 0)]
-    factors = [kernels.scale_factor(name, each) for each in FACTORS if name in kernels.SCALED]
+    factors = [folds.scale_factor(name, each) for each in FACTORS if name in folds.SCALED]
     scales = bool(factors) and choose(rng, 0.4)
-    one = kernels.Pass(
+    one = folds.Pass(
         count,
         [address(each) for each in sources],
         [choose(rng, 0.5) for _ in sources],
@@ -158,7 +158,7 @@ def try_pass(library, op, name, rng, count, operands, alignment):
         factors[rng.integers(len(factors))] if factors and choose(rng, 0.3) else None,
     )
     published, result = on_host(op, name, contents, one)
-    on_cpu.run(library, kernels.kernel_name(op, name), one, SMALL, backwards=choose(rng, 0.5))
+    on_cpu.run(library, folds.kernel_name(op, name), one, SMALL, backwards=choose(rng, 0.5))
 
     told = f"{count} elements, {operands} operands, alignment {alignment}, {uneven=}, {one}"
     for each in [*targets, *([] if dst is None else [dst])]:
@@ -171,7 +171,7 @@ def try_pass(library, op, name, rng, count, operands, alignment):
     places.check_guards()
 
 
-@pytest.mark.parametrize(("op", "name"), kernels.PAIRS)
+@pytest.mark.parametrize(("op", "name"), folds.PAIRS)
 def test_a_pass_has_the_bits_of_the_host(library, op, name):
     """Every number of operands at every alignment; the tails and all else by a fixed chance."""
     rng = np.random.default_rng(zlib.crc32(f"{op} {name}".encode()))
@@ -205,8 +205,8 @@ def test_a_single_source_is_copied_bit_by_bit(library, name):
     content = np.concatenate([every, patterns(name).view(np.uint8)])
     content = content[: content.size // dtype.itemsize * dtype.itemsize]
     out = Places().place(content.size, 0)
-    one = kernels.Pass(out.size // dtype.itemsize, [address(content)], [False], address(out))
-    on_cpu.run(library, kernels.kernel_name("SUM", name), one, kernels.geometry(out.size, 1))
+    one = folds.Pass(out.size // dtype.itemsize, [address(content)], [False], address(out))
+    on_cpu.run(library, folds.kernel_name("SUM", name), one, folds.geometry(out.size, 1))
     np.testing.assert_array_equal(out, content)
 
 
@@ -217,10 +217,8 @@ def test_every_half_against_the_special_ones(library, op, name):
     for pattern in patterns(name):
         other = np.full_like(every, pattern)
         out = np.empty_like(every)
-        one = kernels.Pass(
-            every.size, [address(every), address(other)], [False, False], address(out)
-        )
-        on_cpu.run(library, kernels.kernel_name(op, name), one, kernels.geometry(out.nbytes, 1))
+        one = folds.Pass(every.size, [address(every), address(other)], [False, False], address(out))
+        on_cpu.run(library, folds.kernel_name(op, name), one, folds.geometry(out.nbytes, 1))
         want = fold_on_host(op, dtype_of(name), every.view(np.uint8), other.view(np.uint8))
         np.testing.assert_array_equal(out, want.view(np.uint16))
 
@@ -230,10 +228,10 @@ def test_every_half_against_the_special_ones(library, op, name):
 def test_every_half_is_scaled(library, name, factor):
     """Before the fold, after it, and alone."""
     every = np.arange(2**16, dtype=np.uint16)
-    factor = kernels.scale_factor(name, factor)
+    factor = folds.scale_factor(name, factor)
     out, published = np.empty_like(every), np.empty_like(every)
     for scaled in ([], [True]):
-        one = kernels.Pass(
+        one = folds.Pass(
             every.size,
             [address(every)],
             [False],
@@ -244,7 +242,7 @@ def test_every_half_is_scaled(library, name, factor):
             factor,
             factor,
         )
-        on_cpu.run(library, kernels.kernel_name("SUM", name), one, kernels.geometry(out.nbytes, 1))
+        on_cpu.run(library, folds.kernel_name("SUM", name), one, folds.geometry(out.nbytes, 1))
         before, after = on_host("SUM", name, [every.view(np.uint8)], one)
         np.testing.assert_array_equal(published, before.view(np.uint16))
         np.testing.assert_array_equal(out, after.view(np.uint16))
@@ -256,8 +254,8 @@ def test_all_pairs_of_bytes(library, op, name):
     pairs = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
     left, right = (each.ravel().copy() for each in pairs)
     out = np.empty_like(left)
-    one = kernels.Pass(left.size, [address(left), address(right)], [False, False], address(out))
-    on_cpu.run(library, kernels.kernel_name(op, name), one, kernels.geometry(out.nbytes, 1))
+    one = folds.Pass(left.size, [address(left), address(right)], [False, False], address(out))
+    on_cpu.run(library, folds.kernel_name(op, name), one, folds.geometry(out.nbytes, 1))
     np.testing.assert_array_equal(out, fold_on_host(op, dtype_of(name), left, right))
 
 
@@ -297,7 +295,7 @@ def test_operands_stand_on_their_sides(library, operands):
     for _ in range(20):
         sides = [choose(rng, 0.5) for _ in sources]
         out = np.empty(100, np.uint32)
-        one = kernels.Pass(100, [address(each) for each in sources], sides, address(out))
+        one = folds.Pass(100, [address(each) for each in sources], sides, address(out))
         on_cpu.run(library, "fold_second_uint32", one, SMALL)
         last = max((k for k in range(1, operands) if not sides[k]), default=0)
         assert (out == last).all()
@@ -313,10 +311,10 @@ def test_indices_have_64_bits(library):
             pytest.skip(f"64 GiB of addresses are not to be had: {error}")
         memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | 0x4000)
     whole = np.frombuffer(memory, np.uint8)
-    geometry = kernels.Geometry(blocks, 128)
+    geometry = folds.Geometry(blocks, 128)
     assert (blocks - 1) * geometry.threads * 64 == 2**36
     whole[-8192:] = 3
-    one = kernels.Pass(count, [address(whole)] * 2, [False] * 2, address(whole))
+    one = folds.Pass(count, [address(whole)] * 2, [False] * 2, address(whole))
     on_cpu.run(library, "fold_sum_uint8", one, geometry, only=range(blocks - 1, blocks))
     assert (whole[-32:-8] == 6).all()
     assert (whole[-8:] == 3).all(), "the first block folds what is left behind the last vector"
@@ -331,8 +329,8 @@ def test_indices_have_64_bits(library):
 
 def test_constants_are_those_of_the_sources(library):
     constants = list((ctypes.c_int * 4).in_dll(library, "constants"))
-    per_thread = kernels._THREAD_BYTES
-    want = [kernels.MOST_PLACES, kernels.THREADS, per_thread, kernels.PARAMETERS.size]
+    per_thread = folds._THREAD_BYTES
+    want = [folds.MOST_PLACES, folds.THREADS, per_thread, folds.PARAMETERS.size]
     assert constants == want
 
 
@@ -345,59 +343,59 @@ def test_there_is_a_kernel_for_whatever_the_host_folds_and_scales():
             try:
                 _core.fold(op.code, array, array, array)
             except UnsupportedTypeError:
-                assert (op.name, dtype) not in kernels.PAIRS
+                assert (op.name, dtype) not in folds.PAIRS
             else:
-                assert (op.name, dtype) in kernels.PAIRS
+                assert (op.name, dtype) in folds.PAIRS
         try:
             _core.scale(array, array, 1.0)
         except UnsupportedTypeError:
-            assert dtype not in kernels.SCALED
+            assert dtype not in folds.SCALED
         else:
-            assert dtype in kernels.SCALED
+            assert dtype in folds.SCALED
 
 
 def test_factors_are_rounded_once():
     """A mean is divided in long double; halves have a factor of float32."""
-    for dtype in kernels.SCALED:
+    for dtype in folds.SCALED:
         for size in (1, 3, 7, 11):
             exact = np.longdouble(2.5) / size
             want = np.float32(exact) if "float16" in dtype else np.float64(exact)
-            assert kernels.scale_factor(dtype, 2.5, size) == want
+            assert folds.scale_factor(dtype, 2.5, size) == want
     with pytest.raises(UnsupportedTypeError, match="need a floating dtype, not int8"):
-        kernels.scale_factor("int8", 2.0)
+        folds.scale_factor("int8", 2.0)
 
 
 def test_the_geometry_covers_the_tiles_and_fills_the_device():
-    assert kernels.geometry(0, 132) == (1, 256)
-    assert kernels.geometry(16 * 1024, 132) == (1, 256)
-    assert kernels.geometry(16 * 1024 + 1, 132) == (2, 256)
-    assert kernels.geometry(1 << 40, 132) == (132 * 16, 256)
+    assert folds.geometry(0, 132) == (1, 256)
+    assert folds.geometry(16 * 1024, 132) == (1, 256)
+    assert folds.geometry(16 * 1024 + 1, 132) == (2, 256)
+    assert folds.geometry(1 << 40, 132) == (132 * 16, 256)
 
 
 def test_a_text_is_complete_and_has_one_kernel():
-    for op, dtype in kernels.PAIRS:
-        text = kernels.source(op, dtype)
+    for op, dtype in folds.PAIRS:
+        text = folds.source(op, dtype)
         assert "#include" not in text
         made = [line for line in text.splitlines() if line.startswith("FOLD_KERNEL(")]
         assert [f"fold_{each[12:-1].replace(', ', '_')}" for each in made] == [
-            kernels.kernel_name(op, dtype)
+            folds.kernel_name(op, dtype)
         ]
-    assert kernels.kernel_name("MAX", "bool") == "fold_lor_uint8"
-    assert kernels.kernel_name("SUM", "int32") == "fold_sum_uint32"
-    assert kernels.kernel_name("MIN", "int32") == "fold_min_int32"
+    assert folds.kernel_name("MAX", "bool") == "fold_lor_uint8"
+    assert folds.kernel_name("SUM", "int32") == "fold_sum_uint32"
+    assert folds.kernel_name("MIN", "int32") == "fold_min_int32"
     with pytest.raises(UnsupportedTypeError, match="no device kernel folds float32 by BAND"):
-        kernels.source("BAND", "float32")
+        folds.source("BAND", "float32")
 
 
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (kernels.Pass(1, [], []), "0 sources"),
-        (kernels.Pass(1, [16] * 17, [False] * 17), "17 sources"),
-        (kernels.Pass(1, [16], [False], targets=[16] * 17), "17 targets"),
-        (kernels.Pass(1, [16, 32], [False]), "2 sources, 1 sides"),
+        (folds.Pass(1, [], []), "0 sources"),
+        (folds.Pass(1, [16] * 17, [False] * 17), "17 sources"),
+        (folds.Pass(1, [16], [False], targets=[16] * 17), "17 targets"),
+        (folds.Pass(1, [16, 32], [False]), "2 sources, 1 sides"),
     ],
 )
 def test_a_pass_that_is_too_large_is_refused(one, said):
     with pytest.raises(ArgumentError, match=said):
-        kernels.packed(one)
+        folds.packed(one)

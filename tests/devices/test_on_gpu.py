@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_fold_kernels import FACTORS, dtype_of, fold_on_host, on_host, patterns, sample
 
-from collectives.devices import kernels
+from collectives.devices import folds
 
 pytestmark = gpus.MARKS
 GUARD = 64  # bytes before and after each place
@@ -46,17 +46,17 @@ class Place:
 
 
 def launch(driver, op, name, one):
-    geometry = kernels.geometry(one.elements * dtype_of(name).itemsize, driver.processors())
-    kernel = driver.kernel(kernels.source(op, name), kernels.kernel_name(op, name))
-    driver.launch(kernel, geometry.blocks, geometry.threads, kernels.packed(one), 0)
+    geometry = folds.geometry(one.elements * dtype_of(name).itemsize, driver.processors())
+    kernel = driver.kernel(folds.source(op, name), folds.kernel_name(op, name))
+    driver.launch(kernel, geometry.blocks, geometry.threads, folds.packed(one), 0)
 
 
-@pytest.mark.parametrize(("op", "name"), kernels.PAIRS)
+@pytest.mark.parametrize(("op", "name"), folds.PAIRS)
 def test_a_pass_has_the_bits_of_the_host(driver, op, name):
     rng = np.random.default_rng(zlib.crc32(f"{op} {name}".encode()))
     itemsize = dtype_of(name).itemsize
     step = itemsize // 2 if name.startswith("complex") else itemsize
-    factors = [kernels.scale_factor(name, each) for each in FACTORS if name in kernels.SCALED]
+    factors = [folds.scale_factor(name, each) for each in FACTORS if name in folds.SCALED]
     for count in (0, 1, 37, 4099, 300_001):
         for operands in (1, 2, 3, 8, 16):
             even, odd = rng.integers(0, 16, 2) // step * step
@@ -70,7 +70,7 @@ def test_a_pass_has_the_bits_of_the_host(driver, op, name):
                 Place(count * itemsize, each) for each in alignments[operands:]
             )
             scales = bool(factors) and rng.random() < 0.5
-            one = kernels.Pass(
+            one = folds.Pass(
                 count,
                 [each.address for each in sources],
                 [bool(rng.random() < 0.5) for _ in sources],
@@ -97,7 +97,7 @@ def test_every_half_against_the_special_ones(driver, op, name):
     for pattern in patterns(name):
         other = np.full_like(every, pattern)
         right = Place(every.nbytes, 0, other.view(np.uint8))
-        one = kernels.Pass(every.size, [left.address, right.address], [False] * 2, out.address)
+        one = folds.Pass(every.size, [left.address, right.address], [False] * 2, out.address)
         launch(driver, op, name, one)
         want = fold_on_host(op, dtype_of(name), every.view(np.uint8), other.view(np.uint8))
         np.testing.assert_array_equal(out.get(), want)

@@ -111,6 +111,17 @@ def test_a_transport_that_is_asked_for(own_gpu, monkeypatch):
             comm.allreduce(x, algorithm="nccl")
 
 
+def test_what_would_be_refused_is_not_offered(own_gpu, monkeypatch):
+    """Under a transport that the environment asks for, no argument selects another one."""
+    x = Tensor.of(own_gpu, np.ones(3))
+    with made(monkeypatch) as comm:
+        assert "possible, with algorithm='nccl'" in str(comm.device_transports(x))
+    with made(monkeypatch, DEVICE_TRANSPORT="staging") as comm:
+        text = str(comm.device_transports(x))
+        assert "with algorithm=" not in text
+        assert "possible, and COLLECTIVES_DEVICE_TRANSPORT asks for staging" in text
+
+
 def test_a_transport_that_is_not_possible(monkeypatch):
     for gpu in driver(nccl="there is none"):
         with gpu, made(monkeypatch, DEVICE_TRANSPORT="nccl") as comm:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import kernels
+from collectives.devices import folds, peers
 from collectives.devices.ipc_request import IpcRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
@@ -61,7 +63,7 @@ def test_every_algorithm_has_the_bits_of_the_host(gpu, plain_comm, stream, colle
             assert given.get().tobytes() == (x if got is not given else want).tobytes()
 
 
-@pytest.mark.parametrize("op", sorted({op for op, _ in kernels.PAIRS}))
+@pytest.mark.parametrize("op", sorted({op for op, _ in folds.PAIRS}))
 def test_every_operation(gpu, plain_comm, stream, op):
     """With a dtype that has another kernel, as well."""
     assert goes_by_ipc(plain_comm, on_device(gpu, np.ones(3, np.int32), stream), op=op)
@@ -241,3 +243,130 @@ def test_a_device_without_room_for_a_call(doomed, fresh):
             comm.allreduce(x, x, prescale=2.0)
     with pytest.raises(CommunicatorError, match="broken"):
         comm.allreduce(x)
+
+
+def test_communicators_that_are_dropped_give_their_memory_back(gpu, stream):
+    """When all ranks have dropped them; what is left at the end fails the test, too."""
+    x = on_device(gpu, np.ones(5000, np.float32), stream)
+    kept = group(False)
+    kept.allreduce(x)
+    before = gpu.calls["free"]
+    for ends_first in (True, False):
+        dropped = group(False)
+        request = dropped.iallreduce(x)
+        if ends_first:
+            request.wait(host=True)
+        del dropped
+        gc.collect()
+        assert request.wait().get()[0] == SIZE
+        del request
+        gc.collect()
+    kept.barrier()
+    limit = time.monotonic() + 30
+    while peers._leaving and time.monotonic() < limit:
+        peers.sweep()  # as a call does
+        time.sleep(0.001)
+    assert peers._leaving == []
+    assert gpu.calls["free"] >= before + 2 * (SIZE > 1)
+    kept.free()
+
+
+def roomy():
+    """Make a communicator whose slots hold more than what is lent at least."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLECTIVES_DEVICE_CHUNK", str(32 << 10))
+        return cc.Communicator(MPI.COMM_WORLD)
+
+
+def made_empty(gpu, comm, values, stream):
+    """Return an array that the other ranks have mapped, with some values."""
+    made = comm.empty(values.shape, values.dtype, device="cuda")
+    made.stream = stream
+    made.put(values)
+    return made
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "broadcast"])
+def test_arrays_that_others_read_where_they_lie(gpu, stream, collective):
+    """They are not copied first, and their values may change as soon as a call is over."""
+    comm, plain = roomy(), group(False)
+    p, rank, n = comm.size, comm.rank, comm.size * 6000
+    x = np.random.default_rng(rank).standard_normal(n).astype(np.float32)
+    want = getattr(plain, collective)(x)
+    given = made_empty(gpu, comm, x, stream)
+    out = made_empty(gpu, comm, np.zeros_like(want), stream)
+    for name in names(collective):
+        if not runnable(collective, name, p):
+            continue
+        want = getattr(plain, collective)(x, algorithm=name)
+        for turn in range(2):
+            got = getattr(comm, collective)(given, out, algorithm=name)
+            assert got is out
+            given.put(np.full_like(x, np.nan))
+            assert out.get().tobytes() == want.tobytes(), (name, turn)
+            given.put(x)
+        if collective == "allreduce":
+            comm.allreduce(given, given, algorithm=name)
+            assert given.get().tobytes() == want.tobytes(), name
+            given.put(x)
+    given.get()
+    del given, out, got
+    comm.free()
+    plain.free()
+
+
+def copies(gpu, call):
+    before = gpu.calls["copy"]
+    call()
+    return gpu.calls["copy"] - before
+
+
+def test_arrays_that_others_read_where_they_lie_are_not_copied_first(gpu, stream):
+    with roomy() as comm:
+        if comm.size == 1:
+            return
+        x = np.ones(50_000, np.float32)
+        given, out = (made_empty(gpu, comm, x, stream) for _ in range(2))
+        private, result = (on_device(gpu, x, stream) for _ in range(2))
+        few = copies(gpu, lambda: comm.allreduce(given, out, algorithm="round_robin"))
+        many = copies(gpu, lambda: comm.allreduce(private, result, algorithm="round_robin"))
+        assert few < many
+        assert out.get().tobytes() == result.get().tobytes()
+
+
+def test_arrays_that_come_and_go(gpu, stream):
+    """Their memory is given back when all ranks make another, and the last one's with it."""
+    x = np.ones(30_000, np.float32)
+    comm = roomy()
+    for _ in range(4):
+        made = made_empty(gpu, comm, x, stream)
+        comm.allreduce(made, made)
+        assert made.get()[0] == SIZE
+        comm.barrier()
+        del made
+    peers = comm._engine.devices().peers
+    assert len(peers.loans) == (SIZE > 1)
+    made = made_empty(gpu, comm, x, stream)
+    made.get()
+    del peers
+    comm.free()
+    made.put(x)
+    assert made.get()[0] == 1.0  # it outlives the communicator
+    del made
+    gc.collect()
+
+
+def test_empty_on_a_device_that_is_not_there(gpu):
+    with group(False) as comm:
+        for wrong in ("cpu", "cuda:x", "cuda:99", -1, 2.5):
+            with pytest.raises(ArgumentError, match="device is"):
+                comm.empty(3, device=wrong)
+        if comm.size > 1:
+            with pytest.raises(MismatchError, match="without one on the others"):
+                comm.empty(3, device="cuda" if comm.rank == 0 else None)
+        assert comm.empty((2, 0), device=0).shape == (2, 0)
+        if comm.size > 1:
+            gpu.fail_next("export_memory", RuntimeError("no more handles"))
+            with pytest.raises(CommunicatorError, match="all ranks map: no more handles"):
+                comm.empty(3, device="cuda")
+        assert comm.empty(3, np.float32, device="cuda").shape == (3,)

@@ -1,6 +1,7 @@
 """Arrays in shared memory: every algorithm reads and writes them where they lie, in time."""
 
 import gc
+import importlib.util
 
 import numpy as np
 import pytest
@@ -24,6 +25,15 @@ def comm():
 def memory(comm):
     """Room for an input and an output of any form."""
     return [comm.empty(comm.size * N + 16, np.float32) for _ in range(2)]
+
+
+def test_a_device_without_cupy(comm):
+    """All ranks are told, and go on; where CuPy is installed, GPU tests make such arrays."""
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed")
+    with pytest.raises(ArgumentError, match="the new array is on a CUDA device, and CuPy is not"):
+        comm.empty(3, device="cuda")
+    assert comm.empty(3).shape == (3,)
 
 
 def test_shapes_and_dtypes(comm):

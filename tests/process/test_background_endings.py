@@ -4,9 +4,11 @@ import os
 
 import pytest
 from programs import program
-from ranks import BOUND, Ranks
+from ranks import Ranks
+from stress_background import ENDS, storm
 
 pytestmark = pytest.mark.each_mpi
+FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 
 @pytest.fixture
@@ -14,99 +16,10 @@ def ranks(tmp_path):
     return Ranks(tmp_path)
 
 
-STORM = """
-from collectives import background
-rng = np.random.default_rng(rank)
-other = comm.dup()
-for group in (comm, other):
-    background.start(group)
-
-def storm(thread):
-    # The same submissions on all ranks, in an order of each rank's own.
-    for lap in range({laps}):
-        names = [f"{{thread}} {{lap}} {{k}}" for k in range(25)]
-        handles = []
-        for k in rng.permutation(25):
-            size_of = (1, 10, 1000, 70000)[k % 4]
-            group = (comm, other)[k % 2]
-            x = np.full(size_of, rank + 1.0, (np.float32, np.float64)[int(k % 3 == 0)])
-            options = dict(op="max") if k % 5 == 0 else {{}}
-            handles.append((k, background.submit(
-                "allreduce", x, x, name=names[k], priority=int(k % 3), group=group, **options
-            )))
-        for k, handle in handles:
-            wanted = size if k % 5 == 0 else size * (size + 1) / 2
-            assert (handle.wait() == wanted).all(), (names[k], wanted)
-
-ended, heard = [], []
-def listen(thread):
-    try:
-        storm(thread)
-        ended.append(thread)
-    except cc.CollectivesError as error:
-        heard.append(error)
-
-threads = [threading.Thread(target=listen, args=(k,)) for k in range(4)]
-for thread in threads:
-    thread.start()
-"""
-
-
-def test_mixed_submissions_of_four_threads(ranks):
-    """In different orders on each rank; 10 000 with COLLECTIVES_TEST_FULL."""
-    laps = 100 if os.environ.get("COLLECTIVES_TEST_FULL") else 4
-    notes = ranks(
-        STORM.format(laps=laps)
-        + """
-for thread in threads:
-    thread.join()
-note(error=None, ended=len(ended))
-"""
-    )
-    assert [each.get("ended") for each in notes.values()] == [4] * 3, (notes, ranks.result)
-
-
-def test_a_rank_is_killed(ranks):
-    """All threads of all others hear of it."""
-    notes = ranks(
-        STORM.format(laps=10**6)
-        + """
-if rank == 1:
-    time.sleep(0.5)
-    die()
-for thread in threads:
-    thread.join()
-first = next((e for e in heard if type(e) is cc.errors.PeerLostError), heard[0])
-note(error=type(first).__name__, text=str(first), heard=len(heard))
-leave()
-""",
-        survive=True,
-    )
-    for rank, each in notes.items():
-        if rank != 1:
-            assert each["error"] == "PeerLostError", (notes, ranks.result)
-            assert each["heard"] == 4
-            assert "rank 1" in each["text"]
-            assert each["at"] - notes[1]["at"] < BOUND
-
-
-def test_a_rank_is_stopped_for_a_while(ranks):
-    """The others wait for it."""
-    notes = ranks(
-        STORM.format(laps=4)
-        + """
-if rank == 1 and not os.fork():
-    time.sleep(0.2)
-    os.kill(os.getppid(), signal.SIGSTOP)
-    time.sleep(1.5)
-    os.kill(os.getppid(), signal.SIGCONT)
-    os._exit(0)
-for thread in threads:
-    thread.join()
-note(error=None, ended=len(ended))
-"""
-    )
-    assert [each.get("ended") for each in notes.values()] == [4] * 3, (notes, ranks.result)
+@pytest.mark.parametrize("end", ENDS)
+def test_mixed_submissions_of_four_threads(ranks, end):
+    """Nothing happens to a rank, or it is killed, or stopped; more of it: `stress_background`."""
+    storm(ranks, 3, 10_000 if FULL else 300, seed=1, end=end, limit=400 if FULL else 60)
 
 
 BEGIN = """

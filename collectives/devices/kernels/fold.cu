@@ -19,7 +19,7 @@ enum {
     FOLD_RESIDENT = 4  /* blocks that a multiprocessor must have room for: 64 registers for each thread */
 };
 
-/* What a pass does. The same in collectives/devices/kernels.py. */
+/* What a pass does. The same in collectives/devices/folds.py. */
 struct fold_pass {
     const char *sources[FOLD_PLACES];
     char *dst;                  /* or null */

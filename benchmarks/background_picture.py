@@ -1,0 +1,114 @@
+"""Draw what the submissions of a step go through, from a timeline that is recorded for it.
+
+    mpiexec -n 2 python benchmarks/background_picture.py docs/howto/background.svg
+
+The step computes the gradients of some layers, from the last to the first, and submits each; the
+gradient of the first layer is the most urgent one. Of the steps that are recorded, the fastest one
+is drawn: others are disturbed by what else the machine does.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import collectives as cc
+from collectives import background
+from collectives.picture import colours, figures
+
+# Layers from the first to the last: KiB of their gradients, and milliseconds to compute them.
+LAYERS = {
+    "layer 1": (40, 0.5),
+    "layer 2": (240, 0.05),
+    "layer 3": (240, 0.05),
+    "layer 4": (240, 0.05),
+    "layer 5": (600, 0.5),
+    "layer 6": (16_000, 0.5),
+    "layer 7": (2_000, 0.5),
+    "layer 8": (100, 0.5),
+}
+PHASES = ("queue", "negotiate", "await turn", "copy in", "communicate", "copy out")
+TINTS = ("#c8ccd1", colours.LIGHT[1], "#eceef0", colours.LIGHT[7], colours.LIGHT[5], "#504e16")
+
+
+def step(gradients):
+    """Compute and submit; wait for all."""
+    for place, (name, gradient) in enumerate(reversed(gradients.items())):
+        until = time.perf_counter() + 1e-3 * LAYERS[name][1]
+        while time.perf_counter() < until:
+            np.sqrt(gradient[:1000])
+        background.submit("allreduce", gradient, gradient, op=cc.AVG, name=name, priority=place)
+    background.flush()
+
+
+def phases_of(path, rank):
+    """Return for each submission of a rank its phases: their names, beginnings and lengths."""
+    found = {}
+    for event in json.loads(Path(path).read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["pid"] == rank:
+            name = event["args"].get("algorithm")
+            if name in LAYERS and event["name"] in PHASES:
+                found.setdefault(name, []).append((event["name"], event["ts"], event["dur"]))
+    return found
+
+
+def lasted(found):
+    """Return the microseconds from the first submission to the end of the last."""
+    ends = [(begin, begin + length) for phases in found.values() for _, begin, length in phases]
+    return max(end for _, end in ends) - min(begin for begin, _ in ends)
+
+
+def draw(found, path, caption):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
+    first = min(begin for phases in found.values() for _, begin, _ in phases)
+    names = list(reversed(LAYERS))
+    for row, name in enumerate(names):
+        for phase, begin, length in found[name]:
+            tint = TINTS[PHASES.index(phase)]
+            axes.barh(row, length / 1e3, left=(begin - first) / 1e3, height=0.7, color=tint)
+    axes.set_yticks(
+        range(len(names)), [f"{name}, {LAYERS[name][0]} KiB" for name in names], fontsize=8
+    )
+    axes.invert_yaxis()
+    axes.set(xlabel="ms after the first submission", title=caption)
+    handles = [
+        pyplot.Rectangle((0, 0), 1, 1, color=tint, label=phase)
+        for phase, tint in zip(PHASES, TINTS, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(PHASES), fontsize=8)
+    figures.save(figure, path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("path")
+    parser.add_argument("--steps", type=int, default=30, help="that are recorded")
+    arguments = parser.parse_args()
+    comm = cc.world()
+    gradients = {name: np.ones(256 * kib, np.float32) for name, (kib, _) in LAYERS.items()}
+    for _ in range(20):
+        step(gradients)
+    recorded = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = comm.broadcast_object(f"{folder}/step.json")
+        for _ in range(arguments.steps):
+            with comm.timeline(path):
+                comm.barrier()
+                step(gradients)
+            recorded.append(phases_of(path, 0))
+            comm.barrier()
+    if comm.rank == 0:
+        draw(min(recorded, key=lasted), arguments.path, f"Rank 0 of {comm.size}")
+
+
+if __name__ == "__main__":
+    main()
