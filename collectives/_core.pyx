@@ -3,8 +3,8 @@
 """The core: kernels, plans as C arrays, the executor, and the binding to MPI.
 
 It is one extension module, and its parts are included here in reading order. Each folder of
-`_core/` has one subject: the `executor`, `mpi`, `shared` memory, `threads`, `kernels`, `arrays`,
-`calls`, those in the `background`, and the `records` of what ran. The headers say in C what Cython
+`_core/` has one subject: the `executor`, `mpi`, `mail` without it, `shared` memory, `threads`,
+`kernels`, `arrays`, `calls`, those in the `background`, and the `records` of what ran. The headers say in C what Cython
 cannot, and `headers.pxi` declares them.
 """
 
@@ -34,6 +34,7 @@ include "_core/executor/operation.pxi"
 # MPI's functions, found at run time.
 include "_core/mpi/headers.pxi"
 include "_core/mpi/binding.pxi"
+include "_core/mail/headers.pxi"
 
 # Threads on one communicator, and forked children.
 include "_core/threads/callers.pxi"
@@ -80,6 +81,7 @@ include "_core/calls/errors.pxi"
 include "_core/shared/fingerprint.pxi"
 include "_core/shared/segment.pxi"
 include "_core/shared/round_trip.pxi"
+include "_core/mail/mail.pxi"
 
 # What Python holds.
 include "_core/calls/engine.pxi"

@@ -18,7 +18,7 @@ from collectives.errors import (
     MismatchError,
     UnsupportedTypeError,
 )
-from collectives.process import binding, segment
+from collectives.process import segment
 from collectives.process.announcement import announced
 from collectives.process.meeting import Meeting
 from collectives.text.words import error_text, plain, shown
@@ -81,11 +81,9 @@ class MakingCalls:
         CommunicatorError
             If the communicator is freed or broken.
         """
-        MPI = binding.load()
         with self._together("split", lambda: _checked_color(color, key)) as said:
-            color, key = said[self.rank]
-            part = self._meeting.split(MPI.UNDEFINED if color == NO_COLOR else color, key)
-            return None if part == MPI.COMM_NULL else self._grown(part, "split()")
+            part = self._meeting.split([(None if c == NO_COLOR else c, k) for c, k in said])
+            return None if part is None else self._grown(part, "split()")
 
     def dup(self) -> Self:
         """Return a communicator of the same ranks, with messages separate from those of this one.

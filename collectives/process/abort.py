@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
-from collectives.process import environment, report
+from collectives.process import environment, hosted, rendezvous, report
 from collectives.text.words import error_text, spans
 
 __all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
@@ -34,8 +34,12 @@ FAREWELL = 0.5
 # another rank.
 GRACE = 1.0
 
-# Set by MPICH and Intel MPI, and by Open MPI: the rank, and the number of ranks.
-PLACES = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))
+# Set by MPICH and Intel MPI, by Open MPI, and by this library: the rank, and the number of ranks.
+PLACES = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    (rendezvous.RANK, rendezvous.SIZE),
+)
 
 _installed: Callable[..., None] | None = None
 _has_reported = False
@@ -165,7 +169,10 @@ def _rank() -> tuple[int, int]:
 
 
 def _mpi() -> Any:
-    """Return ``mpi4py.MPI`` if MPI can be called, or None."""
+    """Return ``mpi4py.MPI`` if MPI can be called, what stands in for it, or None."""
+    job = hosted.joined()
+    if job is not None:
+        return job
     MPI = sys.modules.get("mpi4py.MPI")
     return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
 

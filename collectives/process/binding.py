@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import BindingError
-from collectives.process import abort, child, progress
+from collectives.process import abort, child, hosted, progress
 
 __all__ = ["family", "finalise", "load"]
 
@@ -25,7 +25,8 @@ INSTALL = 'pip install "collectives-mpi[mpich]" or pip install "collectives-mpi[
 
 
 def load() -> Any:
-    """Return ``mpi4py.MPI``, initialised and bound. Local after the first call.
+    """Return ``mpi4py.MPI``, initialised and bound, or the `hosted.Job` that stands in for it.
+    Local after the first call.
 
     If MPI is not initialised yet, it is initialised here, and `finalise` finalises it at exit.
 
@@ -43,6 +44,12 @@ def load() -> Any:
     """
     global _initialised
     _core.guard()
+    job = hosted.job()
+    if job is not None:
+        child.watch()
+        abort.watch()
+        progress.watch(job)
+        return job
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -107,6 +114,8 @@ def launcher_problem(MPI: Any) -> str | None:
 
 def library_name(MPI: Any) -> str:
     """Return name and version of the MPI library, as in ``MPICH 5.0.2``. Local."""
+    if isinstance(MPI, hosted.Job):
+        return "shared memory"
     words = MPI.Get_library_version().replace(",", " ").replace("\0", " ").split()
     if words[:2] == ["MPICH", "Version:"]:
         return f"MPICH {words[2]}"
@@ -118,7 +127,11 @@ def library_name(MPI: Any) -> str:
 
 
 def family(MPI: Any) -> str:
-    """Return the family of the library `MPI`: mpich, openmpi, intel or other. Local."""
+    """Return the family of the library `MPI`: mpich, openmpi, intel, other, or host without MPI.
+    Local.
+    """
+    if isinstance(MPI, hosted.Job):
+        return "host"
     name = library_name(MPI)
     for prefix, word in (("MPICH", "mpich"), ("Open MPI", "openmpi"), ("Intel", "intel")):
         if name.startswith(prefix):

@@ -12,14 +12,14 @@ import struct
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from collectives import _core
 from collectives.errors import MPIError, PeerLostError, StallError, StallWarning
-from collectives.process import binding, living
+from collectives.process import binding, hosted, living
 from collectives.process.settings import Settings
 from collectives.text.origin import levels
 
@@ -52,6 +52,8 @@ def members(mpi: Any) -> list[int]:
     ----------
     mpi : mpi4py.MPI.Intracomm
     """
+    if isinstance(mpi, hosted.Ranks):
+        return mpi.members
     group, world = mpi.Get_group(), binding.load().COMM_WORLD.Get_group()
     ranks = [rank if rank >= 0 else -1 for rank in group.Translate_ranks(range(group.size), world)]
     group.Free()
@@ -150,12 +152,23 @@ class Meeting:
         self._wait(request, new)
         return new
 
-    def split(self, color: int | None, key: int) -> Any:
-        """Return the new MPI communicator of the ranks with the same `color`, ordered by `key`;
-        ``COMM_NULL`` if it is None. Collective.
+    def split(self, pairs: Sequence[tuple[int | None, int]]) -> Any:
+        """Return the new MPI communicator of the ranks with the same color, ordered by their keys;
+        None where the color is None. Collective.
+
+        Parameters
+        ----------
+        pairs : sequence of (int or None, int)
+            Color and key of each rank.
         """
+        color, key = pairs[self.rank]
+        if isinstance(self.mpi, hosted.Ranks):
+            alike = [rank for rank, (other, _) in enumerate(pairs) if other == color]
+            alike.sort(key=lambda rank: pairs[rank][1])
+            return None if color is None else self.mpi.part(alike)
         MPI = binding.load()
-        return self._aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
+        part = self._aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
+        return None if part == MPI.COMM_NULL else part
 
     def bcast(self, obj: T, root: int = 0) -> T:
         """Return the object `obj` of `root`. Collective."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import platform
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from collectives.process import binding, environment
+from collectives.process import binding, host
 from collectives.process.meeting import Meeting
 
 __all__ = ["Place", "locate"]
@@ -86,24 +85,15 @@ def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     offers : list
         The `offer` of each rank.
     """
-    host = f"{platform.node()} {_boot_id()} {environment.text('COLLECTIVES_HOST') or ''}"
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
-    everybody = meeting.allgather((host, mask, number, offer))
+    everybody = meeting.allgather((host.name(), mask, number, offer))
     hosts = list(dict.fromkeys(each for each, *_ in everybody))
-    local = [r for r, (each, *_) in enumerate(everybody) if each == host]
+    mine = everybody[meeting.rank][0]
+    local = [r for r, (each, *_) in enumerate(everybody) if each == mine]
     shared = 0
     for r in local:
         shared |= everybody[r][1]
     ranks = [each for _, _, each, _ in everybody]
-    place = Place(hosts.index(host), len(hosts), local, shared.bit_count(), ranks)
+    place = Place(hosts.index(mine), len(hosts), local, shared.bit_count(), ranks)
     return place, [each for *_, each in everybody]
-
-
-def _boot_id() -> str:
-    """Return a text that differs between hosts of the same name, such as containers."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -78,12 +78,31 @@ def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segme
     wishes : set of str
         The kinds of shared memory that they ask for, as in ``COLLECTIVES_SHM``.
     """
+    segment, told = tried(meeting, local, wishes)
+    if segment is None and told and meeting.rank == local[0]:
+        _warn(told)
+    return segment
+
+
+def tried(
+    meeting: Ranks, local: list[int], wishes: set[str], lane_bytes: int | None = None
+) -> tuple[_core.Segment | None, dict[int, str]]:
+    """Return the segment of `bootstrap`, and for each rank of the host what did not work there.
+    Collective.
+
+    Parameters
+    ----------
+    meeting, local, wishes
+        As for `bootstrap`.
+    lane_bytes : int, optional
+        Bytes of a lane; what the environment says, by default.
+    """
     wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
     segment = None
     told: dict[int, list[str]] = {}
     for way in WAYS[wish]:
         had = segment
-        segment, problems = _attempt(meeting, local, way, had)
+        segment, problems = _attempt(meeting, local, way, had, lane_bytes)
         if segment is not None and had is None:
             _way[segment] = way
             living.note(segment, meeting.members)
@@ -92,9 +111,7 @@ def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segme
                 told.setdefault(rank, []).append(problems[rank])
         if not any(problems):
             break
-    if segment is None and told and meeting.rank == local[0]:
-        _warn({rank: "; ".join(reasons) for rank, reasons in told.items()})
-    return segment
+    return segment, {rank: "; ".join(reasons) for rank, reasons in told.items()}
 
 
 def beside(meeting: Ranks, segment: _core.Segment, lane_bytes: int) -> tuple[Any, list[str]]:
@@ -203,33 +220,17 @@ def window(
         If there is no memory, or no room for another window.
     """
     if segment is None:  # other hosts have segments
-        meeting.allgather(None)
+        for _ in range(2):
+            meeting.allgather(None)
         _refuse(meeting.allgather(""))
         return None
     local = segment.ranks
     rank = meeting.rank
     ends = list(accumulate(sizes[each] + _PAGE - 1 & -_PAGE for each in local))
     starts = [0, *ends]
-    file, path, problem = -1, None, ""
-    if rank == local[0]:
-        try:
-            file, path = _file(_way[segment], max(ends[-1], _PAGE))
-        except (_Failure, OSError) as error:
-            problem = str(error)
-    offers = meeting.allgather((path or f"/proc/{os.getpid()}/fd/{file}", segment.released.copy()))
-    segment.drop_windows(set.intersection(*(offers[each][1] for each in local)))
-    try:
-        if rank != local[0]:
-            file = os.open(offers[local[0]][0], os.O_RDWR | os.O_CLOEXEC)
-        memory = _map(file, max(ends[-1], _PAGE))
-    except OSError as error:
-        problem = problem or str(error)
-    problems = meeting.allgather(problem)
-    if path:
-        os.unlink(path)
-    if file >= 0:
-        os.close(file)
-    _refuse(problems)
+    released = meeting.allgather(segment.released.copy())
+    segment.drop_windows(set.intersection(*(released[each] for each in local)))
+    memory = shared(meeting, segment, max(ends[-1], _PAGE))
     mine = starts[local.index(rank)]
     nbytes = sizes[rank]
     number = segment.add_window(memory, mine, nbytes)
@@ -241,6 +242,39 @@ def window(
     else:
         segment.released.add(number)
     return array
+
+
+def shared(meeting: Ranks, segment: _core.Segment, nbytes: int) -> mmap.mmap:
+    """Return new memory, zero at first, that the ranks of a segment share. Collective.
+
+    Raises
+    ------
+    CommunicatorError
+        If there is no memory.
+    """
+    rank, first = meeting.rank, segment.ranks[0]
+    file, path, problem = -1, None, ""
+    if rank == first:
+        try:
+            file, path = _file(_way[segment], nbytes)
+        except (_Failure, OSError) as error:
+            problem = str(error)
+    offers = meeting.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
+    memory = None
+    try:
+        if rank != first:
+            file = os.open(offers[first], os.O_RDWR | os.O_CLOEXEC)
+        memory = _map(file, nbytes)
+    except OSError as error:
+        problem = problem or str(error)
+    problems = meeting.allgather(problem)
+    if path:
+        os.unlink(path)
+    if file >= 0:
+        os.close(file)
+    _refuse(problems)
+    assert memory is not None
+    return memory
 
 
 def _refuse(problems: list[str]) -> None:

@@ -37,8 +37,11 @@ cdef class Engine:
 
     def __cinit__(self, MPI, communicator, choose, double timeout, int patience, int spins):
         cdef int kind, at_root
-        bind(MPI)
-        self.comm = handle_of(MPI, communicator)
+        if isinstance(communicator, Context):
+            self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
+        else:
+            bind(MPI)
+            self.comm = handle_of(MPI, communicator)
         self.rank = transport.rank(self.comm)
         self.size = transport.size(self.comm)
         self.choose = choose

@@ -20,6 +20,7 @@ cdef bint funneled = False  # MPI may be called by one thread only
 cdef bint serialized = False  # MPI may be called by one thread at a time
 cdef unsigned long main_thread = 0
 cdef str world_place = ""  # which rank of how many this process is, or was before the fork
+cdef str carrier = "MPI"  # what does not survive it
 cdef int child_status = 0
 
 # The end of the program, which threads that nobody waits for may not live to see.
@@ -43,7 +44,7 @@ def guard():
     """Raise unless this thread of this process may communicate. Local."""
     if forked:
         raise CommunicatorError(
-            f"this process was forked from {world_place}, and MPI does not survive a fork: "
+            f"this process was forked from {world_place}, and {carrier} does not survive a fork: "
             f"communicate in the parent only, or start children anew (multiprocessing's 'spawn')"
         )
     if finalised:

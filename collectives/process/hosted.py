@@ -1,0 +1,245 @@
+"""Jobs without MPI: ranks of one host that any rendezvous has brought together.
+
+Shared memory carries everything. `Job` and `Ranks` stand in for the module ``mpi4py.MPI`` and its
+intracommunicators: they have what the library uses of those, under the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NoReturn
+
+from collectives import _core
+from collectives.errors import CommunicatorError
+from collectives.process import environment, host, rendezvous, segment
+
+__all__ = ["Job", "Ranks", "job", "join", "joined"]
+
+# Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
+BOX, SMALLEST_BOX = 64 << 10, 4 << 10
+ALL_BOXES = 16 << 20
+
+# Between the numbers of the ranks of two jobs of one process.
+APART = 1 << 20
+
+TIMEOUT = 1800.0
+
+_jobs: list[Job] = []
+
+
+class Ranks(_core.Context):
+    """Ranks of a job: what the library uses of ``mpi4py.MPI.Intracomm``.
+
+    Parameters
+    ----------
+    job : Job
+    id : int
+        An even number of 63 bits. The number behind it is that of the exchanges of all ranks.
+    ranks : sequence of int
+        Their ranks in the job.
+    """
+
+    def __new__(cls, job: Job, id: int, ranks: Sequence[int]) -> Ranks:
+        return super().__new__(cls, job.mail, id, ranks)
+
+    def __init__(self, job: Job, id: int, ranks: Sequence[int]) -> None:
+        self.job = job
+        self.members = [job.first + rank for rank in self.ranks]
+        self._aside = _core.Context(job.mail, id + 1, ranks)
+        self._children: dict[object, int] = {}
+
+    def Get_rank(self) -> int:
+        """Return this rank's number. Local."""
+        return self.rank
+
+    def Get_size(self) -> int:
+        """Return the number of ranks. Local."""
+        return self.size
+
+    def Abort(self, status: int) -> NoReturn:
+        """End this rank. Whoever started it ends the others, and they see that it is gone. Local."""
+        os._exit(status)
+
+    def Set_errhandler(self, handler: object) -> None:
+        """Do nothing: errors are raised. Local."""
+
+    def Free(self) -> None:
+        """Do nothing: there is nothing to give back before the job ends. Local."""
+
+    def Idup(self) -> tuple[Ranks, Exchange]:
+        """Return the same ranks, with messages of their own. Collective."""
+        return self._child("dup", self.ranks), Exchange([])
+
+    def Isend(self, data: bytearray, dest: int) -> Exchange:
+        """Start to send bytes. Local."""
+        return Exchange([self.isend(data, dest)])
+
+    def Irecv(self, data: bytearray, source: int) -> Exchange:
+        """Start to receive bytes. Local."""
+        return Exchange([self.irecv(data, source)])
+
+    def Iallgather(self, mine: bytearray, everybody: bytearray) -> Exchange:
+        """Start to give equally many bytes of each rank to all. Collective."""
+        return self.Iallgatherv(mine, (everybody, [len(mine)] * self.size))
+
+    def Iallgatherv(
+        self, mine: bytes | bytearray, everybody: tuple[bytearray, Sequence[int]]
+    ) -> Exchange:
+        """Start to give bytes of each rank to all. Collective."""
+        buffer, lengths = everybody
+        ends = list(accumulate(lengths))
+        view = memoryview(buffer)
+        letters = []
+        for rank, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+            place = view[end - length : end]
+            if rank == self.rank:
+                place[:] = mine
+                continue
+            letters.append(self._aside.irecv(place, rank))
+            letters.append(self._aside.isend(mine, rank))
+        return Exchange(letters)
+
+    def part(self, ranks: Sequence[int]) -> Ranks:
+        """Return a group of some ranks, of which this is one. Collective, among them.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Their numbers here, in the order in which they are numbered there.
+        """
+        members = tuple(self.ranks[rank] for rank in ranks)
+        return self._child(members, members)
+
+    def _child(self, what: object, members: Sequence[int]) -> Ranks:
+        """Return ranks with an id that they find without asking each other: by their parent, and
+        how often it has had such a child.
+        """
+        number = self._children[what] = self._children.get(what, 0) + 1
+        text = f"{self.id} {what} {number}".encode()
+        id = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        return Ranks(self.job, id >> 1 & -2, members)
+
+
+class Exchange:
+    """Messages that were started together: what the library uses of ``mpi4py.MPI.Request``."""
+
+    def __init__(self, letters: list[_core.Letter]) -> None:
+        self._letters = letters
+
+    def Test(self) -> bool:
+        """Return whether all have arrived. Local."""
+        self._letters = [each for each in self._letters if not each.test()]
+        return not self._letters
+
+
+class Job:
+    """A job without MPI: what the library uses of the module ``mpi4py.MPI``.
+
+    Parameters
+    ----------
+    meeting : Rendezvous
+        All ranks.
+    first : int
+        The number of rank 0 among the ranks of all jobs of this process.
+
+    Attributes
+    ----------
+    COMM_WORLD : Ranks
+        All ranks.
+    """
+
+    Intracomm = Ranks
+    Exception = CommunicatorError
+    COMM_NULL = None
+    ERRORS_RETURN = None
+    PROC_NULL = -1
+    THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
+
+    def __init__(self, meeting: rendezvous.Rendezvous, first: int) -> None:
+        rank, size = meeting.rank, meeting.size
+        self.first = first
+        meeting.members = [first + each for each in range(size)]
+        names = meeting.allgather(host.name())
+        other = next((each for each in range(size) if names[each] != names[0]), None)
+        if other is not None:
+            raise CommunicatorError(
+                f"rank 0 is on the host {names[0].split()[0]} and rank {other} on "
+                f"{names[other].split()[0]}, and ranks of several hosts need MPI: start them with "
+                f"mpirun"
+            )
+        wish = environment.text("COLLECTIVES_SHM") or "auto"
+        wishes = set(meeting.allgather("auto" if wish == "0" else wish))
+        found, told = segment.tried(meeting, list(range(size)), wishes, segment.SMALLEST_LANE)
+        if size > 1 and found is None:
+            problems = "; ".join(f"rank {each}: {why}" for each, why in told.items())
+            raise CommunicatorError(f"the ranks cannot share memory, and have no MPI: {problems}")
+        self.segment = found  # whose locks say who is there
+        room = BOX
+        while room > SMALLEST_BOX and _core.mail_bytes(size, room) > ALL_BOXES:
+            room //= 2
+        nbytes = _core.mail_bytes(size, room)
+        memory = (
+            mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
+        )
+        _core.bind_mail(f"rank {rank} of {size}")
+        self.mail = _core.Mail(memory, rank, size, room)
+        self.COMM_WORLD = Ranks(self, 0, range(size))
+
+    def Query_thread(self) -> int:
+        """Return that any thread may communicate at any time. Local."""
+        return self.THREAD_MULTIPLE
+
+    def Is_initialized(self) -> bool:
+        """Return that messages can be sent. Local."""
+        return True
+
+    def Is_finalized(self) -> bool:
+        """Return that messages can be sent. Local."""
+        return False
+
+    def Finalize(self) -> None:
+        """Do nothing: memory is given back when the process ends. Local."""
+
+def job() -> Job | None:
+    """Return the job without MPI that this process is a rank of; None if it is of none.
+    Collective on the first call, if the environment says that it is of one.
+
+    Raises
+    ------
+    CollectivesError
+        If the ranks cannot meet.
+    """
+    if not _jobs and rendezvous.ADDRESS in os.environ:
+        _core.guard()
+        timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
+        join(rendezvous.from_environment(timeout))
+    return joined()
+
+
+def joined() -> Job | None:
+    """Return the job without MPI that this process has joined, or None. Local."""
+    return _jobs[0] if _jobs else None
+
+
+def join(meeting: rendezvous.Rendezvous) -> Job:
+    """Make a job without MPI. Collective.
+
+    Parameters
+    ----------
+    meeting : Rendezvous
+        All ranks.
+
+    Raises
+    ------
+    CommunicatorError
+        If they are on several hosts, or cannot share memory, or this process communicates through
+        MPI.
+    """
+    _core.guard()
+    made = Job(meeting, APART * len(_jobs))
+    _jobs.append(made)
+    return made
