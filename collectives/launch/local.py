@@ -23,8 +23,8 @@ __all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
 
 PROGRAM = Path(__file__).with_name("rank.py")
 
-# Seconds that the others have after a rank has failed: to fail, too, and to say so; and seconds
-# from the signal that they can handle to the one that they cannot.
+# Seconds that others have after the function of a rank has failed: to fail, too, and to say so; and
+# seconds from the signal that they can handle to the one that they cannot.
 FAREWELL, GRACE = 0.5, 2.0
 
 LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
@@ -353,7 +353,7 @@ def _uninterrupted() -> Iterator[None]:
 def call(n: int, program: Sequence[str], lines: bool = False) -> int:
     """Run a program on `n` ranks; return the exit status of the first that fails. Local.
 
-    The others are ended soon after it, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
+    The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
     ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
 
     Parameters
@@ -379,7 +379,7 @@ def call(n: int, program: Sequence[str], lines: bool = False) -> int:
                 if status and not first:
                     first = 128 - status if status < 0 else status
                 if limit is None and (status < 0 or (status and abort.wished())):
-                    limit = time.monotonic() + FAREWELL
+                    limit = time.monotonic()  # that rank has said all, and others shall not
             if job.signals:
                 number = job.signals[-1]
                 if first == 128 + number:

@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError
@@ -182,9 +182,7 @@ class Job:
         while room > SMALLEST_BOX and _core.mail_bytes(size, room) > ALL_BOXES:
             room //= 2
         nbytes = _core.mail_bytes(size, room)
-        memory = (
-            mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
-        )
+        memory = mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
         _core.bind_mail(f"rank {rank} of {size}")
         self.mail = _core.Mail(memory, rank, size, room)
         self.COMM_WORLD = Ranks(self, 0, range(size))
@@ -203,6 +201,7 @@ class Job:
 
     def Finalize(self) -> None:
         """Do nothing: memory is given back when the process ends. Local."""
+
 
 def job() -> Job | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
