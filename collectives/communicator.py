@@ -23,10 +23,11 @@ from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.devices.entry import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
-from collectives.process import binding, environment, segment
+from collectives.process import binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
 from collectives.process.place import locate
+from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
 from collectives.text.words import article, error_text, shown
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
     from collectives.devices.transports import DeviceTransports
+    from collectives.process.rendezvous import Store
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
 
@@ -140,10 +142,66 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
         if mpi is None:
             mpi = MPI.COMM_WORLD
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
+            if isinstance(MPI, hosted.Job):
+                raise ArgumentError(
+                    f"mpi is {shown(mpi)}, and this process is a rank of a job without MPI: leave "
+                    f"it out"
+                )
             raise ArgumentError(f"mpi is {shown(mpi)}, and must be an mpi4py intracommunicator")
         wish = _Wish.read(timeout, mpi.Get_rank())
         meeting = Meeting("Communicator()", mpi, wish.settings)
         self._set_up(meeting.duplicate(), "Communicator()", wish)
+
+    @classmethod
+    def from_rendezvous(
+        cls,
+        where: str | os.PathLike[str] | Store,
+        rank: int,
+        size: int,
+        *,
+        timeout: float | None = None,
+    ) -> Self:
+        """Return a communicator of ranks of one host that no MPI launcher started.
+        Collective.
+
+        Parameters
+        ----------
+        where : str, path or store
+            How the ranks find each other: a folder that no other job uses, or an object whose
+            ``set(key, value)`` and ``get(key)`` keep bytes by name, such as a
+            ``torch.distributed.Store``. The second waits until there is a value.
+        rank, size : int
+            This rank's number, and how many there are.
+        timeout : float, optional
+            As for `Communicator`; also how long a rank waits for the others at the rendezvous, if
+            that is a folder.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument has an invalid value.
+        StallError
+            If another rank does not come to the rendezvous.
+        CommunicatorError
+            If the ranks are on several hosts, or cannot share memory, or this process communicates
+            through MPI; then raised on all ranks that have come.
+
+        Notes
+        -----
+        Shared memory carries everything, and MPI is not asked. The ranks of the first rendezvous of
+        a process are those of `collectives.world`. A process either communicates through MPI, or
+        without it.
+        """
+        try:
+            rank, size = index(rank), index(size)
+        except TypeError as error:
+            raise ArgumentError(f"rank and size must be whole numbers: {error}") from error
+        if not 0 <= rank < size:
+            raise ArgumentError(f"rank is {rank} of {size}, and must be from 0 to {size - 1}")
+        limit = Settings.read(timeout).timeout
+        if isinstance(where, (str, os.PathLike)):
+            where = Folder(os.fspath(where), limit)
+        return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout)
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""

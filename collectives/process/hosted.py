@@ -61,7 +61,7 @@ class Ranks(_core.Context):
         return self.size
 
     def Abort(self, status: int) -> NoReturn:
-        """End this rank. Whoever started it ends the others, and they see that it is gone. Local."""
+        """End this rank; whoever started it ends the others. Local."""
         os._exit(status)
 
     def Set_errhandler(self, handler: object) -> None:
@@ -212,10 +212,11 @@ def job() -> Job | None:
     CollectivesError
         If the ranks cannot meet.
     """
-    if not _jobs and rendezvous.ADDRESS in os.environ:
+    if not _jobs:
         _core.guard()
-        timeout = environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
-        join(rendezvous.from_environment(timeout))
+        meeting = rendezvous.from_environment(environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))
+        if meeting is not None:
+            join(meeting)
     return joined()
 
 

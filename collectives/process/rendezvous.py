@@ -18,17 +18,28 @@ import socket
 import struct
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 from collectives.errors import (
     ArgumentError,
+    CollectivesError,
     CommunicatorError,
     PeerLostError,
     StallError,
 )
 
-__all__ = ["Folder", "Keyed", "Rendezvous", "Served", "Server", "Store", "from_environment"]
+__all__ = [
+    "Folder",
+    "Keyed",
+    "Rendezvous",
+    "Served",
+    "Server",
+    "Store",
+    "from_environment",
+    "is_torchrun",
+]
 
 # Set in every rank that `spawn` or `collectives run --no-mpi` starts.
 ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
@@ -101,7 +112,7 @@ class Keyed:
         for rank in range(self.size):
             try:
                 values.append(pickle.loads(self._store.get(f"{round}/{rank}")))
-            except StallError:
+            except CollectivesError:
                 raise
             except Exception as error:  # of any kind of store
                 raise StallError(
@@ -117,8 +128,8 @@ class Folder:
     Parameters
     ----------
     path : str
-        The folder; it is created if there is none. Others than its owner must not be able to write
-        to it.
+        The folder, which no other job has used; it is created if there is none. Others than its
+        owner must not be able to write to it.
     timeout : float
         Seconds to wait for a value.
     """
@@ -135,11 +146,25 @@ class Folder:
             )
 
     def set(self, key: str, value: bytes) -> None:
-        """Write a file. Local."""
+        """Write a file. Local.
+
+        Raises
+        ------
+        CommunicatorError
+            If it is there already.
+        """
         path = self._file(key)
         new = path.with_name(f".{path.name}.{os.getpid()}")
         new.write_bytes(value)
-        new.rename(path)
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            raise CommunicatorError(
+                f"{path} is there already: another rank has this number, or the folder is that of "
+                f"an earlier job. Give each job a new one"
+            ) from None
+        finally:
+            new.unlink()
 
     def get(self, key: str) -> bytes:
         """Return what a file has, as soon as there is one. Local.
@@ -358,7 +383,8 @@ def _read(connected: socket.socket, nbytes: int) -> bytes:
 
 
 def from_environment(timeout: float) -> Rendezvous | None:
-    """Return the rendezvous of the rank that a launcher of this library started. Local.
+    """Return the rendezvous of a rank that a launcher of this library, or torchrun, has started.
+    Local.
 
     Parameters
     ----------
@@ -375,24 +401,49 @@ def from_environment(timeout: float) -> Rendezvous | None:
     ArgumentError
         If the variables are wrong.
     CommunicatorError
-        If whoever started this process is gone.
+        If whoever started this process is gone, or has started ranks on other hosts, too.
     """
     address = os.environ.get(ADDRESS)
     if not address:
-        return None
+        return _of_torchrun(timeout) if is_torchrun() else None
     rank, size = (os.environ.get(name, "") for name in (RANK, SIZE))
     if not (re.fullmatch(r"\d+", rank) and re.fullmatch(r"\d+", size) and int(rank) < int(size)):
         raise ArgumentError(
             f"{ADDRESS} is set, {RANK} is {rank!r} and {SIZE} {size!r}: these must be a rank and "
             f"the number of ranks"
         )
-    return open_at(address, int(rank), int(size), timeout)
-
-
-def open_at(address: str, rank: int, size: int, timeout: float) -> Rendezvous:
-    """Return the rendezvous at an address: ``unix:NAME`` of a server, or the path of a folder.
-    Local.
-    """
     if address.startswith("unix:"):
-        return Served(address, rank, size, timeout)
-    return Keyed(Folder(address.removeprefix("file:"), timeout), rank, size)
+        return Served(address, int(rank), int(size), timeout)
+    return Keyed(Folder(address, timeout), int(rank), int(size))
+
+
+def is_torchrun() -> bool:
+    """Return whether torchrun has started this process as one of several ranks. Local."""
+    environ = os.environ
+    return "TORCHELASTIC_RUN_ID" in environ and environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _of_torchrun(timeout: float) -> Rendezvous:
+    """Return the rendezvous of a rank of torchrun, by the store of its agent. Local."""
+    environ = os.environ
+    rank, size, here = (int(environ[each]) for each in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if here != size:
+        raise CommunicatorError(
+            f"torchrun has started {size} ranks, {here} of them on this host, and ranks of several "
+            f"hosts need MPI: start them with mpirun"
+        )
+    from torch.distributed import PrefixStore, TCPStore
+
+    # The agent serves it; or torch does on rank 0, and then nobody serves it yet.
+    serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
+    store = TCPStore(
+        environ["MASTER_ADDR"],
+        int(environ["MASTER_PORT"]),
+        size,
+        serves,
+        timedelta(seconds=timeout),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Keyed(PrefixStore(f"collectives/{attempt}", store), rank, size)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import shutil
 import sys
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -33,6 +35,19 @@ HOSTS = int(os.environ.get("COLLECTIVES_TEST_HOSTS", "1"))
 if HOSTS > 1:
     os.environ["COLLECTIVES_HOST"] = f"host {MPI.COMM_WORLD.Get_rank() % HOSTS}"
 
+# The library shall do without MPI: then the tests only hold its results against MPI's. Its ranks
+# meet in a folder.
+HOSTED = os.environ.get("COLLECTIVES_TEST_HOSTED", "0") != "0"
+if HOSTED:
+    name = f"{tempfile.gettempdir()}/collectives-{os.getpid()}"
+    os.environ["COLLECTIVES_RENDEZVOUS"] = MPI.COMM_WORLD.bcast(name)
+    os.environ["COLLECTIVES_RANK"] = str(MPI.COMM_WORLD.rank)
+    os.environ["COLLECTIVES_SIZE"] = str(MPI.COMM_WORLD.size)
+    cc.world()
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 0:
+        shutil.rmtree(name)
+
 # What tests shared memory itself is left out where ranks talk otherwise.
 SHARES = HOSTS == 1 and os.environ.get("COLLECTIVES_SHM", "auto") != "0"
 OF_SHARED_MEMORY = (
@@ -43,6 +58,7 @@ OF_SHARED_MEMORY = (
 
 SHARED_FROM = 3  # ranks
 OF_DEVICES = "test_device", "test_nccl"
+OF_MPI = "test_communicators", "test_gpu", "test_making", "test_shared_memory"
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 TESTS = Path(__file__).resolve().parent.parent
 if str(TESTS) not in sys.path:
@@ -84,6 +100,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not SHARES:
         others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
         items[:] = [item for item in items if item.path.name not in OF_SHARED_MEMORY]
+        config.hook.pytest_deselected(items=others)
+    if HOSTED:
+        others = [item for item in items if item.path.name.startswith((*OF_DEVICES, *OF_MPI))]
+        items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=others)
     if len({item.path for item in items}) == 1 or cases.FULL:
         return  # a file that is run alone is run whole
@@ -140,8 +160,8 @@ class Group(NamedTuple):
         assert values.count(values[0]) == len(values), values
 
 
-def _group(mpi: MPI.Intracomm) -> Group:
-    return Group(cc.Communicator(mpi), mpi)
+def _world() -> Group:
+    return Group(cc.Communicator(None if HOSTED else MPI.COMM_WORLD), MPI.COMM_WORLD.Dup())
 
 
 @pytest.fixture(scope="session")
@@ -154,7 +174,7 @@ def world() -> Group:
 def plain() -> Group:
     """The same ranks, without the agreement before each call."""
     with environment(COLLECTIVES_VALIDATE="0"):
-        return _group(MPI.COMM_WORLD.Dup())
+        return _world()
 
 
 @pytest.fixture(scope="session", params=["world", "dup", "reversed", "halves", "self"])
@@ -165,9 +185,8 @@ def group(request: pytest.FixtureRequest, world: Group) -> Group:
         return world
     if request.param == "dup":
         return Group(world.comm.dup(), MPI.COMM_WORLD.Dup())
-    if request.param == "self":
-        return _group(MPI.COMM_SELF)
-    color, key = (0, -rank) if request.param == "reversed" else (rank % 2, rank)
+    keys = {"reversed": (0, -rank), "halves": (rank % 2, rank), "self": (rank, 0)}
+    color, key = keys[request.param]
     comm = world.comm.split(color, key)
     assert comm is not None
     return Group(comm, MPI.COMM_WORLD.Split(color, key))
@@ -214,7 +233,7 @@ def fresh() -> Any:
 
     def make(*, validate: bool, timeout: float) -> cc.Communicator:
         with environment(COLLECTIVES_VALIDATE=str(int(validate))):
-            comm = cc.Communicator(MPI.COMM_WORLD, timeout=timeout)
+            comm = cc.Communicator(timeout=timeout)
         _broken.append(comm)
         return comm
 

@@ -129,7 +129,7 @@ cdef class Letter:
         self.c = NULL
         PyBuffer_Release(&self.data)
         if status.error:
-            raise CommunicatorError(mpi_text(status.error))
+            raise CommunicatorError("a message is longer than the place for it")
         return True
 
     def __dealloc__(self):
