@@ -118,7 +118,10 @@ def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None 
         _write(file, task)
         with local.Job(n) as job:
             job.start(["spawn"], variables, task=file.fileno())
-            return _results(job, n, timeout, limit)
+            results, failures = _outcomes(job, n, timeout, limit)
+    if failures:
+        raise _cause(failures, n)
+    return [results[number] for number in range(n)]
 
 
 def _checked(function: Any, n: Any, timeout: float | None) -> int:
@@ -181,8 +184,10 @@ def _write(file: IO[bytes], task: bytes) -> None:
     file.flush()
 
 
-def _results(job: local.Job, n: int, timeout: float | None, limit: float | None) -> list[Any]:
-    """Return the results of all ranks, when all have ended. Raises an error if there is one."""
+def _outcomes(
+    job: local.Job, n: int, timeout: float | None, limit: float | None
+) -> tuple[dict[int, Any], list[Failure]]:
+    """Return the results of the ranks, and the failures in the order in which they came."""
     from collectives.launch import local
 
     results: dict[int, Any] = {}
@@ -210,10 +215,7 @@ def _results(job: local.Job, n: int, timeout: float | None, limit: float | None)
             break
         if limit is not None and now >= limit and not failures and job.running:
             raise _late(job, n, timeout, set(results))
-    if failures:
-        job.end()
-        _raise_for(list(failures.values()), n)
-    return [results[number] for number in range(n)]
+    return results, list(failures.values())
 
 
 def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
@@ -276,18 +278,18 @@ def _late(job: local.Job, n: int, timeout: float | None, returned: set[int]) -> 
     )
 
 
-def _raise_for(failures: list[Failure], n: int) -> None:
-    """Raise the error that is the cause of the others."""
+def _cause(failures: list[Failure], n: int) -> BaseException:
+    """Return the error that the others follow from, with what there is to say of all of them."""
     first = next(
         (each for each in failures if not each.trace or not isinstance(each.error, CONSEQUENCES)),
         failures[0],
     )
     same = [each.rank for each in failures if each.trace and each.trace == first.trace]
     others = [each for each in failures if each is not first and each.rank not in same]
-    also = "\n".join(f"rank {each.rank} failed, too: {each.words}" for each in others)
+    parts = [f"rank {each.rank} failed, too: {each.words}" for each in others]
     if first.trace:
         who = f"rank {first.rank}" if len(same) < 2 else f"ranks {spans(sorted(same))}"
-        also = f"\n{also}" if also else ""
-        told = RankError(f'on {who} of {n}:\n"""\n{first.trace.strip()}\n"""{also}')
-        raise first.error from told
-    raise first.error from (RankError(also) if also else None)
+        parts.insert(0, f'on {who} of {n}:\n"""\n{first.trace.strip()}\n"""')
+    if parts:
+        first.error.__cause__ = RankError("\n".join(parts))
+    return first.error

@@ -67,7 +67,7 @@ def test_the_first_rank_that_fails_ends_the_others(code: str, status: int) -> No
 
 
 def test_a_rank_that_ends_well_ends_no_other(capfd: pytest.CaptureFixture[str]) -> None:
-    code = f"if r: sys.exit()\ntime.sleep(0.3); print('late')"
+    code = "if r: sys.exit()\ntime.sleep(0.3); print('late')"
     assert local.call(2, ["-c", PLACE + code]) == 0
     assert capfd.readouterr().out == "late\n"
 
@@ -87,7 +87,7 @@ def test_without_abort_the_others_go_on(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLLECTIVES_ABORT", "0")
-    code = f"if r: raise KeyError('bad')\ntime.sleep(1.0); print('late')"
+    code = "if r: raise KeyError('bad')\ntime.sleep(1.0); print('late')"
     assert local.call(2, ["-c", PLACE + code]) == 1
     out, err = capfd.readouterr()
     assert out == "late\n"
