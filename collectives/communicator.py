@@ -280,13 +280,16 @@ class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls,
 
     @property
     def mpi(self) -> Any:
-        """The mpi4py communicator that carries the messages; duplicate it to use it yourself."""
+        """The mpi4py communicator that carries the messages, or what stands in for it without MPI;
+        duplicate it to use it yourself.
+        """
         return self._mpi
 
     @property
     def transport(self) -> str:
-        """How the ranks communicate: ``"shm"`` if all of them share memory, else the family of the
-        MPI library: ``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``.
+        """How the ranks communicate: ``"shm"`` if all of them share memory; else the family of the
+        MPI library (``"mpich"``, ``"openmpi"``, ``"intel"`` or ``"other"``), or ``"host"`` without
+        MPI.
         """
         return self._chooser.family
 

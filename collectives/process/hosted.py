@@ -65,7 +65,7 @@ class Ranks(_core.Context):
         os._exit(status)
 
     def Set_errhandler(self, handler: object) -> None:
-        """Do nothing: errors are raised. Local."""
+        """Ignore `handler`: errors are raised. Local."""
 
     def Free(self) -> None:
         """Do nothing: there is nothing to give back before the job ends. Local."""
@@ -75,21 +75,23 @@ class Ranks(_core.Context):
         return self._child("dup", self.ranks), Exchange([])
 
     def Isend(self, data: bytearray, dest: int) -> Exchange:
-        """Start to send bytes. Local."""
+        """Start to send the bytes `data` to rank `dest`. Local."""
         return Exchange([self.isend(data, dest)])
 
     def Irecv(self, data: bytearray, source: int) -> Exchange:
-        """Start to receive bytes. Local."""
+        """Start to receive `data` from rank `source`. Local."""
         return Exchange([self.irecv(data, source)])
 
     def Iallgather(self, mine: bytearray, everybody: bytearray) -> Exchange:
-        """Start to give equally many bytes of each rank to all. Collective."""
+        """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
         return self.Iallgatherv(mine, (everybody, [len(mine)] * self.size))
 
     def Iallgatherv(
         self, mine: bytes | bytearray, everybody: tuple[bytearray, Sequence[int]]
     ) -> Exchange:
-        """Start to give bytes of each rank to all. Collective."""
+        """Start to gather `mine` from all ranks in `everybody`: a place, and the number of bytes of
+        each rank. Collective.
+        """
         buffer, lengths = everybody
         ends = list(accumulate(lengths))
         view = memoryview(buffer)

@@ -30,16 +30,7 @@ from collectives.errors import (
     StallError,
 )
 
-__all__ = [
-    "Folder",
-    "Keyed",
-    "Rendezvous",
-    "Served",
-    "Server",
-    "Store",
-    "from_environment",
-    "is_torchrun",
-]
+__all__ = ["Folder", "Keyed", "Served", "Server", "from_environment", "is_torchrun"]
 
 # Set in every rank that `spawn` or `collectives run --no-mpi` starts.
 ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
@@ -55,10 +46,10 @@ class Store(Protocol):
     """A store of keys and values that all ranks see, such as ``torch.distributed.Store``."""
 
     def set(self, key: str, value: Any, /) -> None:
-        """Set a value. Local."""
+        """Set the `value` of `key`. Local."""
 
     def get(self, key: str, /) -> bytes:
-        """Return a value as soon as a rank has set it. Local."""
+        """Return the value of `key` as soon as a rank has set it. Local."""
 
 
 class Rendezvous(Protocol):
@@ -146,7 +137,7 @@ class Folder:
             )
 
     def set(self, key: str, value: bytes) -> None:
-        """Write a file. Local.
+        """Write `value` to the file of `key`. Local.
 
         Raises
         ------
@@ -167,7 +158,7 @@ class Folder:
             new.unlink()
 
     def get(self, key: str) -> bytes:
-        """Return what a file has, as soon as there is one. Local.
+        """Return what the file of `key` has, as soon as there is one. Local.
 
         Raises
         ------
@@ -284,11 +275,11 @@ class Server:
         self._thread.start()
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Return the variables that a rank needs. Local."""
+        """Return the variables that rank `rank` needs. Local."""
         return {ADDRESS: self.address, RANK: str(rank), SIZE: str(self.size)}
 
     def lose(self, rank: int) -> None:
-        """Take down that the process of a rank has ended, as others may wait for it. Local."""
+        """Take down that the process of `rank` has ended, as others may wait for it. Local."""
         self._gone.add(rank)
         self._wake.send(b"\0")
 

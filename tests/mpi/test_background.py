@@ -512,11 +512,7 @@ def test_timeline(comm, tmp_path):
         background.flush(comm)
     events = json.loads(Path(path).read_text())
     events = events if isinstance(events, list) else events["traceEvents"]
-    mine = [
-        each
-        for each in events
-        if each["ph"] == "X" and each["pid"] == comm.mpi.Get_group().Get_rank()
-    ]
+    mine = [each for each in events if each["ph"] == "X" and each["pid"] == comm.rank]
     for name in ("layer 0", "layer 2", "alone"):
         of_it = [each for each in mine if each["args"].get("algorithm") == name]
         whole = [each for each in of_it if "communicator" in each["args"]]

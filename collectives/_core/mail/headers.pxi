@@ -1,6 +1,6 @@
-# What mail.h offers: messages in shared memory, and a transport that sends them.
+# What transport.h offers: messages in shared memory, and a transport that sends them.
 
-cdef extern from "_core/mail/mail.h" nogil:
+cdef extern from "_core/mail/transport.h" nogil:
     ctypedef struct cc_mail:
         int me, p
 

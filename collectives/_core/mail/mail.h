@@ -19,27 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "box.h"
+
 /* Error codes, as MPI's: of a message that is longer than the place for it, of memory that is not
  * there, and one that says that the status of each message has its code. */
 enum { CC_MAIL_TRUNCATED = 1, CC_MAIL_NO_MEMORY = 2, CC_MAIL_IN_STATUS = 3 };
-
-typedef struct {
-    _Alignas(128) uint64_t head; /* bytes ever written */
-    _Alignas(128) uint64_t tail; /* bytes ever read */
-    _Alignas(128) char data[];
-} cc_box;
-
-enum { CC_MESSAGE, CC_OFFER, CC_ACCEPT, CC_PIECE };
-
-typedef struct {
-    int32_t kind;
-    int32_t tag;
-    uint64_t context;
-    int64_t nbytes; /* behind this header */
-    int64_t total;  /* of the whole message; -1 in an ACCEPT: there is no place for it */
-    uint64_t from;  /* the number of the letter that this frame is about, at its sender ... */
-    uint64_t to;    /* ... and at its receiver */
-} cc_frame;
 
 /* A frame that came before anybody asked for it. */
 typedef struct cc_early {
@@ -190,39 +174,6 @@ static void cc_mail_close(cc_mail *mail)
     free(mail);
 }
 
-/* -- boxes --------------------------------------------------------------------------------------- */
-
-static void cc_box_put(const cc_mail *mail, cc_box *box, uint64_t at, const void *data, int64_t nbytes)
-{
-    int64_t start = at & (mail->room - 1);
-    int64_t first = nbytes < mail->room - start ? nbytes : mail->room - start;
-    memcpy(box->data + start, data, first);
-    memcpy(box->data, (const char *)data + first, nbytes - first);
-}
-
-static void cc_box_get(const cc_mail *mail, const cc_box *box, uint64_t at, void *data, int64_t nbytes)
-{
-    int64_t start = at & (mail->room - 1);
-    int64_t first = nbytes < mail->room - start ? nbytes : mail->room - start;
-    memcpy(data, box->data + start, first);
-    memcpy((char *)data + first, box->data, nbytes - first);
-}
-
-/* Write a frame if there is room for all of it; says whether there was. */
-static int cc_box_write(const cc_mail *mail, cc_box *box, const cc_frame *frame, const void *data)
-{
-    uint64_t head = box->head;
-    uint64_t used = head - __atomic_load_n(&box->tail, __ATOMIC_ACQUIRE);
-    int64_t whole = sizeof *frame + ((frame->nbytes + 7) & ~(int64_t)7);
-    if (mail->room - (int64_t)used < whole)
-        return 0;
-    cc_box_put(mail, box, head, frame, sizeof *frame);
-    if (frame->nbytes)
-        cc_box_put(mail, box, head + sizeof *frame, data, frame->nbytes);
-    __atomic_store_n(&box->head, head + whole, __ATOMIC_RELEASE);
-    return 1;
-}
-
 /* -- sending ------------------------------------------------------------------------------------- */
 
 /* Bytes from which on a message is offered first, and of a piece. */
@@ -244,7 +195,7 @@ static int cc_letter_begins(cc_letter *letter)
     } else if (letter->is_done) {
         frame.total = -1;
     }
-    if (!cc_box_write(mail, peer->out, &frame, letter->data))
+    if (!cc_box_write(mail->room, peer->out, &frame, letter->data))
         return 0;
     if (letter->is_send && is_whole)
         letter->is_done = 1;
@@ -279,7 +230,7 @@ static void cc_peer_out(cc_mail *mail, cc_peer *peer)
         int64_t rest = letter->nbytes - letter->moved;
         int64_t most = cc_mail_most(mail);
         cc_frame frame = {CC_PIECE, 0, 0, rest < most ? rest : most, 0, letter->number, letter->theirs};
-        if (!cc_box_write(mail, peer->out, &frame, letter->data + letter->moved))
+        if (!cc_box_write(mail->room, peer->out, &frame, letter->data + letter->moved))
             return;
         letter->moved += frame.nbytes;
         cc_letters_take(&peer->flowing, letter);
@@ -338,7 +289,7 @@ static int cc_frame_in(cc_mail *mail, cc_peer *peer, const cc_frame *frame, uint
     if (frame->kind == CC_PIECE) {
         letter = cc_letters_find(&peer->coming, frame->to);
         if (letter) {
-            cc_box_get(mail, peer->in, at, letter->data + letter->moved, frame->nbytes);
+            cc_box_get(mail->room, peer->in, at, letter->data + letter->moved, frame->nbytes);
             letter->moved += frame->nbytes;
             if (letter->moved == letter->nbytes) {
                 cc_letters_take(&peer->coming, letter);
@@ -355,7 +306,7 @@ static int cc_frame_in(cc_mail *mail, cc_peer *peer, const cc_frame *frame, uint
             return -1;
         early->next = NULL;
         early->frame = *frame;
-        cc_box_get(mail, peer->in, at, early->data, frame->nbytes);
+        cc_box_get(mail->room, peer->in, at, early->data, frame->nbytes);
         *peer->early_end = early;
         peer->early_end = &early->next;
         return 0;
@@ -364,7 +315,7 @@ static int cc_frame_in(cc_mail *mail, cc_peer *peer, const cc_frame *frame, uint
     if (frame->kind == CC_OFFER) {
         cc_letter_accepts(letter, frame);
     } else if (cc_letter_fits(letter, frame)) {
-        cc_box_get(mail, peer->in, at, letter->data, frame->nbytes);
+        cc_box_get(mail->room, peer->in, at, letter->data, frame->nbytes);
         letter->is_done = 1;
     }
     return 0;
@@ -377,7 +328,7 @@ static void cc_peer_in(cc_mail *mail, cc_peer *peer)
     uint64_t head = __atomic_load_n(&box->head, __ATOMIC_ACQUIRE);
     cc_frame frame;
     while (tail != head) {
-        cc_box_get(mail, box, tail, &frame, sizeof frame);
+        cc_box_get(mail->room, box, tail, &frame, sizeof frame);
         if (cc_frame_in(mail, peer, &frame, tail))
             return;
         tail += sizeof frame + ((frame.nbytes + 7) & ~(int64_t)7);
@@ -532,134 +483,6 @@ static cc_context *cc_context_new(cc_mail *mail, uint64_t id, int size, const in
     mail->contexts = context;
     pthread_mutex_unlock(&mail->lock);
     return context;
-}
-
-/* -- the transport, as the executor wants it ----------------------------------------------------- */
-
-static int cc_mail_post_send(uint64_t comm, const void *data, int nbytes, int peer, int tag, void *requests, int slot)
-{
-    cc_letter *letter = cc_mail_send((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag);
-    ((cc_letter **)requests)[slot] = letter;
-    return letter ? 0 : CC_MAIL_NO_MEMORY;
-}
-
-static int cc_mail_post_recv(uint64_t comm, void *data, int nbytes, int peer, int tag, void *requests, int slot)
-{
-    cc_letter *letter = cc_mail_recv((const cc_context *)(uintptr_t)comm, data, nbytes, peer, tag);
-    ((cc_letter **)requests)[slot] = letter;
-    return letter ? 0 : CC_MAIL_NO_MEMORY;
-}
-
-static void cc_mail_clear(void *requests, int n)
-{
-    memset(requests, 0, n * sizeof(cc_letter *));
-}
-
-static int cc_mail_poll(void *requests, int n, int *count, int *done, void *statuses)
-{
-    cc_letter **letters = requests;
-    cc_mail_status *status = statuses;
-    cc_mail *mail = NULL;
-    int error = 0;
-    *count = 0;
-    for (int i = 0; i < n; ++i) {
-        if (!letters[i])
-            continue;
-        if (!mail) {
-            mail = letters[i]->mail;
-            pthread_mutex_lock(&mail->lock);
-            cc_mail_moves(mail);
-        }
-        if (!cc_letter_ended(letters[i]))
-            continue;
-        status->error = letters[i]->error;
-        status->nbytes = letters[i]->nbytes;
-        if (status->error)
-            error = CC_MAIL_IN_STATUS;
-        ++status;
-        done[(*count)++] = i;
-        cc_letter_free(letters[i]);
-        letters[i] = NULL;
-    }
-    if (mail)
-        pthread_mutex_unlock(&mail->lock);
-    return error;
-}
-
-static void cc_mail_nudge(uint64_t comm)
-{
-    cc_mail *mail = ((const cc_context *)(uintptr_t)comm)->mail;
-    pthread_mutex_lock(&mail->lock);
-    cc_mail_moves(mail);
-    pthread_mutex_unlock(&mail->lock);
-}
-
-static int cc_mail_is_pending(const void *requests, int slot)
-{
-    return ((cc_letter *const *)requests)[slot] != NULL;
-}
-
-static int cc_mail_length(const void *status)
-{
-    return (int)((const cc_mail_status *)status)->nbytes;
-}
-
-static void cc_mail_drop(void *requests, int slot, int is_send)
-{
-    cc_letter **letter = (cc_letter **)requests + slot;
-    (void)is_send;
-    if (*letter)
-        cc_letter_drop(*letter);
-    *letter = NULL;
-}
-
-static int cc_mail_rank(uint64_t comm)
-{
-    return ((const cc_context *)(uintptr_t)comm)->rank;
-}
-
-static int cc_mail_size(uint64_t comm)
-{
-    return ((const cc_context *)(uintptr_t)comm)->size;
-}
-
-static const cc_transport cc_mail_transport = {
-    .handle_size = sizeof(cc_letter *),
-    .send = cc_mail_post_send,
-    .recv = cc_mail_post_recv,
-    .clear = cc_mail_clear,
-    .poll = cc_mail_poll,
-    .nudge = cc_mail_nudge,
-    .is_pending = cc_mail_is_pending,
-    .length = cc_mail_length,
-    .drop = cc_mail_drop,
-    .rank = cc_mail_rank,
-    .size = cc_mail_size,
-};
-
-static int cc_mail_error_class(int error, int *kind)
-{
-    *kind = error;
-    return 0;
-}
-
-static int cc_mail_error_string(int error, char *text, int *length)
-{
-    strcpy(text, error == CC_MAIL_TRUNCATED ? "a message is longer than the place for it" : "no memory for a message");
-    *length = (int)strlen(text);
-    return 0;
-}
-
-/* Have the executor use this transport, and understand its statuses. */
-static const cc_transport *cc_mail_bind(void)
-{
-    cc_mpi.status_size = sizeof(cc_mail_status);
-    cc_mpi.error_offset = 0;
-    cc_mpi.err_in_status = CC_MAIL_IN_STATUS;
-    cc_mpi.err_truncate = CC_MAIL_TRUNCATED;
-    cc_mpi.error_class = cc_mail_error_class;
-    cc_mpi.error_string = cc_mail_error_string;
-    return &cc_mail_transport;
 }
 
 #endif

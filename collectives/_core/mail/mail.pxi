@@ -101,11 +101,11 @@ cdef class Context:
         return self.c.size
 
     def isend(self, data, int dest, int tag=0):
-        """Start to send the bytes `data` to rank `dest`. Local."""
+        """Start to send the bytes `data` to rank `dest`, with a `tag`. Local."""
         return letter_of(self, data, True, dest, tag)
 
     def irecv(self, data, int source, int tag=0):
-        """Start to receive bytes of rank `source` into `data`, which has room for them. Local."""
+        """Start to receive what rank `source` sends with `tag` in `data`. Local."""
         return letter_of(self, data, False, source, tag)
 
 

@@ -1,0 +1,326 @@
+"""Ranks that no MPI launcher started: how they meet, and what goes wrong there."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from collectives.errors import ArgumentError, CommunicatorError, PeerLostError, StallError
+from collectives.process import rendezvous
+from collectives.process.rendezvous import Folder, Keyed, Served, Server
+
+DEADLINE = 60  # seconds
+
+
+def ranks(text, *arguments, size=2, env=None, server=None):
+    """Run a program on some ranks; return the exit status and the output of each."""
+    program = [sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)]
+    clean = {
+        "COLLECTIVES_VALIDATE": "0",
+        "COLLECTIVES_TIMEOUT": "20",
+        "COLLECTIVES_PROFILE": "0",
+        **(env or {}),
+    }
+    children = []
+    for rank in range(size):
+        own = server.environment(rank) if server is not None else {"RANK_HERE": str(rank)}
+        children.append(
+            subprocess.Popen(
+                program,
+                env={**os.environ, **clean, **own},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    try:
+        outputs = [child.communicate(timeout=DEADLINE)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    return [(child.returncode, each) for child, each in zip(children, outputs, strict=True)]
+
+
+def alike(run):
+    """Return the output of ranks that all ended well, and said the same."""
+    assert all(status == 0 for status, _ in run), run
+    assert len({text for _, text in run}) == 1, run
+    return run[0][1]
+
+
+BY_FOLDER = """
+    import os, sys
+    import numpy as np, collectives as cc
+    rank = int(os.environ["RANK_HERE"])
+    comm = cc.Communicator.from_rendezvous(sys.argv[1], rank, 3)
+    total = comm.allreduce(np.full(3, rank + 1.0))
+    half = comm.split(rank % 2, -rank)
+    twin = comm.dup()
+    to, source = (rank + 1) % 3, (rank - 1) % 3
+    came = twin.sendrecv(np.full(50_000, rank), to, np.empty(50_000, int), source)
+    assert (came == source).all() and half.rank == (1, 0, 0)[rank]
+    assert (cc.rank(), cc.size(), cc.local_size()) == (rank, 3, 3)
+    assert comm.transport == "shm" and "mpi4py.MPI" not in sys.modules
+    print(total, comm.allgather_object(["x" * 2000])[0] == ["x" * 2000])
+"""
+
+
+@pytest.mark.parametrize("shm", ["auto", "file", "0"])
+def test_ranks_meet_in_a_folder(tmp_path, shm):
+    text = BY_FOLDER if shm != "0" else BY_FOLDER.replace('== "shm"', '== "host"')
+    run = ranks(text, tmp_path / "new", size=3, env={"COLLECTIVES_SHM": shm})
+    assert alike(run) == "[6. 6. 6.] True\n"
+
+
+def test_a_folder_is_for_one_job(tmp_path):
+    Keyed(Folder(str(tmp_path), 1), 0, 1).allgather(1)
+    with pytest.raises(CommunicatorError, match=r"is there already: .*Give each job a new one"):
+        Keyed(Folder(str(tmp_path), 1), 0, 1).allgather(1)
+
+
+def test_a_folder_of_others_is_not_trusted(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(CommunicatorError, match="others may write to it"):
+        Folder(str(tmp_path), 1)
+
+
+def test_a_rank_that_does_not_come_is_missed(tmp_path):
+    with pytest.raises(StallError, match=r"nothing came to .*collectives-0-1 in 0.2 s"):
+        Keyed(Folder(str(tmp_path), 0.2), 0, 2).allgather(1)
+
+
+def test_errors_of_a_store_are_told():
+    class Store(dict):
+        set = dict.__setitem__
+
+        def get(self, key):
+            raise KeyError(key)
+
+    with pytest.raises(StallError, match="rank 1 of 2 has not heard of rank 0 at the rendezvous"):
+        Keyed(Store(), 1, 2).allgather(1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "text"),
+    [(2, 2, "rank is 2 of 2, and must be from 0 to 1"), (-1, 2, "rank is -1"), ("a", 2, "whole")],
+)
+def test_ranks_are_checked(rank, size, text):
+    import collectives as cc
+
+    with pytest.raises(ArgumentError, match=text):
+        cc.Communicator.from_rendezvous("nowhere", rank, size)
+
+
+def meet(server, size, rounds=3):
+    """Have threads of this process meet; return what each got."""
+    got = [None] * size
+
+    def rank(number):
+        try:
+            served = Served(server.address, number, size, 10)
+            got[number] = [served.allgather((number, i, "x" * 300_000)) for i in range(rounds)]
+            served.close()
+        except Exception as error:
+            got[number] = error
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(DEADLINE)
+    return got
+
+
+def test_a_server_gives_all_what_each_says():
+    server = Server(4)
+    try:
+        for got in meet(server, 4):
+            assert [[each[:2] for each in round] for round in got] == [
+                [(number, i) for number in range(4)] for i in range(3)
+            ]
+    finally:
+        server.close()
+
+
+def test_a_second_process_with_a_number_is_refused():
+    server = Server(2)
+    try:
+        first = Served(server.address, 0, 2, 10)
+        second = Served(server.address, 0, 2, 10)
+        with pytest.raises(PeerLostError, match="rank 0 of 2 cannot meet the others"):
+            second.allgather(1)
+        first.close()
+    finally:
+        server.close()
+
+
+def test_a_rank_that_has_ended_is_told_of():
+    server = Server(2)
+    try:
+        served = Served(server.address, 0, 2, 10)
+        threading.Timer(0.1, server.lose, (1,)).start()
+        with pytest.raises(PeerLostError, match="the process of rank 1 has ended"):
+            served.allgather(1)
+    finally:
+        server.close()
+
+
+def test_no_server(monkeypatch):
+    server = Server(1)
+    for name, value in server.environment(0).items():
+        monkeypatch.setenv(name, value)
+    server.close()
+    with pytest.raises(CommunicatorError, match="whoever started rank 0 of 1 is gone"):
+        rendezvous.from_environment(1)
+
+
+def test_wrong_variables(monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_RENDEZVOUS", "unix:nobody")
+    monkeypatch.setenv("COLLECTIVES_RANK", "2")
+    monkeypatch.setenv("COLLECTIVES_SIZE", "2")
+    with pytest.raises(ArgumentError, match="COLLECTIVES_RANK is '2' and COLLECTIVES_SIZE '2'"):
+        rendezvous.from_environment(1)
+
+
+def served(text, size=2, **env):
+    server = Server(size)
+    try:
+        return ranks(text, size=size, env=env, server=server)
+    finally:
+        server.close()
+
+
+def test_the_environment_makes_a_job():
+    text = """
+        import numpy as np, collectives as cc
+        print(cc.allreduce(np.ones(2)), cc.size(), cc.world().mpi.Get_size())
+    """
+    assert alike(served(text)) == "[2. 2.] 2 2\n"
+
+
+def test_hosts():
+    """Ranks of several hosts are told on all of them that they need MPI."""
+    text = """
+        import os
+        os.environ["COLLECTIVES_HOST"] = os.environ["COLLECTIVES_RANK"]
+        import collectives as cc
+        try:
+            cc.world()
+        except cc.errors.CommunicatorError as error:
+            print("several hosts need MPI: start them with mpirun" in str(error))
+    """
+    assert alike(served(text)) == "True\n"
+
+
+def test_a_killed_rank_is_noticed():
+    """Also while a communicator is made, and by a receive."""
+    text = """
+        import os, signal
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        told = []
+        for call in (lambda: comm.recv(np.empty(3), 1), lambda: cc.Communicator()):
+            try:
+                call()
+            except cc.errors.PeerLostError as error:
+                told.append("has died" in str(error) or "died" in str(error))
+        print(told)
+        os._exit(0)
+    """
+    (status, output), (killed, _) = served(text)
+    assert (status, output, killed) == (0, "[True, True]\n", -9)
+
+
+def test_an_uncaught_exception_ends_its_rank_with_a_report():
+    text = """
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            raise ValueError("no data")
+        try:
+            comm.barrier()
+        except cc.errors.PeerLostError as error:
+            print("heard of it")
+    """
+    (status, output), (failed, report) = served(text)
+    assert (status, output) == (0, "heard of it\n")
+    assert failed == 1
+    assert "ValueError: no data" in report
+    assert "collectives: rank 1 of 2 ends the job because of an uncaught exception" in report
+
+
+def test_mpi_and_a_job_without_it_do_not_mix(tmp_path):
+    pytest.importorskip("mpi4py.MPI")
+    text = """
+        import sys
+        import collectives as cc
+        if sys.argv[2] == "first":
+            cc.world()
+        try:
+            comm = cc.Communicator.from_rendezvous(sys.argv[1], 0, 1)
+            from mpi4py import MPI
+            cc.Communicator(MPI.COMM_WORLD)
+        except cc.CollectivesError as error:
+            print(error)
+    """
+    ((status, output),) = ranks(text, tmp_path / "a", "first", size=1)
+    assert status == 0
+    assert output.startswith("this process communicates through MPI already, and cannot be")
+    ((status, output),) = ranks(text, tmp_path / "b", "then", size=1)
+    assert status == 0
+    assert "this process is a rank of a job without MPI: leave it out" in output
+
+
+def test_forked_children_cannot_communicate():
+    text = """
+        import os
+        import numpy as np, collectives as cc
+        cc.allreduce(np.ones(1))
+        child = os.fork()
+        if child == 0:
+            try:
+                cc.allreduce(np.ones(1))
+            except cc.errors.CommunicatorError as error:
+                assert "communication does not survive a fork" in str(error), error
+            os._exit(5)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), cc.allreduce(np.ones(1)))
+    """
+    assert alike(served(text)) == "5 [2.]\n"
+
+
+def test_two_jobs_of_one_process(tmp_path):
+    """A second rendezvous, in which the ranks have other numbers."""
+    text = """
+        import os, sys
+        import numpy as np, collectives as cc
+        rank = int(os.environ["RANK_HERE"])
+        one = cc.Communicator.from_rendezvous(sys.argv[1] + "1", rank, 2)
+        other = cc.Communicator.from_rendezvous(sys.argv[1] + "2", 1 - rank, 2)
+        requests = [c.iallgather(np.full((), c.rank)) for c in (one, other)]
+        assert (one.rank, other.rank, cc.rank()) == (rank, 1 - rank, rank)
+        for comm in (other, one):
+            comm.send(np.array([7]), 1 - comm.rank)
+        for comm in (one, other):
+            comm.recv(np.empty(1, int), 1 - comm.rank)
+        print(*(request.wait() for request in requests))
+        other.free()
+        one.free()
+    """
+    assert alike(ranks(text, tmp_path / "job")) == "[0 1] [0 1]\n"
+
+
+def test_torchrun_on_several_hosts_is_refused(monkeypatch):
+    for name, value in {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(CommunicatorError, match=r"2 of them on this host.*start them with mpirun"):
+        rendezvous.from_environment(1)
