@@ -163,21 +163,28 @@ class Job:
         if task is not None:
             heard, answer = os.pipe()
             files = task, answer
-        process = subprocess.Popen(
-            [*command(words), *map(str, files)],
-            env={**environment, **self._server.environment(number)},
-            stdin=None if number == 0 and not lines else subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=files,
-            # Ctrl-C comes to this process alone, and signals reach what a rank has started.
-            start_new_session=True,
-            bufsize=0,
-        )
+        try:
+            process = subprocess.Popen(
+                [*command(words), *map(str, files)],
+                env={**environment, **self._server.environment(number)},
+                stdin=None if number == 0 and not lines else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=files,
+                # Ctrl-C comes to this process alone, and signals reach what a rank has started.
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException:
+            if task is not None:
+                os.close(heard)
+            raise
+        finally:
+            if task is not None:
+                os.close(answer)
         rank = Rank(number, process)
         self.ranks.append(rank)
         if task is not None:
-            os.close(answer)
             self._listen(rank, heard, lambda data: self._hear(rank, data))
         for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
             if pipe is not None:
@@ -201,7 +208,7 @@ class Job:
             rank.answer, rank.heard = bytes(rank.heard), bytearray()
 
     def turn(self, limit: float | None) -> list[Rank]:
-        """Pass on output until a rank answers or ends, a signal comes, or the time is up. Local.
+        """Take what ranks write, until one answers or ends, a signal comes, or time is up. Local.
 
         Parameters
         ----------

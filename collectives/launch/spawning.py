@@ -22,7 +22,7 @@ from collectives.errors import (
     RankError,
     StallError,
 )
-from collectives.process import abort, environment
+from collectives.process import abort, environment, rendezvous
 from collectives.text.words import spans
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["spawn"]
 
 T = TypeVar("T")
-
-OWN = "COLLECTIVES_RANK", "COLLECTIVES_SIZE"  # `process.rendezvous` has them, which is not imported
 
 # What a rank raises because another one has failed.
 CONSEQUENCES = (PeerAbortedError, PeerLostError)
@@ -136,9 +134,10 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
         raise ArgumentError(f"n is {n!r}, and must be a positive number of ranks")
     if timeout is not None and not 0 < timeout < math.inf:
         raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
-    for names in (OWN, *abort.PLACES):
+    places = [*abort.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
+    for names in places:
         rank, size = (environment.text(name) or "" for name in names)
-        if size.isdecimal() and (int(size) > 1 or names == OWN):
+        if size.isdecimal() and (int(size) > 1 or rendezvous.RANK in names):
             raise CommunicatorError(
                 f"spawn was called on rank {rank} of {size}: this process is a rank already, and "
                 f"each of them would start {number} more. Call spawn in a program that is started "

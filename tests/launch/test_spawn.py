@@ -350,7 +350,7 @@ def test_a_deadline_ends_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert gone([int(path.name) for path in tmp_path.iterdir()])
 
 
-def test_a_rank_starts_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_starts_no_ranks() -> None:
     def f() -> None:
         import collectives as cc
 
@@ -360,8 +360,22 @@ def test_a_rank_starts_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         errors.CommunicatorError, match=r"spawn was called on rank 0 of 1: .* 2 more"
     ):
         cc.spawn(f, 1)
-    monkeypatch.setenv("PMI_RANK", "1")
-    monkeypatch.setenv("PMI_SIZE", "4")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"PMI_RANK": "1", "PMI_SIZE": "4"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"},
+        {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4"},
+    ],
+    ids=["MPICH", "Open MPI", "torchrun"],
+)
+def test_a_rank_of_a_launcher_starts_none(
+    monkeypatch: pytest.MonkeyPatch, place: dict[str, str]
+) -> None:
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(errors.CommunicatorError, match="spawn was called on rank 1 of 4: "):
         cc.spawn(print, 2)
 
