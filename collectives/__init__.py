@@ -78,6 +78,7 @@ from collectives.default import (
     world,
 )
 from collectives.errors import CollectivesError
+from collectives.launch.spawning import spawn
 from collectives.reductions import (
     AVG,
     BAND,
@@ -170,6 +171,7 @@ __all__ = [
     "send",
     "sendrecv",
     "size",
+    "spawn",
     "wait_all",
     "wait_any",
     "world",

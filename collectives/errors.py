@@ -11,6 +11,7 @@
     ├── StallError (TimeoutError)          a wait reached its deadline
     ├── PeerLostError (ConnectionError)    the process of another rank has ended
     ├── PeerAbortedError (RuntimeError)    another rank gave up
+    ├── RankError (RuntimeError)           what a rank of `spawn` sent back cannot be used
     ├── MPIError (RuntimeError)            MPI reported a failure
     ├── CommunicatorError (RuntimeError)   the communicator is freed, broken or exhausted
     └── BindingError (ImportError)         no usable MPI in this process
@@ -42,6 +43,7 @@ __all__ = [
     "PeerLostError",
     "ProfileWarning",
     "ProofError",
+    "RankError",
     "SharedMemoryWarning",
     "StallError",
     "StallWarning",
@@ -113,6 +115,14 @@ class PeerAbortedError(CollectivesError, RuntimeError):
     """Another rank of this host gave up in a collective; the text has the reason that it gave.
 
     The communicator is broken afterwards, on all ranks.
+    """
+
+
+class RankError(CollectivesError, RuntimeError):
+    """A rank of `spawn` has a result or an exception that cannot be pickled; the text says why.
+
+    It is also the cause (``__cause__``) of an exception that a rank raised and that `spawn` raises
+    again. Then the text has the rank, its traceback and the other ranks that failed.
     """
 
 

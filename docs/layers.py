@@ -53,7 +53,6 @@ LAYERS = (
                 "what `bench`, `tune` and `doctor` measure with, and their reports as data",
                 "bench, tune, doctor",
             ),
-            _package("launch", "the right mpiexec, and jobs as children", "mpiexec"),
         ),
     ),
     Layer(
@@ -101,6 +100,11 @@ LAYERS = (
     Layer(
         "process",
         (
+            _package(
+                "launch",
+                "ranks as children: by the right mpiexec, or without MPI; `spawn`",
+                "mpiexec, spawn",
+            ),
             _package(
                 "devices",
                 "arrays in the memory of GPUs, and how they travel",

@@ -12,7 +12,7 @@ from typing import Any
 
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
-from collectives.launch import launcher
+from collectives.launch import launcher, local
 from collectives.process import abort
 
 __all__ = ["add_launch", "add_parser", "joined", "split"]
@@ -23,7 +23,8 @@ EPILOG = """\
 An exception on one rank ends all ranks, so that the others do not wait for it. COLLECTIVES_ABORT=0
 turns this off. Each rank runs the program as `python -m mpi4py` does, which also ends all ranks
 after a non-zero `sys.exit`, and in programs that never import collectives. The command is replaced
-by mpiexec, so that exit status and signals are those of mpiexec.
+by mpiexec, so that exit status and signals are those of mpiexec. With --no-mpi it starts the ranks
+itself, all on this host. The exit status is that of the first rank that fails.
 """
 
 
@@ -45,7 +46,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="start a program on n ranks",
-        description="Start a Python program on n ranks, with the mpiexec of the MPI in use.",
+        description="Start a Python program on n ranks, with the mpiexec of the MPI in use, or "
+        "without MPI.",
         usage="collectives run -n N [options] (script.py | -m module | -c code) [args ...]",
         epilog=EPILOG,
     )
@@ -53,6 +55,12 @@ def add_parser(commands: Any) -> None:
         "-n", "-np", "--ranks", type=arguments.positive, required=True, help="number of ranks"
     )
     add_launch(parser)
+    parser.add_argument(
+        "--no-mpi", action="store_true", help="start the ranks on this host, without MPI"
+    )
+    parser.add_argument(
+        "--prefix", action="store_true", help="with --no-mpi: print the rank before each line"
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command instead of running it"
     )
@@ -84,7 +92,9 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Replace this process by mpiexec, so that signals and exit status need no forwarding."""
+    """Replace this process by mpiexec, so that signals and exit status need no forwarding; without
+    MPI, start the ranks.
+    """
     program: list[str] = options.program
     if not program or (program[0] in ("-m", "-c") and len(program) == 1):
         raise ArgumentError("run needs a program: script.py, -m module or -c code")
@@ -95,14 +105,32 @@ def main(options: argparse.Namespace) -> int:
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
         )
-    lib = launcher.library()
+    sys.stdout.flush()
+    if options.no_mpi:
+        return _without_mpi(options)
+    if options.prefix:
+        raise ArgumentError("--prefix needs --no-mpi; mpiexec has an option of its own")
+    try:
+        lib = launcher.library()
+    except BindingError as error:
+        raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
     )
     if not options.dry_run:
-        sys.stdout.flush()
         os.execv(command[0], command)
     print(shlex.join(command))
+    return 0
+
+
+def _without_mpi(options: argparse.Namespace) -> int:
+    if options.mpiexec or options.mpiexec_args:
+        raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
+    if not options.dry_run:
+        return local.call(options.ranks, options.program, lines=options.prefix)
+    for rank in range(options.ranks):
+        place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
+        print(place, shlex.join([sys.executable, *options.program]))
     return 0

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import collectives
 from collectives.errors import BindingError
 from collectives.process import binding
 
@@ -25,8 +24,9 @@ __all__ = ["Launcher", "Library", "find", "inside", "library", "rank_program"]
 
 NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
 
-# Set in every rank by hydra (MPICH, Intel MPI), by Open MPI, and by Slurm's srun with PMI or PMIx.
-INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
+# Set in every rank: by hydra (MPICH, Intel MPI), by Open MPI, by Slurm's srun with PMI or PMIx, and
+# by this library.
+INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "COLLECTIVES_RANK")
 
 # Arguments and variables which show that ranks are started on other hosts, too, so that the number
 # of cores of this host does not matter.
@@ -42,7 +42,7 @@ def rank_program(code: str) -> list[str]:
     current folder (for example a source tree that is not built). An exception on one rank ends all
     of them.
     """
-    home = str(Path(collectives.__file__).resolve().parent.parent)
+    home = str(Path(__file__).resolve().parents[2])
     code = f"import sys; sys.path.insert(0, {home!r})\n{code}"
     return [sys.executable, "-m", "mpi4py", "-c", code]
 

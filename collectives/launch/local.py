@@ -1,0 +1,400 @@
+"""Ranks of this host as children of this process, without MPI: their start, output and end."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from collectives.process import abort, rendezvous
+
+__all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
+
+PROGRAM = Path(__file__).with_name("rank.py")
+
+# Seconds that others have after the function of a rank has failed: to fail, too, and to say so; and
+# seconds from the signal that they can handle to the one that they cannot.
+FAREWELL, GRACE = 0.5, 2.0
+
+LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
+PIECE = 1 << 16  # bytes of one read, and the longest part of a line that is held back
+HELD = 16  # pieces that a pipe may hold
+
+# What a launcher has set that started this process as its only rank: ranks without MPI are not its.
+LAUNCHED = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")
+
+
+class Rank:
+    """One child.
+
+    Parameters
+    ----------
+    number : int
+    process : subprocess.Popen
+
+    Attributes
+    ----------
+    answer : bytes or None
+        What it has written to the file for its answer, as soon as that is complete.
+    status : int or None
+        Its exit status when it has ended; the negative number of a signal that has ended it.
+    """
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        self.number, self.process = number, process
+        self.answer: bytes | None = None
+        self.status: int | None = None
+        self.heard = bytearray()
+        self.pipes: list[tuple[int, Callable[[bytes], None]]] = []
+
+
+class Lines:
+    """The output of a rank, which is passed on in whole lines, with the number of the rank.
+
+    Parameters
+    ----------
+    number : int
+    stream : str
+        The name of the stream in `sys`; what that is when a line comes, gets it.
+    """
+
+    def __init__(self, number: int, stream: str) -> None:
+        self._prefix, self._stream = f"[{number}] ", stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._held = ""
+
+    def feed(self, data: bytes) -> None:
+        """Pass on the lines that are complete; all, if `data` is empty: it is the end. Local."""
+        self._held += self._decoder.decode(data, final=not data)
+        lines = self._held.split("\n")
+        self._held = lines.pop()
+        if self._held and (not data or len(self._held) > PIECE):
+            lines.append(self._held)
+            self._held = ""
+        stream = getattr(sys, self._stream)
+        if lines and stream is not None:
+            text = "".join(f"{self._prefix}{line}\n" for line in lines)
+            try:
+                stream.write(text)
+            except UnicodeEncodeError as error:
+                known = text.encode(error.encoding, "backslashreplace")
+                stream.write(known.decode(error.encoding))
+            stream.flush()
+
+
+class Job:
+    """Ranks that this process has started; used in a ``with`` statement, which ends them all.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.ranks: list[Rank] = []
+        self.signals: list[int] = []
+        self._n = n
+        self._selector = selectors.DefaultSelector()
+        self._server = rendezvous.Server(n)
+        self._is_told_of_ends = True
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.end()
+        finally:
+            self._close()
+
+    @property
+    def running(self) -> list[Rank]:
+        """The ranks that have not ended."""
+        return [rank for rank in self.ranks if rank.status is None]
+
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        task: int | None = None,
+        lines: bool = True,
+    ) -> None:
+        """Start all ranks. Local.
+
+        Parameters
+        ----------
+        words : sequence of str
+            What `rank.py` shall do. If there is a task, its number follows, and that of the file
+            for the answer.
+        environment : mapping
+            The variables of this process that the ranks see.
+        task : int, optional
+            An open file that ranks read. Each has another one for its answer.
+        lines : bool
+            Whether output is passed on in lines with the number of the rank. Otherwise the ranks
+            have the files of this process, and rank 0 also its input.
+        """
+        with _uninterrupted():
+            for number in range(self._n):
+                self._start(number, words, environment, task, lines)
+
+    def _start(
+        self,
+        number: int,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        task: int | None,
+        lines: bool,
+    ) -> None:
+        output = subprocess.PIPE if lines else None
+        files: tuple[int, ...] = ()
+        if task is not None:
+            heard, answer = os.pipe()
+            files = task, answer
+        try:
+            process = subprocess.Popen(
+                [*command(words), *map(str, files)],
+                env={**environment, **self._server.environment(number)},
+                stdin=None if number == 0 and not lines else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=files,
+                # Ctrl-C comes to this process alone, and signals reach what a rank has started.
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException:
+            if task is not None:
+                os.close(heard)
+            raise
+        finally:
+            if task is not None:
+                os.close(answer)
+        rank = Rank(number, process)
+        self.ranks.append(rank)
+        if task is not None:
+            self._listen(rank, heard, lambda data: self._hear(rank, data))
+        for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+            if pipe is not None:
+                self._listen(rank, os.dup(pipe.fileno()), Lines(number, name).feed)
+                pipe.close()
+        try:
+            end = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # an old kernel, or a sandbox
+            self._is_told_of_ends = False
+        else:
+            self._selector.register(end, selectors.EVENT_READ, (rank, None))
+
+    def _listen(self, rank: Rank, pipe: int, feed: Callable[[bytes], None]) -> None:
+        os.set_blocking(pipe, False)
+        rank.pipes.append((pipe, feed))
+        self._selector.register(pipe, selectors.EVENT_READ, (rank, feed))
+
+    def _hear(self, rank: Rank, data: bytes) -> None:
+        rank.heard += data
+        if not data:
+            rank.answer, rank.heard = bytes(rank.heard), bytearray()
+
+    def turn(self, limit: float | None) -> list[Rank]:
+        """Take what ranks write, until one answers or ends, a signal comes, or time is up. Local.
+
+        Parameters
+        ----------
+        limit : float or None
+            The time, by `time.monotonic`.
+
+        Returns
+        -------
+        list of Rank
+            Those that have answered or ended.
+        """
+        while True:
+            left = None if limit is None else max(0.0, limit - time.monotonic())
+            if not self._is_told_of_ends:
+                left = LOOK if left is None else min(left, LOOK)
+            before = [(rank.answer, rank.status) for rank in self.ranks]
+            for key, _ in self._selector.select(left):
+                rank, feed = key.data
+                if rank is None:
+                    self.signals += key.fileobj.recv(64)  # type: ignore[union-attr]
+                elif feed is not None:
+                    self._read(rank, key.fd, feed)
+            for rank in self.running:
+                self._reap(rank)
+            news = [
+                rank
+                for rank, said in zip(self.ranks, before, strict=True)
+                if said != (rank.answer, rank.status)
+            ]
+            if news or self.signals or (limit is not None and time.monotonic() >= limit):
+                return news
+
+    def _read(self, rank: Rank, pipe: int, feed: Callable[[bytes], None]) -> bool:
+        """Pass on one piece from a pipe; return whether there was one."""
+        try:
+            data = os.read(pipe, PIECE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._hang_up(rank, pipe, feed)
+        else:
+            feed(data)
+        return bool(data)
+
+    def _hang_up(self, rank: Rank, pipe: int, feed: Callable[[bytes], None]) -> None:
+        self._selector.unregister(pipe)
+        rank.pipes.remove((pipe, feed))
+        os.close(pipe)
+        feed(b"")
+
+    def _reap(self, rank: Rank) -> None:
+        """Take down that a rank has ended, after all that it has written.
+
+        What a rank has started may still have its pipes.
+        """
+        status = rank.process.poll()
+        if status is None:
+            return
+        for pipe, feed in list(rank.pipes):
+            for _ in range(HELD):
+                if not self._read(rank, pipe, feed):
+                    break
+        rank.status = status
+        if rank.answer is None:
+            rank.answer = bytes(rank.heard)
+        self._server.lose(rank.number)
+        for key in list(self._selector.get_map().values()):
+            if key.data == (rank, None):
+                self._selector.unregister(key.fd)
+                os.close(key.fd)
+
+    def send(self, number: int) -> None:
+        """Send a signal to all ranks that run, and to what they have started. Local."""
+        for rank in self.running:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.process.pid, number)
+
+    def end(self) -> None:
+        """End all ranks that run: by a signal that they can handle, then by one that they cannot.
+        Local.
+        """
+        try:
+            self.send(signal.SIGTERM)
+            limit = time.monotonic() + GRACE
+            while self.running and time.monotonic() < limit and not self.signals:
+                self.turn(limit)
+        finally:
+            self.send(signal.SIGKILL)
+            for rank in self.running:
+                rank.process.wait()
+                self._reap(rank)
+
+    def _close(self) -> None:
+        for rank in self.ranks:
+            for pipe, feed in list(rank.pipes):
+                self._hang_up(rank, pipe, feed)
+        self._selector.close()
+        self._server.close()
+
+    @contextlib.contextmanager
+    def catching(self, *numbers: int) -> Iterator[None]:
+        """Have signals end up in `signals`, instead of doing what they do. Local; main thread."""
+
+        def ignore(number: int, frame: FrameType | None) -> None:
+            pass
+
+        woken, wake = socket.socketpair()
+        with woken, wake:
+            wake.setblocking(False)
+            earlier = signal.set_wakeup_fd(wake.fileno())
+            before = {number: signal.signal(number, ignore) for number in numbers}
+            self._selector.register(woken, selectors.EVENT_READ, (None, None))
+            try:
+                yield
+            finally:
+                self._selector.unregister(woken)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+                signal.set_wakeup_fd(earlier)
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """Return the command of a rank that shall do what `words` say. Local."""
+    return [sys.executable, str(PROGRAM), str(os.getpid()), *words]
+
+
+def variables() -> dict[str, str]:
+    """Return the environment of this process, without what a launcher has set. Local."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHED)}
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Put Ctrl-C off, as it would lose a child that is not in the list yet."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # signals come to the main thread, or are none of Python's
+        return
+    came: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(*came[0])
+
+
+def call(n: int, program: Sequence[str], lines: bool = False) -> int:
+    """Run a program on `n` ranks; return the exit status of the first that fails. Local.
+
+    The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
+    ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
+
+    Parameters
+    ----------
+    n : int
+    program : sequence of str
+        ``script.py``, ``-m module`` or ``-c code``, and arguments.
+    lines : bool
+        Whether output is passed on in lines with the number of the rank.
+
+    Returns
+    -------
+    int
+        128 + the number of a signal that has ended a rank, or that has come.
+    """
+    first, limit = 0, None
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with Job(n) as job, job.catching(*numbers):
+        job.start(["lines" if lines else "run", *program], variables(), lines=lines)
+        while job.running:
+            for rank in job.turn(limit):
+                status = rank.status or 0
+                if status and not first:
+                    first = 128 - status if status < 0 else status
+                if limit is None and (status < 0 or (status and abort.wished())):
+                    limit = time.monotonic()  # that rank has said all, and others shall not
+            if job.signals:
+                number = job.signals[-1]
+                if first == 128 + number:
+                    break  # it has come twice, and `end` waits no longer
+                first = 128 + number
+                job.send(number)
+                job.signals.clear()
+                limit = time.monotonic() + GRACE
+            if limit is not None and time.monotonic() >= limit:
+                break
+    return first

@@ -1,0 +1,294 @@
+"""`spawn`: a function on several ranks, from any Python program, and what becomes of it."""
+
+from __future__ import annotations
+
+import io
+import linecache
+import math
+import operator
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    PeerAbortedError,
+    PeerLostError,
+    RankError,
+    StallError,
+)
+from collectives.process import abort, environment, rendezvous
+from collectives.text.words import spans
+
+if TYPE_CHECKING:
+    from collectives.launch import local
+
+__all__ = ["spawn"]
+
+T = TypeVar("T")
+
+# What a rank raises because another one has failed.
+CONSEQUENCES = (PeerAbortedError, PeerLostError)
+
+
+class Failure(NamedTuple):
+    """What became of a rank that did not return: the error, its traceback, and in one line."""
+
+    rank: int
+    error: BaseException
+    trace: str
+    words: str
+
+
+def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None = None) -> list[T]:
+    """Call a function on `n` ranks of this host, and return the results in the order of the ranks.
+    Local.
+
+    The ranks are new Python processes. In the function, `world` and the functions on the default
+    communicator work without MPI. The function may be defined in a script, which needs no
+    ``if __name__ == "__main__"``, in a notebook or at the prompt. What the ranks print appears in
+    `sys.stdout` and `sys.stderr` line by line, each line after the number of its rank. No rank
+    outlives this call or this process.
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(*args)`` on each rank. It is sent with what it uses of a script or a
+        notebook. A function of a module is imported from there.
+    n : int
+        Number of ranks.
+    *args : object
+        The arguments, the same on all ranks.
+    timeout : float, optional
+        Seconds until all ranks must have ended. There is no limit by default.
+
+    Returns
+    -------
+    list
+        The result of each rank.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has an invalid value, or cannot be pickled. No rank has been started.
+    CommunicatorError
+        If this process is a rank itself.
+    Exception
+        What the function raised, if it raised an exception on a rank. The other ranks are ended.
+        The cause of the exception is a `RankError` that has the rank, its traceback and the other
+        ranks that failed. If several ranks failed, the first error that is not the consequence of
+        another one is raised.
+    RankError
+        If a result or an exception cannot be pickled.
+    PeerLostError
+        If a rank ended before it returned: because of a signal, or by `sys.exit`.
+    StallError
+        If `timeout` is over. The ranks are ended.
+
+    Notes
+    -----
+    Where ``OMP_NUM_THREADS`` is not set, the ranks share the cores: each sees
+    ``max(1, cores // n)`` there. Their standard input is empty.
+
+    Examples
+    --------
+    >>> import collectives as cc
+    >>> def total(x):
+    ...     return cc.allreduce_object(x * cc.rank())
+    >>> cc.spawn(total, 4, 10)
+    [60, 60, 60, 60]
+    """
+    n = _checked(function, n, timeout)
+    task = _pickled(function, args)
+    import tempfile  # like cloudpickle, not needed by programs that do not call this
+
+    from collectives.launch import local
+
+    variables = local.variables()
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // n)))
+    limit = None if timeout is None else time.monotonic() + timeout
+    with tempfile.TemporaryFile() as file:
+        _write(file, task)
+        with local.Job(n) as job:
+            job.start(["spawn"], variables, task=file.fileno())
+            results, failures = _outcomes(job, n, timeout, limit)
+    if failures:
+        raise _cause(failures, n)
+    return [results[number] for number in range(n)]
+
+
+def _checked(function: Any, n: Any, timeout: float | None) -> int:
+    """Return the number of ranks. Raises an error if an argument, or this process, is no good."""
+    if not callable(function):
+        raise ArgumentError(f"function is {function!r}, and must be callable")
+    try:
+        number = operator.index(n)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ArgumentError(f"n is {n!r}, and must be a positive number of ranks")
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
+    places = [*abort.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
+    for names in places:
+        rank, size = (environment.text(name) or "" for name in names)
+        if size.isdecimal() and (int(size) > 1 or rendezvous.RANK in names):
+            raise CommunicatorError(
+                f"spawn was called on rank {rank} of {size}: this process is a rank already, and "
+                f"each of them would start {number} more. Call spawn in a program that is started "
+                f"without a launcher"
+            )
+    return number
+
+
+def _pickled(function: Any, args: Sequence[Any]) -> bytes:
+    """Return the task of all ranks."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps((function, args))
+        return data
+    except Exception as error:
+        named = [(f"function {_name(function)}", function)]
+        named += [(f"argument {number}", each) for number, each in enumerate(args)]
+        reason = f"{type(error).__name__}: {error}"
+        for name, each in named:
+            try:
+                cloudpickle.dumps(each)
+            except Exception as found:
+                what = f"{name} cannot be pickled: {type(found).__name__}: {found}"
+                raise ArgumentError(f"{what}. It is sent to the ranks") from error
+        raise ArgumentError(f"function and arguments cannot be pickled: {reason}") from error
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _write(file: IO[bytes], task: bytes) -> None:
+    """Write what a rank reads: how to become similar to this process, and its task."""
+    # The lines of cells and of what was typed are nowhere else, and tracebacks show them.
+    sources = {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and entry[1] is None
+    }
+    pickle.dump((sys.path, sys.argv, sources), file)
+    file.write(task)
+    file.flush()
+
+
+def _outcomes(
+    job: local.Job, n: int, timeout: float | None, limit: float | None
+) -> tuple[dict[int, Any], list[Failure]]:
+    """Return the results of the ranks, and the failures in the order in which they came."""
+    from collectives.launch import local
+
+    results: dict[int, Any] = {}
+    failures: dict[int, Failure] = {}
+    farewell = None  # until when others may fail, after one has
+    while job.running:
+        until = min((each for each in (limit, farewell) if each is not None), default=None)
+        for rank in job.turn(until):
+            number = rank.number
+            if rank.answer and number not in results and number not in failures:
+                outcome = _read(number, n, rank.answer)
+                if isinstance(outcome, Failure):
+                    failures[number] = outcome
+                else:
+                    results[number] = outcome[0]
+            if rank.status is not None and number not in failures:
+                if number not in results:
+                    failures[number] = _lost(number, n, _ended(rank.status), "before it returned")
+                elif rank.status != 0:
+                    failures[number] = _lost(number, n, _ended(rank.status), "after it returned")
+        now = time.monotonic()
+        if failures and farewell is None:
+            farewell = now + local.FAREWELL
+        if farewell is not None and now >= farewell:
+            break
+        if limit is not None and now >= limit and not failures and job.running:
+            raise _late(job, n, timeout, set(results))
+    return results, list(failures.values())
+
+
+def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
+    """Return what a rank has answered: its result, alone in a tuple, or its failure."""
+    file = io.BytesIO(answer)
+    try:
+        kind, text, reason = pickle.load(file)
+    except Exception:
+        return _lost(number, n, "ended while it wrote its answer", "")
+    who = f"rank {number} of {n}"
+    if kind == "exit":
+        return _lost(number, n, text, "before it returned")
+    if kind == "unpicklable":
+        words = f"the result of {who} cannot be pickled: {text}"
+        return Failure(number, RankError(words), "", words)
+    if not reason:
+        try:
+            value = pickle.load(file)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if kind == "result":
+                return (value,)
+            return Failure(number, value, text, text.strip().rpartition("\n")[2])
+    if kind == "result":
+        words = f"the result of {who} cannot be read here: {reason}"
+        return Failure(number, RankError(words), "", words)
+    words = f"{who} raised an exception that cannot be pickled ({reason})"
+    return Failure(number, RankError(f"{words}:\n\n{text}"), "", words)
+
+
+def _ended(status: int) -> str:
+    """Return how a process has ended."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (the kernel sends it when memory runs out)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"
+
+
+def _lost(number: int, n: int, how: str, when: str) -> Failure:
+    words = f"{how} {when}".strip()
+    return Failure(number, PeerLostError(f"rank {number} of {n} {words}"), "", words)
+
+
+def _late(job: local.Job, n: int, timeout: float | None, returned: set[int]) -> StallError:
+    """Return the error after the deadline."""
+    late = sorted({rank.number for rank in job.running} - returned)
+    what = "returned"
+    if not late:
+        late, what = [rank.number for rank in job.running], "ended, although it returned"
+    who, has = ("rank", "has") if len(late) == 1 else ("ranks", "have")
+    if what != "returned" and len(late) > 1:
+        what = "ended, although they returned"
+    return StallError(
+        f"{who} {spans(late)} of {n} {has} not {what}, and the timeout of {timeout:g} s is over"
+    )
+
+
+def _cause(failures: list[Failure], n: int) -> BaseException:
+    """Return the error that the others follow from, with what there is to say of all of them."""
+    first = next(
+        (each for each in failures if not each.trace or not isinstance(each.error, CONSEQUENCES)),
+        failures[0],
+    )
+    same = [each.rank for each in failures if each.trace and each.trace == first.trace]
+    others = [each for each in failures if each is not first and each.rank not in same]
+    parts = [f"rank {each.rank} failed, too: {each.words}" for each in others]
+    if first.trace:
+        who = f"rank {first.rank}" if len(same) < 2 else f"ranks {spans(sorted(same))}"
+        parts.insert(0, f'on {who} of {n}:\n"""\n{first.trace.strip()}\n"""')
+    if parts:
+        first.error.__cause__ = RankError("\n".join(parts))
+    return first.error

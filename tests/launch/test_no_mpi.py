@@ -1,0 +1,143 @@
+"""``collectives run --no-mpi``: what ranks see and print, and how they end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import DEADLINE, command, environment
+
+from collectives.cli import main
+from collectives.launch import local
+
+PLACE = "import os, sys, time; r = int(os.environ['COLLECTIVES_RANK'])\n"
+SLEEP = f"time.sleep({DEADLINE})"
+
+
+def test_a_script_is_the_main_program_of_each_rank(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import sys\n"
+        "import collectives as cc\n"
+        "total = cc.allreduce_object(cc.rank())\n"
+        "lines = sys.stdin.read(), sys.argv[1:]\n"
+        "sys.stdout.write(f'{cc.rank()} {cc.size()} {total} {lines} {__name__}\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "collectives", "run", "--no-mpi", "-n", "2", str(path), "-n", "x y"],
+        env=environment(),
+        input="line\n",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "0 2 1 ('line\\n', ['-n', 'x y']) __main__",
+        "1 2 1 ('', ['-n', 'x y']) __main__",
+    ]
+
+
+def test_a_module_and_the_number_of_the_rank_before_each_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.py").write_text("import sys\nprint(sys.argv[1])\nprint(2, file=sys.stderr)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--no-mpi", "--prefix", "-n", "2", "-m", "some", "-x"]) == 0
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == ["[0] -x", "[1] -x"], err
+    assert sorted(err.splitlines()) == ["[0] 2", "[1] 2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("if r: sys.exit(7)", 7),
+        ("if r: os._exit(7)", 7),
+        ("if r: os.kill(os.getpid(), 9)", 137),
+        ("if r: raise KeyError('bad')", 1),
+    ],
+)
+def test_the_first_rank_that_fails_ends_the_others(code: str, status: int) -> None:
+    assert local.call(2, ["-c", f"{PLACE}{code}\n{SLEEP}"]) == status
+
+
+def test_a_rank_that_ends_well_ends_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "if r: sys.exit()\ntime.sleep(0.3); print('late')"
+    assert local.call(2, ["-c", PLACE + code]) == 0
+    assert capfd.readouterr().out == "late\n"
+
+
+def test_an_error_is_reported_and_ends_ranks_that_wait(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import collectives as cc\ncc.barrier()\nif r == 1: raise KeyError('bad')\ncc.barrier()"
+    assert local.call(3, ["-c", PLACE + code]) == 1
+    assert capfd.readouterr().err.splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "<string>", line 4, in <module>',
+        "KeyError: 'bad'",
+        "collectives: rank 1 of 3 ends the job because of an uncaught exception",
+    ]
+
+
+def test_without_abort_the_others_go_on(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLECTIVES_ABORT", "0")
+    code = "if r: raise KeyError('bad')\ntime.sleep(1.0); print('late')"
+    assert local.call(2, ["-c", PLACE + code]) == 1
+    out, err = capfd.readouterr()
+    assert out == "late\n"
+    assert "KeyError: 'bad'" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_ranks(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close();{SLEEP}"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "collectives", "run", "--no-mpi", "-n", "2", "-c", PLACE + code],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    limit = time.monotonic() + DEADLINE / 2
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+        time.sleep(0.02)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    child.send_signal(number)
+    assert child.wait(DEADLINE / 2) == 128 + number
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
+
+
+def test_a_dry_run_shows_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--no-mpi", "--dry-run", "-n", "2", "-m", "some", "a b"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE=2 {sys.executable} -m some 'a b'"
+        for rank in range(2)
+    ]
+
+
+def test_options_that_do_not_fit_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--no-mpi", "-n", "2", "--mpiexec-args", "-x", "-c", "pass"]) == 2
+    assert "have no meaning with --no-mpi" in capsys.readouterr().err
+    assert main(["run", "--prefix", "-n", "2", "-c", "pass"]) == 2
+    assert "--prefix needs --no-mpi" in capsys.readouterr().err
+
+
+def test_without_an_mpi_the_error_names_the_way_without() -> None:
+    done = command("run", "-n", "2", "-c", "pass", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert done.returncode == 2
+    assert "install an MPI: " in done.stderr
+    assert done.stderr.endswith("; or start the ranks without MPI: --no-mpi\n")
+
+
+def test_a_rank_starts_no_ranks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLECTIVES_RANK", "0")
+    assert main(["run", "--no-mpi", "-n", "2", "-c", "pass"]) == 2
+    assert "this is already a rank of a parallel program" in capsys.readouterr().err
