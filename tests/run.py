@@ -42,12 +42,14 @@ LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3
 FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
-# How ranks talk in the suite, where that is not all through shared memory: by messages of MPI, or
-# as on two hosts.
+# How ranks talk in the suite, where that is not through shared memory and MPI: by messages of MPI
+# only, without MPI, or as on two hosts.
 MESSAGES = {"COLLECTIVES_SHM": "0"}
+HOSTED = {"COLLECTIVES_TEST_HOSTED": "1"}
 TWO_HOSTS = {"COLLECTIVES_TEST_HOSTS": "2"}
 TRANSPORTS = {
     ("mpich", 3): MESSAGES,
+    ("mpich", 4): HOSTED,
     ("openmpi", 2): MESSAGES,
     ("openmpi", 5): TWO_HOSTS,
 }
