@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import distributed as dist
 
@@ -35,24 +35,15 @@ from collectives.torch.distributed.tensors import (
     scattered,
     writable,
 )
+from collectives.torch.distributed.unseen import unseen
 from collectives.torch.distributed.work import DONE, PendingWork, united
 
 __all__ = ["CollectivesProcessGroup"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 After = Callable[[], object]
 Tensor = Any  # torch.Tensor
 
 PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
-
-
-def _unseen(function: Function) -> Function:
-    """Keep Dynamo from looking into a method: it knows no process group that is written in Python.
-
-    `torch.compiler.disable` does it, too, but its wrapper takes as long as a small allreduce.
-    """
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return function
 
 
 def _only(tensors: Sequence[Any], what: str) -> Any:
@@ -83,15 +74,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- what torch asks ---------------------------------------------------------------------------
 
-    @_unseen
+    @unseen
     def getBackendName(self) -> str:
         return "collectives"
 
-    @_unseen
+    @unseen
     def getGroupName(self) -> str:
         return self._name
 
-    @_unseen
+    @unseen
     def setGroupName(self, name: str) -> None:
         self._name = name
 
@@ -100,7 +91,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         """The communicator of the group."""
         return self._comm
 
-    @_unseen
+    @unseen
     def shutdown(self) -> None:
         """Free the communicators, when asynchronous calls are complete. Collective."""
         if self._is_shut:
@@ -114,7 +105,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         except CollectivesError as error:  # torch would keep half of the group
             warnings.warn(f"a process group was destroyed: {error}", ResourceWarning, stacklevel=2)
 
-    @_unseen
+    @unseen
     def abort(self) -> None:
         """Give up, and have the other ranks of this host give up. Local."""
         self._is_shut = True
@@ -147,7 +138,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- reductions --------------------------------------------------------------------------------
 
-    @_unseen
+    @unseen
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
@@ -157,7 +148,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
         return self._run(opts, "allreduce", (x, x), tensors, after, op=op)
 
-    @_unseen
+    @unseen
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = [writable(tensor) for tensor in tensors]
         op, factor = reduction(opts)
@@ -172,7 +163,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "allreduce_many", (arrays, arrays), tensors, copy, op=op, prescale=factor
         )
 
-    @_unseen
+    @unseen
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "reduce"))
         op, factor = reduction(opts)
@@ -183,7 +174,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "reduce", (x, out), tensors, after, root=root, op=op, prescale=factor
         )
 
-    @_unseen
+    @unseen
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output)
         op, factor = reduction(opts)
@@ -192,7 +183,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @_unseen
+    @unseen
     def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
@@ -206,7 +197,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             name, options["counts"] = "reduce_scatterv", counts
         return self._run(opts, name, (joined(parts), out), outputs, after, **options)
 
-    @_unseen
+    @unseen
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -218,21 +209,21 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- moves -------------------------------------------------------------------------------------
 
-    @_unseen
+    @unseen
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
         after = None if root == self._comm.rank else after
         return self._run(opts, "broadcast", (x, x), tensors, after, root=root)
 
-    @_unseen
+    @unseen
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output)
         return self._run(opts, "allgather", (readable(input), out), [output], after)
 
     _allgather_base = all_gather_single
 
-    @_unseen
+    @unseen
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -244,7 +235,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self._run(opts, "allgatherv", (x, memory), outputs, copy, counts=counts)
         return self._run(opts, "allgather", (x, memory), outputs, copy)
 
-    @_unseen
+    @unseen
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -253,7 +244,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         ]
         return united(works, outputs, self._lane)
 
-    @_unseen
+    @unseen
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -263,7 +254,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @_unseen
+    @unseen
     def gather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -274,7 +265,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         memory, copy = scattered(_only(outputs, "gather"))
         return self._run(opts, "gather", (x, memory), outputs, copy, root=root)
 
-    @_unseen
+    @unseen
     def scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
@@ -283,7 +274,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         x = joined(_only(inputs, "scatter")) if root == self._comm.rank else None
         return self._run(opts, "scatter", (x, out), outputs, after, root=root)
 
-    @_unseen
+    @unseen
     def all_to_all_single(
         self,
         output: Tensor,
@@ -300,7 +291,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    @_unseen
+    @unseen
     def alltoall(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -341,24 +332,24 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         width = tensor.numel() // rows if rows else 0
         return [each * width for each in splits]
 
-    @_unseen
+    @unseen
     def barrier(self, opts: Any = None) -> Any:
         return self._run(opts, "barrier", (), [])
 
     # -- messages ----------------------------------------------------------------------------------
 
-    @_unseen
+    @unseen
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Any:
         x = readable(_only(tensors, "send"))
         request = self._comm.isend(x, dst, tag=tag)
         return PendingWork((request,), tensors, None)
 
-    @_unseen
+    @unseen
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
         x, after = writable(_only(tensors, "recv"))
         request = self._comm.irecv(x, src, tag=tag)
         return PendingWork((request,), tensors, None, after, src)
 
-    @_unseen
+    @unseen
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:
         return AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag)

@@ -2,15 +2,15 @@
 
 Torch knows two ways to wait: `Work.wait`, and the future of a work, which DDP waits for in C++.
 An exception that is set on a `torch.futures.Future` is stored as if it were a result: nobody raises
-it, and DDP takes it for tensors and crashes. What a function raises that was attached by ``then`` is
-an error in C++ too. So the future of a work is always that of such a function.
+it, and DDP takes it for tensors and crashes. What a function raises that was attached by ``then``
+is an error in C++ too. So the future of a work is always that of such a function.
 
 Functions that a program attaches to a future run in the thread that completes it, or at once, in
 the thread that attaches them, if it is complete already. Which of the two differs between ranks. A
-communication hook of DDP that is written in Python may start further collectives in such functions
-(PowerSGD does), and their order must not depend on it. So there `get_future` waits for the call, and
-all that follows runs in the thread of the backward pass, as with NCCL. DDP itself, which asks for
-futures in C++, does not have to wait.
+communication hook of DDP that is written in Python may start collectives in such functions
+(PowerSGD does), and their order must not depend on it. So there `get_future` waits for the call,
+and all that follows runs in the thread of the backward pass, as with NCCL. DDP itself, which asks
+for futures in C++, does not have to wait.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch import distributed as dist
 
 from collectives import background
 from collectives.torch.distributed.lanes import Lane, is_in_lane
+from collectives.torch.distributed.unseen import unseen
 
 __all__ = ["DONE", "DoneWork", "PendingWork", "united"]
 
@@ -64,6 +65,7 @@ class DoneWork(dist._Work):
         super().__init__()
         self._tensors, self._source = list(tensors), source
 
+    @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once. Local."""
         return True
@@ -86,6 +88,7 @@ class DoneWork(dist._Work):
         """Return the tensors. Local."""
         return self._tensors
 
+    @unseen
     def get_future(self) -> Any:
         """Return a future that is complete. Local."""
         return _future(self._tensors)
@@ -134,6 +137,7 @@ class PendingWork(dist._Work):
         self._error: BaseException | None = None
         self._child: Any = None
 
+    @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is complete; raise its error. Local.
 
@@ -200,6 +204,7 @@ class PendingWork(dist._Work):
 
     _source_rank = source_rank
 
+    @unseen
     def get_future(self) -> Any:
         """Return a future, which is complete when the call is, and raises its error. Local.
 
@@ -223,6 +228,7 @@ class PendingWork(dist._Work):
                     threading.Thread(target=completion.run, daemon=True).start()
             return self._child
 
+    @unseen
     def _take(self, parent: Any) -> list[Any]:
         """Return what the future of the work has; raise the error of the work in C++."""
         self.wait()
