@@ -5,7 +5,7 @@ first in the next forward pass first, and sends fewer bytes if a codec is given.
 of DDP may have any backend.
 """
 
-from __future__ import annotations
+# Annotations are no texts here: DDP compares those of a hook with its own classes.
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class State:
         self,
         compression: Compressor | str | None = None,
         *,
-        group: Communicator | Any = None,
+        group: Any = None,
         by_priority: bool = True,
     ) -> None:
         self.comm = _communicator(group)
@@ -83,7 +83,7 @@ def _communicator(group: Any) -> Communicator:
     )
 
 
-def allreduce(state: State, bucket: Any) -> Any:
+def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket of gradients over the ranks, in the background.
     Collective. DDP calls it, after ``model.register_comm_hook(State(), allreduce)``.
 
@@ -116,6 +116,6 @@ def allreduce(state: State, bucket: Any) -> Any:
         return buffer
 
     parent: torch.futures.Future[None] = torch.futures.Future()
-    child = parent.then(take)  # what it raises is an error in C++, too
+    child: torch.futures.Future[torch.Tensor] = parent.then(take)  # its errors reach C++
     handle.add_done_callback(lambda _: parent.set_result(None))
     return child
