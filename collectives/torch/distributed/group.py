@@ -38,7 +38,7 @@ from collectives.torch.distributed.tensors import (
 from collectives.torch.distributed.unseen import unseen
 from collectives.torch.distributed.work import DONE, PendingWork, united
 
-__all__ = ["CollectivesProcessGroup"]
+# No __all__: the methods of the group are called by torch alone, which describes them.
 
 After = Callable[[], object]
 Tensor = Any  # torch.Tensor

@@ -57,7 +57,13 @@ class AnySourceWork(dist._Work):
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for a message, and receive it. Local."""
+        """Wait for a message, and receive it. Local.
+
+        Parameters
+        ----------
+        timeout : timedelta, optional
+            How long to wait; as long as the group says by default, or if it is 0.
+        """
         began = looked = time.monotonic()
         limit = timeout.total_seconds() if timeout else self._comm.timeout
         polls = 0

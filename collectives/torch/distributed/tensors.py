@@ -62,7 +62,12 @@ def writable(tensor: Tensor) -> tuple[Tensor, After | None]:
 
 
 def lengths(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the numbers of elements. Local."""
+    """Return the numbers of elements of some tensors. Local.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    """
     return [tensor.numel() for tensor in tensors]
 
 

@@ -67,7 +67,13 @@ class DoneWork(dist._Work):
 
     @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once. Local."""
+        """Return at once. Local.
+
+        Parameters
+        ----------
+        timeout : timedelta, optional
+            It has no effect.
+        """
         return True
 
     def synchronize(self) -> None:
@@ -142,6 +148,11 @@ class PendingWork(dist._Work):
         """Wait until the call is complete; raise its error. Local.
 
         The calling thread does the work itself, so that it need not wait for another to wake up.
+
+        Parameters
+        ----------
+        timeout : timedelta, optional
+            How long to wait; as long as the group says by default, or if it is 0.
         """
         seconds = timeout.total_seconds() if timeout else None
         for request in self._requests:
