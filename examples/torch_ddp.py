@@ -18,7 +18,6 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-import collectives.torch
 from collectives.torch import hooks
 
 ROWS = 1920  # a multiple of many numbers of ranks
