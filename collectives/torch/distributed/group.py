@@ -14,7 +14,10 @@ started there; the native thread of the library moves it on while the program co
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +46,7 @@ from collectives.torch.distributed.work import DONE, PendingWork, united
 After = Callable[[], object]
 Tensor = Any  # torch.Tensor
 
+MOST = 512  # asynchronous calls of a group in flight
 PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
 
 
@@ -66,6 +70,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._lane = Lane("collectives futures")
+        self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
         self._name = ""
         self._is_shut = False
         if comm.size > 1:
@@ -129,12 +134,26 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         `tensors` are the results, and `after` copies them to their places.
         """
         if opts is None or opts.asyncOp:
+            self._make_room()
             request = getattr(self._comm, "i" + name)(*arrays, **options)
-            return PendingWork((request,), tensors, self._lane, after)
+            work = PendingWork((request,), tensors, self._lane, after)
+            self._pending.append(weakref.ref(work))
+            return work
         getattr(self._comm, name)(*arrays, timeout=deadline(opts), **options)
         if after is not None:
             after()
         return DONE
+
+    def _make_room(self) -> None:
+        """Wait for the oldest asynchronous call if many may be in flight: the library has a limit.
+
+        The other ranks start that call, too, before they come to the one that is next.
+        """
+        if len(self._pending) >= MOST:
+            work = self._pending.popleft()()
+            if work is not None:
+                with contextlib.suppress(Exception):  # whoever waits for it gets its error
+                    work.wait()
 
     # -- reductions --------------------------------------------------------------------------------
 
