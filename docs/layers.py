@@ -56,6 +56,16 @@ LAYERS = (
         ),
     ),
     Layer(
+        "front ends",
+        (
+            _package(
+                "torch",
+                "PyTorch: the backend of `torch.distributed`, hooks for DDP",
+                "PyTorch",
+            ),
+        ),
+    ),
+    Layer(
         "services",
         (
             _package(

@@ -7,12 +7,14 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from collectives import _core, default
 from collectives.background.group import Group
 from collectives.background.handle import Handle
 from collectives.background.naming import called
+from collectives.background.watching import Watch
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
@@ -20,7 +22,7 @@ from collectives.process import abort, binding, child, progress
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
 
-__all__ = ["flush", "join", "start", "stop", "submit"]
+__all__ = ["flush", "join", "start", "stop", "submit", "when_complete"]
 
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
@@ -43,7 +45,8 @@ class Engine:
             weakref.WeakKeyDictionary()
         )
         self.working = threading.Lock()
-        self.called: deque[Handle] = deque()  # complete, with callbacks
+        self.called: deque[Any] = deque()  # handles and watches that are complete, with callbacks
+        self.watched: list[Watch] = []  # requests of nonblocking calls
 
     def group(self, comm: Communicator | None) -> Group:
         """Return the group of a communicator; make it, which is collective, if there is none."""
@@ -97,10 +100,29 @@ class Engine:
             due = min((group.work() for group in self.listed), default=float("inf"))
             if self.has_dropped:
                 self._let_go()
+            if self.watched:
+                due = min(due, self._look_at_watched())
         finally:
             self.working.release()
         self._run_callbacks()
         return due
+
+    def watch(self, watch: Watch) -> None:
+        """Look at a request from now on, until it is complete. Local."""
+        progress.allow(binding.load(), "to tell when a request is complete needs a thread")
+        with self.changing:
+            self.watched = [*self.watched, watch]
+        _core.employ(self.work)
+        _core.summon()
+
+    def _look_at_watched(self) -> float:
+        """Have the callbacks called of requests that are complete; return when to look again."""
+        ended = [each for each in self.watched if each.has_ended()]
+        if ended:
+            with self.changing:
+                self.watched = [each for each in self.watched if each not in ended]
+            self.called.extend(ended)
+        return time.monotonic() + SLICE if self.watched else float("inf")
 
     def _run_callbacks(self) -> None:
         while self.called:  # they may submit and wait themselves
@@ -108,7 +130,7 @@ class Engine:
                 handle = self.called.popleft()
             except IndexError:  # another thread was faster
                 return
-            handle._run_callbacks()
+            handle.run_callbacks()
 
     def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
         """Work until something is over, which is True, or the clock is past the limit. Local."""
@@ -145,10 +167,8 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         _core.attend(False)
-        for each in self.listed:
-            if each.is_busy:
-                _core.summon()
-                break
+        if self.watched or any(each.is_busy for each in self.listed):
+            _core.summon()
 
     def flush(self, groups: list[Group], timeout: float | None) -> None:
         """Wait for all submissions of some groups; raise the error of the first that has failed."""
@@ -383,3 +403,24 @@ def stop(group: Communicator | None = None) -> None:
     comm = _checked(group)
     if comm._background is not None:
         comm._background.stop()
+
+
+def when_complete(request: Any, function: Callable[[], object]) -> None:
+    """Have a function called when a request is complete, or has failed.
+    Local.
+
+    Parameters
+    ----------
+    request : Request, GroupedRequest or PlannedCall
+        What a nonblocking call returned. It makes progress in the background until then, and its
+        deadline counts from now on.
+    function : callable
+        It is called without arguments, on the background thread or on one that waits for a
+        submission; or at once, if the request is complete already. It should return soon, and must
+        not wait. ``request.wait()`` then returns the result, or raises the error.
+    """
+    watch = Watch(request, function)
+    if watch.has_ended():
+        watch.run_callbacks()
+    else:
+        _engine.watch(watch)

@@ -54,7 +54,7 @@ LOOK = 0.05  # seconds between two looks at deadlines
 class Workers(Protocol):
     """What works for groups: the engine."""
 
-    called: deque[Handle]
+    called: deque[Any]
     working: Any  # the lock of the thread that works
 
     def flush(self, groups: list[Group], timeout: float | None) -> None: ...

@@ -102,7 +102,8 @@ class Handle(_core.Task):
         if self.callbacks is not None:
             self.group.engine.called.append(self)
 
-    def _run_callbacks(self) -> None:
+    def run_callbacks(self) -> None:
+        """Call the functions that wait for it to be complete. Local."""
         with _lock:
             functions, self.callbacks = self.callbacks, None
         for function in functions or ():

@@ -21,6 +21,7 @@ __all__ = ["OBJECTS", "TAGS", "Messages"]
 # The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
 # one.
 TAGS = 16383
+FIRST_TAG = 16384  # of MPI's, which is tag 0 here
 OBJECTS = TAGS  # the tag of messages that carry objects
 
 
@@ -30,6 +31,7 @@ class Messages:
     rank: int
     size: int
     _engine: _core.Engine
+    _mpi: Any
     _devices: Entry
     _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
@@ -154,6 +156,14 @@ class Messages:
             x, self._peer("dest", dest), out, self._peer("source", source), tag, None, False
         )
         return request
+
+    def _sender(self, tag: int) -> int | None:
+        """Return a rank from which a message with a tag has come, for `recv`, or None. Local."""
+        MPI = binding.load()
+        status = MPI.Status()
+        with _core.Turn():
+            found = self._mpi.Iprobe(MPI.ANY_SOURCE, FIRST_TAG + _number("tag", tag, TAGS), status)
+        return status.Get_source() if found else None
 
     def _peer(self, name: str, value: Any) -> int | None:
         if value is None:

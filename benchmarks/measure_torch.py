@@ -1,0 +1,147 @@
+"""Measure torch.distributed on this library and on gloo, side by side on the same ranks.
+
+``mpiexec -n 2 python benchmarks/measure_torch.py`` prints, for each backend: the time of an
+all_reduce of 8 bytes and of 1 MiB; the time of a step of a model with 25 million parameters under
+DistributedDataParallel and under FSDP2; and the share of communication in it, which is the part
+that the step takes longer than the same step of one process without communication. The backends
+take turns, and the numbers are medians over all turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import collectives.torch
+
+BACKENDS = "collectives", "gloo"
+WIDTH, LAYERS = 1582, 10  # 25 million parameters
+Times = dict[tuple[str, str], list[float]]
+
+
+def model() -> nn.Module:
+    """Return the model: the same parameters on all ranks."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    return nn.Sequential(*layers)
+
+
+def step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -> None:
+    """Make a step of training."""
+    optimizer.zero_grad(set_to_none=True)
+    net(data).square().mean().backward()
+    optimizer.step()
+
+
+def stepping(net: nn.Module, data: torch.Tensor) -> Callable[[], None]:
+    """Return a function that makes a step of a model."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    return lambda: step(net, optimizer, data)
+
+
+def sharded(group: Any) -> nn.Module:
+    """Return the model under FSDP2, layer by layer."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    net = model()
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def seconds(function: Callable[[], object], calls: int) -> float:
+    """Return the time of one of some calls in a row, the longest of all ranks."""
+    MPI.COMM_WORLD.Barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return MPI.COMM_WORLD.allreduce((time.perf_counter() - began) / calls, MPI.MAX)
+
+
+def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
+    """Return the times of each measurement of each backend."""
+    torch.manual_seed(MPI.COMM_WORLD.rank)
+    data = torch.randn(arguments.batch, WIDTH)
+    tasks: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
+    for name, group in groups.items():
+        for label, count, calls in (("8 bytes", 2, 200), ("1 MiB", 1 << 18, 20)):
+            x = torch.zeros(count)
+            tasks[name, label] = (lambda x=x, group=group: dist.all_reduce(x, group=group)), calls
+        if not arguments.calls:
+            parallel = DistributedDataParallel(model(), process_group=group)
+            tasks[name, "DDP"] = stepping(parallel, data), 1
+            tasks[name, "FSDP2"] = stepping(sharded(group), data), 1
+    if not arguments.calls:
+        tasks["none", "step"] = stepping(model(), data), 1
+    times: Times = {key: [] for key in tasks}
+    for turn in range(arguments.turns + 1):  # the first warms up
+        for key, (function, calls) in tasks.items():
+            took = seconds(function, calls)
+            if turn:
+                times[key].append(took)
+    return times
+
+
+def report(times: Times) -> dict[str, Any]:
+    """Return the medians, in milliseconds, and the shares of communication."""
+    medians = {key: median(values) * 1e3 for key, values in times.items()}
+    rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size}
+    alone = medians.get(("none", "step"))
+    if alone is not None:
+        rows["step without communication, ms"] = round(alone, 2)
+    for label in dict.fromkeys(label for _, label in medians):
+        if label == "step":
+            continue
+        row = {name: medians[name, label] for name in BACKENDS}
+        if label in ("DDP", "FSDP2"):
+            more = {name: max(value - alone, 0.0) for name, value in row.items()}
+            for name in BACKENDS:
+                rows[f"{label}, {name}, ms"] = round(row[name], 2)
+                rows[f"{label}, {name}, communication, ms"] = round(more[name], 2)
+            ratio = more["collectives"] / more["gloo"] if more["gloo"] else float("nan")
+        else:
+            for name in BACKENDS:
+                rows[f"{label}, {name}, us"] = round(row[name] * 1e3, 2)
+            ratio = row["collectives"] / row["gloo"]
+        rows[f"{label}, of gloo's"] = round(ratio, 3)
+    return rows
+
+
+def main() -> int:
+    """Measure, and print the numbers on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=64, help="rows that a rank has for a step")
+    parser.add_argument("--calls", action="store_true", help="measure all_reduce only")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    collectives.torch.init_process_group()
+    groups = {"collectives": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    rows = report(measure(arguments, groups))
+    if MPI.COMM_WORLD.rank == 0:
+        if arguments.json:
+            print(json.dumps(rows))
+        else:
+            width = max(map(len, rows))
+            print("\n".join(f"{label:{width}}  {value}" for label, value in rows.items()))
+    MPI.COMM_WORLD.Barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

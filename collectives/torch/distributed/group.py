@@ -1,0 +1,374 @@
+"""The process group: what torch calls, as calls of a communicator.
+
+Order. Torch's contract is that all ranks of a group call its collectives in the same order, the
+asynchronous ones too. That of a communicator is the same. So each call is started at once, by the
+thread that makes it, on the one communicator of the group, and a synchronous call on one rank
+matches an asynchronous one on another. The background engine, which lets ranks submit in different
+orders, would compare first what the ranks have submitted: a synchronous call would take 20 times as
+long, and a bucket of DDP would have to wait for the thread of the engine.
+
+What runs where. A synchronous call runs in the calling thread to its end. An asynchronous one is
+started there; the native thread of the library moves it on while the program computes, and
+`Work.wait` does so in the thread that waits. Futures are completed in a `Lane`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import distributed as dist
+
+from collectives import _core
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError, CollectivesError
+from collectives.process import binding, progress
+from collectives.torch.distributed.lanes import Lane
+from collectives.torch.distributed.messages import AnySourceWork
+from collectives.torch.distributed.operations import deadline, reduction
+from collectives.torch.distributed.tensors import (
+    joined,
+    lengths,
+    plain,
+    readable,
+    scattered,
+    writable,
+)
+from collectives.torch.distributed.unseen import unseen
+from collectives.torch.distributed.work import DONE, PendingWork, united
+
+# No __all__: the methods of the group are called by torch alone, which describes them.
+
+After = Callable[[], object]
+Tensor = Any  # torch.Tensor
+
+MOST = 512  # asynchronous calls of a group in flight
+PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
+
+
+def _only(tensors: Sequence[Any], what: str) -> Any:
+    """Return the tensor, or list of tensors, in a list of one."""
+    if len(tensors) != 1:
+        raise ArgumentError(f"{what} takes one tensor at a time, and got {len(tensors)}")
+    return tensors[0]
+
+
+class CollectivesProcessGroup(dist.ProcessGroup):
+    """A process group on communicators. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks. It is used for nothing else, and freed with the group.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm.rank, comm.size)
+        self._comm = comm
+        self._lane = Lane("collectives futures")
+        self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
+        self._name = ""
+        self._is_shut = False
+        if comm.size > 1:
+            progress.allow(binding.load(), "asynchronous calls of torch.distributed need a thread")
+            _core.want_progress()
+
+    # -- what torch asks ---------------------------------------------------------------------------
+
+    @unseen
+    def getBackendName(self) -> str:
+        return "collectives"
+
+    @unseen
+    def getGroupName(self) -> str:
+        return self._name
+
+    @unseen
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def communicator(self) -> Communicator:
+        """The communicator of the group."""
+        return self._comm
+
+    @unseen
+    def shutdown(self) -> None:
+        """Free the communicators, when asynchronous calls are complete. Collective."""
+        if self._is_shut:
+            return
+        self._is_shut = True
+        self._lane.stop(PATIENCE)
+        if self._comm._engine.broken is not None:
+            return
+        try:
+            self._comm.free()
+        except CollectivesError as error:  # torch would keep half of the group
+            warnings.warn(f"a process group was destroyed: {error}", ResourceWarning, stacklevel=2)
+
+    @unseen
+    def abort(self) -> None:
+        """Give up, and have the other ranks of this host give up. Local."""
+        self._is_shut = True
+        if self._comm._engine.broken is None:
+            self._comm._engine.broken = "the process group was aborted"
+            self._comm._give_up("its process group was aborted")
+
+    # -- how calls run -----------------------------------------------------------------------------
+
+    def _run(
+        self,
+        opts: Any,
+        name: str,
+        arrays: tuple[Any, ...],
+        tensors: Sequence[Any],
+        after: After | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run a collective of the library, or start it if the call is asynchronous.
+
+        `tensors` are the results, and `after` copies them to their places.
+        """
+        if opts is None or opts.asyncOp:
+            self._make_room()
+            request = getattr(self._comm, "i" + name)(*arrays, **options)
+            work = PendingWork((request,), tensors, self._lane, after)
+            self._pending.append(weakref.ref(work))
+            return work
+        getattr(self._comm, name)(*arrays, timeout=deadline(opts), **options)
+        if after is not None:
+            after()
+        return DONE
+
+    def _make_room(self) -> None:
+        """Wait for the oldest asynchronous call if many may be in flight: the library has a limit.
+
+        The other ranks start that call, too, before they come to the one that is next.
+        """
+        if len(self._pending) >= MOST:
+            work = self._pending.popleft()()
+            if work is not None:
+                with contextlib.suppress(Exception):  # whoever waits for it gets its error
+                    work.wait()
+
+    # -- reductions --------------------------------------------------------------------------------
+
+    @unseen
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        if len(tensors) != 1:
+            return self.allreduce_coalesced(tensors, opts)
+        x, after = writable(tensors[0])
+        op, factor = reduction(opts)
+        if factor != 1.0:
+            return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
+        return self._run(opts, "allreduce", (x, x), tensors, after, op=op)
+
+    @unseen
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        pairs = [writable(tensor) for tensor in tensors]
+        op, factor = reduction(opts)
+        arrays = [x for x, _ in pairs]
+        copies = [after for _, after in pairs if after is not None]
+
+        def copy() -> None:
+            for each in copies:
+                each()
+
+        return self._run(
+            opts, "allreduce_many", (arrays, arrays), tensors, copy, op=op, prescale=factor
+        )
+
+    @unseen
+    def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        x, after = writable(_only(tensors, "reduce"))
+        op, factor = reduction(opts)
+        root = 0 if opts is None else opts.rootRank
+        out = x if root == self._comm.rank else None
+        after = after if root == self._comm.rank else None
+        return self._run(
+            opts, "reduce", (x, out), tensors, after, root=root, op=op, prescale=factor
+        )
+
+    @unseen
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
+        out, after = writable(output)
+        op, factor = reduction(opts)
+        arrays = readable(input), out
+        return self._run(opts, "reduce_scatter", arrays, [output], after, op=op, prescale=factor)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    @unseen
+    def reduce_scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> Any:
+        parts = _only(inputs, "reduce_scatter")
+        out, after = writable(_only(outputs, "reduce_scatter"))
+        op, factor = reduction(opts)
+        counts = lengths(parts)
+        options: dict[str, Any] = {"op": op, "prescale": factor}
+        name = "reduce_scatter"
+        if len(set(counts)) > 1:
+            name, options["counts"] = "reduce_scatterv", counts
+        return self._run(opts, name, (joined(parts), out), outputs, after, **options)
+
+    @unseen
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        works = [self.reduce_scatter_single(*each, opts) for each in pairs]
+        return united(works, outputs, self._lane)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # -- moves -------------------------------------------------------------------------------------
+
+    @unseen
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
+        x, after = writable(_only(tensors, "broadcast"))
+        root = 0 if opts is None else opts.rootRank
+        after = None if root == self._comm.rank else after
+        return self._run(opts, "broadcast", (x, x), tensors, after, root=root)
+
+    @unseen
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
+        out, after = writable(output)
+        return self._run(opts, "allgather", (readable(input), out), [output], after)
+
+    _allgather_base = all_gather_single
+
+    @unseen
+    def allgather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        parts = _only(outputs, "all_gather")
+        x = readable(_only(inputs, "all_gather"))
+        counts = lengths(parts)
+        memory, copy = scattered(parts)
+        if len(set(counts)) > 1:
+            return self._run(opts, "allgatherv", (x, memory), outputs, copy, counts=counts)
+        return self._run(opts, "allgather", (x, memory), outputs, copy)
+
+    @unseen
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        works = [
+            self.allgather([[part[i] for part in outputs]], [x], opts) for i, x in enumerate(inputs)
+        ]
+        return united(works, outputs, self._lane)
+
+    @unseen
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        works = [self.all_gather_single(*each, opts) for each in pairs]
+        return united(works, outputs, self._lane)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    @unseen
+    def gather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        x = readable(_only(inputs, "gather"))
+        root = 0 if opts is None else opts.rootRank
+        if root != self._comm.rank:
+            return self._run(opts, "gather", (x,), [], root=root)
+        memory, copy = scattered(_only(outputs, "gather"))
+        return self._run(opts, "gather", (x, memory), outputs, copy, root=root)
+
+    @unseen
+    def scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> Any:
+        out, after = writable(_only(outputs, "scatter"))
+        root = 0 if opts is None else opts.rootRank
+        x = joined(_only(inputs, "scatter")) if root == self._comm.rank else None
+        return self._run(opts, "scatter", (x, out), outputs, after, root=root)
+
+    @unseen
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Any:
+        out, after = writable(output)
+        x = readable(input)
+        counts = self._counts(x, input_split_sizes, "input")
+        receive_counts = self._counts(out, output_split_sizes, "output")
+        return self._alltoall(opts, (x, out), [output], after, counts, receive_counts)
+
+    alltoall_base = all_to_all_single
+
+    @unseen
+    def alltoall(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        memory, copy = scattered(outputs)
+        arrays = joined(inputs), memory
+        return self._alltoall(opts, arrays, outputs, copy, lengths(inputs), lengths(outputs))
+
+    def _alltoall(
+        self,
+        opts: Any,
+        arrays: tuple[Tensor, Tensor],
+        tensors: Sequence[Tensor],
+        after: After | None,
+        counts: list[int],
+        receive_counts: list[int],
+    ) -> Any:
+        """Run the vector form always: whether parts are equal differs between ranks."""
+        x, out = arrays
+        return self._run(
+            opts, "alltoallv", (x, counts, out), tensors, after, receive_counts=receive_counts
+        )
+
+    def _counts(self, tensor: Tensor, splits: Sequence[int], name: str) -> list[int]:
+        """Return the elements for each rank, from numbers of rows, which are equal by default."""
+        rows, size = tensor.shape[0] if tensor.dim() else 1, self._comm.size
+        if not splits:
+            if rows % size:
+                raise ArgumentError(
+                    f"the {name} of all_to_all has {rows} rows, which cannot be divided equally "
+                    f"among {size} ranks: pass {name}_split_sizes"
+                )
+            return [tensor.numel() // size] * size
+        if len(splits) != size or sum(splits) != rows:
+            raise ArgumentError(
+                f"{name}_split_sizes is {list(splits)}, and must have {size} numbers with the "
+                f"sum {rows}"
+            )
+        width = tensor.numel() // rows if rows else 0
+        return [each * width for each in splits]
+
+    @unseen
+    def barrier(self, opts: Any = None) -> Any:
+        return self._run(opts, "barrier", (), [])
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    @unseen
+    def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Any:
+        x = readable(_only(tensors, "send"))
+        request = self._comm.isend(x, dst, tag=tag)
+        return PendingWork((request,), tensors, None)
+
+    @unseen
+    def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
+        x, after = writable(_only(tensors, "recv"))
+        request = self._comm.irecv(x, src, tag=tag)
+        return PendingWork((request,), tensors, None, after, src)
+
+    @unseen
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:
+        return AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag)

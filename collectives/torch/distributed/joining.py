@@ -1,0 +1,92 @@
+"""The communicator of a process group, from what torch says of the group."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch.distributed.constants import default_pg_timeout
+
+from collectives.communicator import Communicator
+from collectives.errors import CommunicatorError
+from collectives.process import binding
+
+__all__ = ["communicator", "is_started_by_mpi"]
+
+TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
+
+# Ranks of torch, in their order, as a communicator of MPI: that of the default group.
+_world: Any = None
+
+
+def is_started_by_mpi() -> bool:
+    """Return whether a launcher of MPI started this process. Local."""
+    return any(name in os.environ for name in binding.LAUNCHERS)
+
+
+def communicator(
+    store: Any, rank: int, size: int, members: Sequence[int], timeout: float, name: str
+) -> Communicator:
+    """Return a new communicator for a process group.
+    Collective over the members.
+
+    Parameters
+    ----------
+    store : Store
+        A store of torch that the ranks share. MPI needs none.
+    rank, size : int
+        This rank's number in the group, and how many there are.
+    members : sequence of int
+        The ranks of the group in the default group, in the order of their ranks in the new one; of
+        the default group itself, none.
+    timeout : float
+        Seconds that a call may take.
+    name : str
+        The name of the group, the same on all of its ranks and in no other group.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    CommunicatorError
+        If there are not as many ranks of MPI as torch says.
+    """
+    limit = None if timeout == default_pg_timeout.total_seconds() else timeout
+    if not members:
+        mpi = _ordered(rank, size)
+    else:
+        tag = zlib.crc32(name.encode()) % TAGS
+        everybody = _world.Get_group()
+        group = everybody.Incl(list(members))
+        mpi = _world.Create_group(group, tag)
+        group.Free()
+        everybody.Free()
+    try:
+        return Communicator(mpi, timeout=limit)
+    finally:
+        if members:
+            mpi.Free()
+
+
+def _ordered(rank: int, size: int) -> Any:
+    """Return an MPI communicator whose ranks are those of torch's default group. Collective."""
+    global _world
+    MPI = binding.load()
+    there = MPI.COMM_WORLD.Get_size()
+    if size not in (1, there):
+        raise CommunicatorError(
+            f"torch says that there are {size} ranks, and MPI that there "
+            f"{'is 1' if there == 1 else f'are {there}'}. The backend 'collectives' "
+            f"communicates by MPI: start the program with mpirun -n {size} python ..., or "
+            f"collectives run -n {size} ..., and not with torchrun"
+        )
+    if _world is not None:  # of a default group that was destroyed
+        _world.Free()
+        _world = None
+    base = MPI.COMM_SELF if size == 1 else MPI.COMM_WORLD
+    _world = base.Split(0, rank)
+    return _world

@@ -1,0 +1,127 @@
+"""How the ranks find each other: by MPI, without an address.
+
+``torch.distributed.init_process_group`` wants a store that all ranks share, this rank, and how many
+there are. Where the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
+``MASTER_PORT``) and a launcher of MPI started the process, MPI knows them: rank 0 opens a store at
+a free port and tells the others where, by a broadcast. The backend itself needs no store, but other
+groups of the program may (``new_group(backend="gloo")``), and so may parts of torch.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from torch import distributed as dist
+from torch.distributed.constants import default_pg_timeout
+
+from collectives import default
+from collectives.torch.distributed.group import CollectivesProcessGroup
+from collectives.torch.distributed.joining import communicator, is_started_by_mpi
+
+__all__ = ["init_process_group", "register"]
+
+NAME = "collectives"
+VARIABLES = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+LOOPBACK = "127.0.0.1"
+
+Found = tuple[Any, int, int]  # store, rank, size
+
+_store: Any = None  # rank 0 serves it to the others until the program ends
+
+
+def register() -> None:
+    """Register the backend ``"collectives"`` of `torch.distributed`.
+    Local. Importing `collectives.torch` does it.
+    """
+    if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
+        return
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    dist.register_rendezvous_handler(NAME, _meet)
+    # ``init_process_group("collectives")`` goes by the environment, and there is no other way for a
+    # backend to have a say in that.
+    handlers: dict[str, Any] = import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    by_environment = handlers["env"]
+
+    def by_environment_or_mpi(url: str, **options: Any) -> Iterator[Found]:
+        is_told = any(name in os.environ for name in VARIABLES) or "?" in url
+        return (by_environment if is_told or not is_started_by_mpi() else _meet)(url, **options)
+
+    handlers["env"] = by_environment_or_mpi
+
+
+def init_process_group(timeout: timedelta | None = None, **options: Any) -> None:
+    """Make the ranks that MPI started the default group of `torch.distributed`.
+    Collective.
+
+    It is ``torch.distributed.init_process_group("collectives", init_method="collectives://")``.
+
+    Parameters
+    ----------
+    timeout : timedelta, optional
+        How long a call may take; half an hour, or ``COLLECTIVES_TIMEOUT``, by default.
+    **options : object
+        Other arguments of torch's function.
+
+    Raises
+    ------
+    CollectivesError
+        As for `Communicator`.
+    """
+    options.setdefault("backend", NAME)
+    options.setdefault("init_method", f"{NAME}://")
+    dist.init_process_group(timeout=timeout, **options)
+
+
+def _create(options: Any, _: Any) -> CollectivesProcessGroup:
+    """Make a process group, as torch asks a backend for one. Collective."""
+    return CollectivesProcessGroup(
+        communicator(
+            options.store,
+            options.group_rank,
+            options.group_size,
+            options.global_ranks_in_group,
+            options.timeout.total_seconds(),
+            options.group_id,
+        )
+    )
+
+
+def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Found]:
+    """Yield a store, this rank and the number of ranks, as torch wants it. Collective."""
+    global _store
+    comm = default.world()
+    if _store is None:
+        _store = _shared_store(comm, timeout)
+    # Each default group has keys of its own.
+    _meet.number = number = getattr(_meet, "number", 0) + 1  # type: ignore[attr-defined]
+    yield dist.PrefixStore(f"meeting {number}", _store), comm.rank, comm.size
+
+
+def _shared_store(comm: Any, timeout: timedelta) -> Any:
+    """Open a store on rank 0 and connect to it on the others. Collective."""
+    if comm.size == 1:
+        return dist.HashStore()
+    host = LOOPBACK if comm.nodes == 1 else socket.getfqdn()
+    options = {"timeout": timeout, "multi_tenant": True}
+    problem: Exception | None = None
+    place: tuple[str, int] | None = None
+    store = None
+    if comm.rank == 0:
+        try:
+            store = dist.TCPStore(host, 0, comm.size, True, wait_for_workers=False, **options)
+            place = host, store.port
+        except Exception as error:  # the others must not wait
+            problem = error
+    place = comm.broadcast_object(place)
+    if problem is not None:
+        raise problem
+    if place is None:
+        raise RuntimeError("rank 0 could not open a store of torch.distributed")
+    if store is None:
+        store = dist.TCPStore(*place, comm.size, False, wait_for_workers=False, **options)
+    return store

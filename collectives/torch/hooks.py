@@ -1,0 +1,121 @@
+"""Communication hooks for DistributedDataParallel: gradients by way of the background.
+
+`allreduce` hands each bucket of gradients to `collectives.background`, which reduces what is needed
+first in the next forward pass first, and sends fewer bytes if a codec is given. The process group
+of DDP may have any backend.
+"""
+
+# Annotations are no texts here: DDP compares those of a hook with its own classes.
+
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives import background, default
+from collectives.communicator import Communicator
+from collectives.compression import Compressor
+from collectives.errors import ArgumentError
+from collectives.reductions import AVG
+from collectives.text.words import shown
+from collectives.torch.distributed.group import CollectivesProcessGroup
+
+__all__ = ["State", "allreduce"]
+
+
+class State:
+    """What `allreduce` goes by: the first argument of ``register_comm_hook``. Collective.
+
+    Parameters
+    ----------
+    compression : Compressor or str, optional
+        A codec of `collectives.compression`, or its name, such as ``"int8"``. What it leaves out of
+        a bucket it adds to the same bucket in the next step.
+    group : Communicator or ProcessGroup, optional
+        The ranks: a communicator, or a process group with the backend ``"collectives"``. By
+        default, that of torch's default group if it has this backend, and otherwise all ranks of
+        the job.
+    by_priority : bool
+        Whether a bucket that is needed earlier in the next forward pass runs before others that
+        wait. These are the buckets that the backward pass fills later.
+
+    Attributes
+    ----------
+    comm : Communicator
+        The ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If `group` is nothing of the kind.
+    """
+
+    _number = 0  # of states so far, the same on all ranks
+
+    def __init__(
+        self,
+        compression: Compressor | str | None = None,
+        *,
+        group: Any = None,
+        by_priority: bool = True,
+    ) -> None:
+        self.comm = _communicator(group)
+        self.compression, self.by_priority = compression, by_priority
+        State._number += 1
+        self.name = f"gradients {State._number}"
+        background.start(self.comm)
+
+
+def _communicator(group: Any) -> Communicator:
+    if isinstance(group, Communicator):
+        return group
+    if group is None and dist.is_initialized():
+        group = dist.group.WORLD
+        if not isinstance(group, CollectivesProcessGroup):
+            return default.world()
+    if isinstance(group, CollectivesProcessGroup):
+        return group.communicator
+    if group is None:
+        return default.world()
+    raise ArgumentError(
+        f"group is {shown(group)}, and must be a Communicator, or a process group of "
+        f"torch.distributed with the backend 'collectives'"
+    )
+
+
+def allreduce(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket of gradients over the ranks, in the background.
+    Collective. DDP calls it, after ``model.register_comm_hook(State(), allreduce)``.
+
+    Parameters
+    ----------
+    state : State
+    bucket : GradBucket
+        Its gradients are replaced by their averages.
+
+    Returns
+    -------
+    Future
+        It has the buffer of the bucket, when the averages are there, or raises the error.
+    """
+    buffer, index = bucket.buffer(), bucket.index()
+    handle = background.submit(
+        "allreduce",
+        buffer,
+        buffer,
+        op=AVG,
+        # DDP makes new buckets after the first step: these are other arrays.
+        name=f"{state.name}, bucket {index} of {buffer.numel()} elements",
+        priority=index if state.by_priority else 0,
+        group=state.comm,
+        compression=state.compression,
+    )
+
+    def take(_: Any) -> Any:
+        handle.wait()
+        return buffer
+
+    parent: torch.futures.Future[None] = torch.futures.Future()
+    child: torch.futures.Future[torch.Tensor] = parent.then(take)  # its errors reach C++
+    handle.add_done_callback(lambda _: parent.set_result(None))
+    return child

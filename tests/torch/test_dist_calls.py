@@ -1,0 +1,302 @@
+"""The calls of torch.distributed on the backend "collectives"."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+from torch import distributed as dist
+from torch.distributed import ReduceOp
+
+import collectives.torch
+from collectives.errors import ArgumentError, UnsupportedTypeError
+
+SIZE, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
+RANKS = torch.arange(SIZE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    """The default group, without any address."""
+    dist.init_process_group("collectives")
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def mine(shape=(5,), dtype=torch.float32):
+    return torch.full(shape, RANK + 1).to(dtype)
+
+
+TOTAL = SIZE * (SIZE + 1) // 2
+
+
+def test_names():
+    assert dist.get_backend() == "collectives"
+    assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64],
+    ids=str,
+)
+def test_allreduce_of_each_dtype(dtype):
+    x = mine(dtype=dtype)
+    dist.all_reduce(x)
+    assert x.dtype == dtype
+    assert x.tolist() == [TOTAL] * 5
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"),
+    [
+        (ReduceOp.AVG, (SIZE + 1) / 2),
+        (ReduceOp.PRODUCT, np.prod(range(1, SIZE + 1))),
+        (ReduceOp.MIN, 1),
+        (ReduceOp.MAX, SIZE),
+        (ReduceOp.PREMUL_SUM(0.5), TOTAL / 2),
+    ],
+    ids=["avg", "product", "min", "max", "premul"],
+)
+def test_operations(op, wanted):
+    x = mine()
+    dist.all_reduce(x, op)
+    assert x.tolist() == [wanted] * 5
+
+
+@pytest.mark.parametrize(
+    ("op", "fold"),
+    [
+        (ReduceOp.BAND, np.bitwise_and),
+        (ReduceOp.BOR, np.bitwise_or),
+        (ReduceOp.BXOR, np.bitwise_xor),
+    ],
+    ids=["band", "bor", "bxor"],
+)
+def test_bits(op, fold):
+    x = torch.tensor([RANK + 5])
+    dist.all_reduce(x, op)
+    assert x.item() == fold.reduce(np.arange(5, SIZE + 5))
+
+
+def test_bool():
+    x = torch.tensor([RANK == 0, True, False])
+    dist.all_reduce(x, ReduceOp.MAX)
+    assert x.tolist() == [True, True, False]
+
+
+def test_strides_and_gradients_and_nothing():
+    base = mine((4, 6))
+    dist.all_reduce(base.t()[::2])
+    assert base.t()[::2].eq(TOTAL).all()
+    assert base.t()[1::2].eq(RANK + 1).all()
+    parameter = torch.nn.Parameter(mine())
+    dist.all_reduce(parameter)
+    assert parameter.tolist() == [TOTAL] * 5
+    for shape in ((0,), (3, 0), ()):
+        x = mine(shape)
+        dist.all_reduce(x)
+        assert x.shape == shape
+    assert x.item() == TOTAL
+
+
+def test_asynchronous_calls():
+    x, y = mine(), mine((3,))
+    first = dist.all_reduce(x, async_op=True)
+    second = dist.all_reduce(y, ReduceOp.MAX, async_op=True)
+    later = second.get_future().then(lambda future: future.value()[0] + 1)
+    assert later.wait().tolist() == [SIZE + 1] * 3
+    assert first.wait()
+    assert first.is_completed()
+    assert first.is_success()
+    assert first.exception() is None
+    assert x.tolist() == [TOTAL] * 5
+
+
+def test_one_rank_waits_where_another_does_not():
+    x = mine()
+    work = dist.all_reduce(x, async_op=RANK == 0)
+    if RANK == 0:
+        work.wait()
+    assert x.tolist() == [TOTAL] * 5
+
+
+def test_many_at_once():
+    tensors = [mine((k % 7,)) for k in range(2500)]  # more than the library has in flight
+    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    futures = [work.get_future() for work in works[-50:]]
+    torch.futures.wait_all(futures)
+    for work in works:
+        work.wait()
+    assert all(each.eq(TOTAL).all() for each in tensors)
+
+
+def test_broadcast_and_reduce():
+    root = SIZE - 1
+    x = mine((2, 3)).t()
+    dist.broadcast(x, root)
+    assert x.eq(SIZE).all()
+    x = mine()
+    dist.reduce(x, root)
+    assert x.tolist() == [TOTAL if root == RANK else RANK + 1] * 5
+
+
+def test_gathers():
+    every = [torch.empty(2, 3) for _ in range(SIZE)]
+    dist.all_gather(every, mine((2, 3)))
+    assert [each[0, 0].item() for each in every] == [k + 1 for k in range(SIZE)]
+    uneven = [torch.empty(k) for k in range(SIZE)]
+    dist.all_gather(uneven, mine((RANK,)))
+    assert [each.tolist() for each in uneven] == [[k + 1.0] * k for k in range(SIZE)]
+    row = torch.empty(SIZE, 2)
+    row[RANK] = RANK
+    dist.all_gather_single(row, row[RANK])  # in place, as FSDP2 does
+    assert row[:, 1].tolist() == list(range(SIZE))
+    there = [torch.empty(2) for _ in range(SIZE)] if RANK == 0 else None
+    dist.gather(mine((2,)), there, dst=0)
+    if there:
+        assert [each[1].item() for each in there] == [k + 1 for k in range(SIZE)]
+
+
+def test_scatters():
+    x = torch.empty(2)
+    dist.scatter(x, [torch.full((2,), k) + 0.5 for k in range(SIZE)] if RANK == 0 else None, 0)
+    assert x.tolist() == [RANK + 0.5] * 2
+    dist.reduce_scatter(x, [torch.full((2,), float(k)) for k in range(SIZE)])
+    assert x.tolist() == [RANK * SIZE] * 2
+    uneven = torch.empty(RANK)
+    dist.reduce_scatter(uneven, [torch.full((k,), float(k)) for k in range(SIZE)])
+    assert uneven.tolist() == [RANK * SIZE] * RANK
+    dist.reduce_scatter_single(x, torch.arange(2.0 * SIZE), op=ReduceOp.AVG)
+    assert x.tolist() == [2.0 * RANK, 2.0 * RANK + 1]
+
+
+def test_alltoall():
+    out = torch.empty(SIZE)
+    dist.all_to_all_single(out, torch.arange(SIZE) + 10.0 * RANK)
+    assert out.tolist() == [10.0 * k + RANK for k in range(SIZE)]
+    # k + 1 rows to rank k; rank 0 says so although all of its own parts may be equal
+    x = torch.full((sum(range(1, SIZE + 1)), 2), float(RANK))
+    out = torch.empty((RANK + 1) * SIZE, 2)
+    dist.all_to_all_single(out, x, [RANK + 1] * SIZE, [k + 1 for k in range(SIZE)])
+    assert out[:, 1].tolist() == [float(k) for k in range(SIZE) for _ in range(RANK + 1)]
+    outs = [torch.empty(k, dtype=torch.int32) for k in range(SIZE)]
+    dist.all_to_all(outs, [torch.full((RANK,), k, dtype=torch.int32) for k in range(SIZE)])
+    assert [each.tolist() for each in outs] == [[RANK] * k for k in range(SIZE)]
+
+
+def test_coalesced():
+    a, b = mine((2,)), mine((3,))
+    with dist._coalescing_manager(async_ops=True) as manager:
+        dist.all_reduce(a)
+        dist.all_reduce(b)
+    manager.wait()
+    assert a.tolist() + b.tolist() == [TOTAL] * 5
+    outs = [torch.empty(SIZE), torch.empty(2 * SIZE)]
+    with dist._coalescing_manager():
+        for k, out in enumerate(outs):
+            dist.all_gather_single(out, mine((k + 1,)))
+    assert outs[1][::2].tolist() == (RANKS + 1).tolist()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+def test_messages():
+    following, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    x, y = mine((100_000,)), torch.empty(100_000)
+    requests = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, following), dist.P2POp(dist.irecv, y, before)]
+    )
+    for request in requests:
+        request.wait()
+    assert y[-1].item() == before + 1
+    if RANK == 0:
+        sources = []
+        for _ in range(SIZE - 1):
+            z = torch.empty(2)
+            sources.append(dist.recv(z, tag=7))
+            assert z[0].item() == sources[-1] + 1
+        assert sorted(sources) == list(range(1, SIZE))
+    else:
+        dist.send(mine((2,)), 0, tag=7)
+
+
+def test_objects():
+    every = [None] * SIZE
+    dist.all_gather_object(every, {"rank": RANK})
+    assert every[-1] == {"rank": SIZE - 1}
+    said = [RANK, "a"]
+    dist.broadcast_object_list(said, src=SIZE - 1)
+    assert said == [SIZE - 1, "a"]
+    out = [None]
+    dist.scatter_object_list(out, list(range(SIZE)) if RANK == 0 else None, src=0)
+    assert out == [RANK]
+
+
+def test_barrier():
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+
+
+def test_groups():
+    for first in (0, 1):
+        ranks = list(range(first, SIZE, 2))
+        if not ranks:
+            continue
+        group = dist.new_group(ranks, timeout=timedelta(seconds=50))
+        if RANK in ranks:
+            x = mine()
+            dist.all_reduce(x, group=group)
+            assert x[0].item() == sum(k + 1 for k in ranks)
+            assert group.communicator.timeout == 50
+            dist.broadcast(x, ranks[-1], group=group)
+    local = dist.new_group([RANK], use_local_synchronization=True)
+    x = mine()
+    dist.all_reduce(x, group=local)
+    assert x[0].item() == RANK + 1
+    dist.destroy_process_group(local)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+def test_two_groups_wait_for_each_other_crosswise():
+    other = dist.new_group(list(range(SIZE)))
+    x, y = mine(), mine()
+    groups = (None, other) if RANK == 0 else (other, None)
+    works = [
+        dist.all_reduce(each, group=group, async_op=True)
+        for each, group in zip((x, y), groups, strict=True)
+    ]
+    for work in works:
+        work.get_future().wait()
+    assert x[0].item() == y[0].item() == TOTAL
+
+
+def test_gloo_has_the_store_of_the_rendezvous():
+    gloo = dist.new_group(backend="gloo")
+    x = mine()
+    dist.all_reduce(x, group=gloo)
+    assert x[0].item() == TOTAL
+
+
+def test_what_cannot_be_done_says_so():
+    with pytest.raises(UnsupportedTypeError, match="AVG"):
+        dist.all_reduce(torch.tensor([1]), ReduceOp.AVG)
+    with pytest.raises(UnsupportedTypeError, match="to_dense"):
+        dist.all_reduce(torch.eye(2).to_sparse())
+    with pytest.raises(UnsupportedTypeError, match="host memory"):
+        dist.all_reduce(torch.empty(2, device="meta"))
+    with pytest.raises(ArgumentError, match=r"must have .* with the sum 4"):
+        dist.all_to_all_single(torch.empty(4), torch.empty(4), [5] * SIZE, [5] * SIZE)
+    x = mine()  # the group is whole
+    dist.all_reduce(x)
+    assert x[0].item() == TOTAL
+
+
+def test_it_is_registered_once():
+    from collectives.torch.distributed import register
+
+    register()
+    assert collectives.torch.init_process_group
+    assert "collectives" in dist.Backend.backend_list
