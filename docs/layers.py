@@ -57,6 +57,23 @@ LAYERS = (
         ),
     ),
     Layer(
+        "front ends",
+        (
+            Room(
+                "as_horovod.py",
+                ("as_horovod",),
+                "`import horovod` is answered by this library",
+                "import horovod",
+            ),
+            _package("torch", "Horovod's interface for PyTorch", "torch"),
+            _package(
+                "horovod",
+                "what Horovod's interface has in common for all frameworks",
+                "init, process sets, ops",
+            ),
+        ),
+    ),
+    Layer(
         "services",
         (
             _package(

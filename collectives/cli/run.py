@@ -54,6 +54,11 @@ def add_parser(commands: Any) -> None:
     )
     add_launch(parser)
     parser.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="let this library answer `import horovod`, so that programs for it run unchanged",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="print the command instead of running it"
     )
     parser.set_defaults(main=main)
@@ -98,6 +103,8 @@ def main(options: argparse.Namespace) -> int:
     lib = launcher.library()
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
+    if options.as_horovod:
+        runner += ["-m", "collectives.as_horovod"]
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
     )
