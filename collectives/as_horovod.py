@@ -112,6 +112,8 @@ _UTIL = {
     "split_list": _split_list,
 }
 
+PROGRAM = "_COLLECTIVES_AS_HOROVOD"  # the variable that tells processes of multiprocessing
+
 _finder = _Finder()
 
 
@@ -134,23 +136,25 @@ def _run(globals: dict[str, Any]) -> None:
     """Run the program that the arguments name in a module of the name ``__main__``.
 
     Processes that `multiprocessing` starts import that module again, which is this file: so they
-    come here, too, with the arguments of the program.
+    come here, too, and find the program in the environment.
     """
     is_child = globals["__name__"] != "__main__"
-    words = sys.argv if is_child else sys.argv[1:]
-    if not words:
+    if is_child:
+        sys.argv[0] = os.environ[PROGRAM]
+    else:
+        del sys.argv[0]
+    if not sys.argv:
         sys.exit("usage: python -m collectives.as_horovod (script.py | -m module | -c code) ...")
-    if words[0] == "-m" and not is_child:
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    path = sys.argv[0]
+    if path == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         return
-    if words[0] == "-c" and not is_child:
-        sys.argv = ["-c", *words[2:]]
-        exec(compile(words[1], "<string>", "exec"), globals)
+    if path == "-c":
+        exec(compile(sys.argv.pop(1), "<string>", "exec"), globals)
         return
-    path = words[0]
-    sys.argv = list(words)
     if not is_child:
+        os.environ[PROGRAM] = os.path.abspath(path)
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec")

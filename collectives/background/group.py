@@ -173,7 +173,7 @@ class Group:
         arguments = what.like, None, what.op, 0, 1.0, 1.0
         engine = self.data._engine
         handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
-        handle.what = what
+        handle.arrays = what
         return self._add(handle, name)
 
     def _add(self, handle: Handle, name: str | None) -> Handle:

@@ -29,16 +29,17 @@ class Handle(_core.Task):
         The name that it was submitted with.
     """
 
-    __slots__ = ("what",)
+    __slots__ = ()
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.what: Steps | None = None  # that it consists of, where it is not one collective
+    @property
+    def what(self) -> Steps | None:
+        """What it consists of, where it is not one collective."""
+        return None if self.codec is not None else self.arrays
 
     @property
     def takes_steps(self) -> bool:
         """Whether it takes several collectives, one after the other."""
-        return self.codec is not None or self.what is not None
+        return self.arrays is not None
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
