@@ -47,6 +47,7 @@ FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared me
 FUSION = 4 << 20  # bytes of submissions that run as one
 IN_FLIGHT = 2  # batches
 TOLD = 4096  # submissions that a rank tells the others of at a time
+MOST_TOLD = 1 << 30
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
 MOMENT = 0.001  # seconds
 LOOK = 0.05  # seconds between two looks at deadlines
@@ -400,7 +401,7 @@ class Group:
         if settled:
             self._found()
         elif self.submitted:
-            self.tells *= 2
+            self.tells = min(2 * self.tells, MOST_TOLD)
             self.not_before = time.monotonic() + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
 
