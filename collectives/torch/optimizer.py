@@ -244,8 +244,9 @@ class _WithBuckets(_Methods):
         if not now.synchronizes:
             now.is_synchronized = False
             return self._step(closure, *arguments, **options)
+        has_come = now.buckets is not None and now.buckets.is_dirty
         if closure is None:
-            if now.is_synchronized:
+            if now.is_synchronized and not has_come:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(). This can cause training slowdown. You may want to "
@@ -256,7 +257,7 @@ class _WithBuckets(_Methods):
             self.synchronize()
             now.is_synchronized = False
             return self._step(None, *arguments, **options)
-        if now.buckets is not None and now.buckets.is_dirty:
+        if has_come:
             self.synchronize()
         loss = self._step(self._reducing(closure), *arguments, **options)
         now.is_synchronized = False
