@@ -201,8 +201,9 @@ def _sizes(splits: Any, x: torch.Tensor, size: int) -> list[int]:
                 f"the tensor has {x.shape[0]} rows, which {size} ranks do not divide: pass splits"
             )
         return [rows] * size
-    sizes = [int(each) for each in (splits.tolist() if hasattr(splits, "tolist") else splits)]
-    if len(sizes) != size or min(sizes) < 0 or sum(sizes) > x.shape[0]:
+    sizes = splits.tolist() if hasattr(splits, "tolist") else list(splits)
+    are_counts = all(isinstance(each, int) and each >= 0 for each in sizes)
+    if not are_counts or len(sizes) != size or sum(sizes) > x.shape[0]:
         raise HorovodArgumentError(
             f"splits is {sizes}, and must be {size} numbers of rows, of {x.shape[0]} in all"
         )

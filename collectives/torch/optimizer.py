@@ -103,7 +103,7 @@ def DistributedOptimizer(
         raise ValueError("the optimizer is distributed already")
     named = _named(optimizer, named_parameters)
     is_alone = basics.size() == 1 or not process_set.included()
-    base = type(optimizer)
+    base: Any = type(optimizer)
     if op == Adasum and not is_alone:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
@@ -352,7 +352,7 @@ class _WithAdasum(_Methods):
         return loss
 
 
-for _step in (_WithBuckets.step, _WithAdasum.step):
+for _methods in (_WithBuckets, _WithAdasum):
     # torch wraps step() again where it does not find these marks.
-    _step.hooked = True  # type: ignore[attr-defined]
-    _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    _marks: Any = _methods.step
+    _marks.hooked = _marks._wrapped_by_lr_sched = True
