@@ -58,10 +58,21 @@ LAYERS = (
     Layer(
         "front ends",
         (
+            Room(
+                "as_horovod.py",
+                ("as_horovod",),
+                "`import horovod` is answered by this library",
+                "import horovod",
+            ),
             _package(
                 "torch",
-                "PyTorch: the backend of `torch.distributed`, hooks for DDP",
+                "PyTorch: Horovod's interface, the backend of `torch.distributed`, hooks for DDP",
                 "PyTorch",
+            ),
+            _package(
+                "horovod",
+                "what Horovod's interface has in common for all frameworks",
+                "init, process sets, ops",
             ),
         ),
     ),

@@ -4,8 +4,8 @@
 program calls, and one thread at a time that works. `group` has the turns that the ranks of a
 communicator take: a round compares what they have submitted, by place (`_core.Window`) or by name
 (`matching`), `schedule` says what runs next, and `running` starts it. `naming` has what texts call
-them. `watching` has requests of nonblocking calls, for `when_complete`. Nothing here communicates
-by itself: all of it is calls of two duplicates of the communicator.
+them, `watching` requests of nonblocking calls, and `steps` submissions of several collectives.
+Nothing here communicates by itself: all of it is calls of two duplicates of the communicator.
 """
 
 from collectives.background.engine import flush, join, start, stop, submit, when_complete

@@ -14,7 +14,9 @@ from collectives import _core, default
 from collectives.background.group import Group
 from collectives.background.handle import Handle
 from collectives.background.naming import called
+from collectives.background.steps import VECTORS, Steps, vector
 from collectives.background.watching import Watch
+from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
@@ -22,7 +24,16 @@ from collectives.process import abort, binding, child, progress
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
 
-__all__ = ["flush", "join", "start", "stop", "submit", "when_complete"]
+__all__ = [
+    "flush",
+    "fusion",
+    "join",
+    "start",
+    "stop",
+    "submit",
+    "submit_steps",
+    "when_complete",
+]
 
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
@@ -245,6 +256,7 @@ def submit(
     priority: int = 0,
     group: Communicator | None = None,
     compression: Compressor | str | None = None,
+    counts: Counts | None = None,
 ) -> Handle:
     """Submit a collective, which runs in the background; return at once.
     Collective: all ranks submit the same, each of its threads when it likes.
@@ -253,10 +265,11 @@ def submit(
     ----------
     kind : str
         ``"allreduce"``, ``"broadcast"``, ``"allgather"`` or another collective of
-        `Communicator`, except for the vector forms.
+        `Communicator`; of the vector forms, ``"allgatherv"``, ``"alltoallv"`` and
+        ``"reduce_scatterv"``.
     x, out : array
         As for the collective of that name. They may not be written, and `out` not be read, before
-        the handle is complete.
+        the handle is complete. The vector forms take no `out`.
     name : str, optional
         What the submission is called on all ranks. Ranks may submit what has a name in different
         orders. What has none is matched by its place among those of its kind that have none.
@@ -270,11 +283,14 @@ def submit(
     compression : Compressor or str, optional
         As for `Communicator.allreduce`: a codec of `collectives.compression`, or its name. Codecs
         of the same name are one for a communicator: that which was submitted first.
+    counts : sequence of int, optional
+        As for ``alltoallv`` and ``reduce_scatterv``, which need it; other collectives take none.
 
     Returns
     -------
     Handle
-        ``wait()`` returns the result.
+        ``wait()`` returns the result; that of ``"alltoallv"`` is a pair, of the array and how many
+        elements of it came from each rank.
 
     Raises
     ------
@@ -284,9 +300,57 @@ def submit(
     CommunicatorError
         If the communicator is freed or broken.
     """
+    if isinstance(kind, str) and kind in VECTORS:
+        if out is not None or compression is not None:
+            raise ArgumentError(f"{kind} takes no out and no compression in the background")
+        size = _checked(group).size
+        what = vector(kind, x, counts, op, (prescale, postscale), size)
+        return submit_steps(what, name=name, priority=priority, group=group)
     number = KINDS.get(kind) if isinstance(kind, str) else None
     if number is None:
-        raise ArgumentError(f"kind is {shown(kind)}; {known(kind, KINDS, 'the collectives are')}")
+        every = (*KINDS, *VECTORS)
+        raise ArgumentError(f"kind is {shown(kind)}; {known(kind, every, 'the collectives are')}")
+    if counts is not None:
+        raise ArgumentError(f"counts is given, and {kind} takes none")
+    _check(name, priority)
+    found = _engine.group(group)
+    arguments = x, out, op, root, prescale, postscale
+    handle = found.submit(number, arguments, name, priority, compression)
+    _core.summon()
+    return handle
+
+
+def submit_steps(
+    what: Steps,
+    *,
+    name: str | None = None,
+    priority: int = 0,
+    group: Communicator | None = None,
+) -> Handle:
+    """Submit what takes several collectives, one after the other; return at once.
+    Collective.
+
+    Nothing else runs for the communicator meanwhile.
+
+    Parameters
+    ----------
+    what : Steps
+    name, priority, group
+        As for `submit`.
+
+    Returns
+    -------
+    Handle
+        ``wait()`` returns what the steps return.
+    """
+    _check(name, priority)
+    handle = _engine.group(group).submit_steps(what, name, priority)
+    _core.summon()
+    return handle
+
+
+def _check(name: Any, priority: Any) -> None:
+    """Raise an error if a submission cannot have this name, or this priority."""
     if name is not None and not isinstance(name, str):
         raise ArgumentError(f"name is {shown(name)}, and must be a text or None")
     if type(priority) is not int or not -(2**63) <= priority < 2**63:
@@ -295,11 +359,6 @@ def submit(
         raise ArgumentError(
             f"name is {shown(name)}, and must be Unicode text without a null character in front"
         )
-    found = _engine.group(group)
-    arguments = x, out, op, root, prescale, postscale
-    handle = found.submit(number, arguments, name, priority, compression)
-    _core.summon()
-    return handle
 
 
 def flush(group: Communicator | None = None, timeout: float | None = None) -> None:
@@ -383,6 +442,18 @@ def start(group: Communicator | None = None) -> None:
         The default communicator if it is None.
     """
     _engine.group(group)
+
+
+def fusion(group: Communicator | None = None) -> int:
+    """Return up to how many bytes run as one, the same on all ranks.
+    Collective on the first call for a communicator, as `start` is.
+
+    Parameters
+    ----------
+    group : Communicator, optional
+        The default communicator if it is None.
+    """
+    return _engine.group(group).schedule.fusion
 
 
 def stop(group: Communicator | None = None) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from collectives.background.matching import Claim, Verdict, conclude, packed, un
 from collectives.background.naming import called, named, nameless
 from collectives.background.running import Run, run_batch
 from collectives.background.schedule import Batch, Schedule
+from collectives.background.steps import Steps
 from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
@@ -115,7 +116,7 @@ class Group:
         self.compared: list[Handle] = []  # in the round under way
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
-        self.nameless = [0] * len(_core.COLLECTIVES)  # how many had no name, of each kind
+        self.nameless: Counter[str] = Counter()  # how many had no name, of each kind
         self.negotiation: Run | None = None
         self.batches: deque[Run] = deque()
         self.started = 0  # batches
@@ -157,9 +158,30 @@ class Group:
             handle = Handle(self.data._engine, kind, *arguments, name, priority)
         else:
             handle = self._compressed(kind, arguments, name, priority, compression)
+        return self._add(handle, name)
+
+    def submit_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
+        """Add a submission of several collectives. Local.
+
+        Parameters
+        ----------
+        what : Steps
+        name, priority
+            As for `submit`.
+        """
+        self.check()
+        arguments = what.like, None, what.op, 0, 1.0, 1.0
+        engine = self.data._engine
+        handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
+        handle.arrays = what
+        return self._add(handle, name)
+
+    def _add(self, handle: Handle, name: str | None) -> Handle:
+        """Give a submission its key, and have it run when its turn comes."""
         if name is None:
+            kind = handle.kind if handle.what is None else handle.what.text.partition(" ")[0]
             self.nameless[kind] += 1
-            name = nameless(_core.COLLECTIVES[kind], self.nameless[kind])
+            name = nameless(kind, self.nameless[kind])
         elif name in self.names:
             raise ArgumentError(f"name is {name!r}, and what was submitted under it is in flight")
         else:
@@ -265,7 +287,7 @@ class Group:
                 run = Run(run_batch(batch, self.data, memory, self._end))
                 run.advance()
                 self.batches.append(run)
-                self.is_alone = batch.handles[0].codec is not None
+                self.is_alone = batch.handles[0].takes_steps
         if self.negotiation is None and not self.is_turn and self._wants_round():
             self.negotiation = Run(self._negotiate(self._begin_round()))
             moved = True
@@ -277,7 +299,7 @@ class Group:
         """
         if len(self.arrived) != 1 or self.submitted or self.error is not None:
             return
-        if handle.codec is not None:
+        if handle.takes_steps:
             return
         if self.schedule.ready or self.batches or self.negotiation or self.is_turn or self.joins:
             return
@@ -323,8 +345,9 @@ class Group:
         """
         if not self.batches:
             return True
-        following = self.schedule.ready[0].codec if self.schedule.ready else None
-        return len(self.batches) < IN_FLIGHT and not self.is_alone and following is None
+        if len(self.batches) == IN_FLIGHT or self.is_alone:
+            return False
+        return not (self.schedule.ready and self.schedule.ready[0].takes_steps)
 
     def _wants_round(self) -> bool:
         if self.schedule or self.arrived or self.joins:
@@ -402,7 +425,7 @@ class Group:
         if len(joined) == self.size:
             self.last_joined = max(set(joined) - self.were_joined, default=max(joined))
             self.were_joined = set()
-            self.nameless = [0] * len(_core.COLLECTIVES)  # who had joined has not counted on
+            self.nameless.clear()  # who had joined has not counted on
             self.joins = False
         else:
             self.were_joined = set(joined)

@@ -10,6 +10,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.background.naming import called
+from collectives.background.steps import Steps
 from collectives.text.words import error_text
 
 __all__ = ["Handle"]
@@ -29,6 +30,16 @@ class Handle(_core.Task):
     """
 
     __slots__ = ()
+
+    @property
+    def what(self) -> Steps | None:
+        """What it consists of, where it is not one collective."""
+        return None if self.codec is not None else self.arrays
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it takes several collectives, one after the other."""
+        return self.arrays is not None
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
@@ -66,7 +77,7 @@ class Handle(_core.Task):
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
-        return self.result() if self.codec is None else self.value
+        return self.value if self.takes_steps else self.result()
 
     def finish(self) -> None:
         """Make the result of an allreduce that was compressed. Local."""
@@ -120,6 +131,8 @@ class Handle(_core.Task):
         if self.codec is not None:
             what = f"{self.kind} of {self.arrays.dtype} {self.arrays.shape}, op {self.arrays.op}"
             return f"{what}, compression {self.codec.name}{self._priority()}"
+        if self.what is not None:
+            return self.what.text + self._priority()
         what = f"{self.kind} of {self.dtype} {tuple(self.shape)}"
         if self.kind == "barrier":
             what = "barrier"

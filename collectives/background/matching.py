@@ -53,7 +53,7 @@ def unpacked(data: NDArray[np.uint8]) -> tuple[bool, list[Claim]]:
 
 
 def _zeros(handle: Handle) -> list[Any] | None:
-    if handle.kind != "allreduce" or handle.folds_in_python or handle.codec is not None:
+    if handle.kind != "allreduce" or handle.folds_in_python or handle.takes_steps:
         return None
     count = handle.nbytes // handle.itemsize
     return [handle.dtype, count, handle.operation, *handle.scales, handle.priority]

@@ -68,6 +68,9 @@ def run_batch(
     first = batch.handles[0]
     if first.codec is not None:
         yield from _compressed(batch.handles, comm)
+    elif first.what is not None:
+        first.begun()
+        first.value = yield from first.what.run(comm)
     elif len(batch.handles) > 1:
         bundle = _core.Bundle(batch.handles, memory)
         bundle.pack()

@@ -62,7 +62,7 @@ class Schedule:
         head = self.ready[0]
         key = head.fuses
         nbytes = head.nbytes
-        if key is None:
+        if key is None or head.what is not None:
             return Batch([self.ready.pop(0)])
         if head.codec is not None:
             return Batch(self._fused(key))
@@ -74,7 +74,7 @@ class Schedule:
 
     def is_long(self, handle: Handle) -> bool:
         """Return whether the submission `handle` runs by pieces. Local."""
-        cuts = handle.fuses is not None and handle.codec is None
+        cuts = handle.fuses is not None and not handle.takes_steps
         return cuts and handle.nbytes >= LONG * self.chunk
 
     def _piece(self, head: Handle) -> Batch:
@@ -102,7 +102,7 @@ class Schedule:
             if fits and total + nbytes > self.fusion and taken:
                 kept += self.ready[position:]
                 break
-            if fits and each.fuses == key:
+            if fits and each.fuses == key and each.what is None:
                 taken.append(each)
                 total += nbytes
             else:

@@ -19,6 +19,8 @@ __all__ = ["add_launch", "add_parser", "joined", "split"]
 
 VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
 
+AS_HOROVOD = ["-m", "collectives.as_horovod"]
+
 EPILOG = """\
 An exception on one rank ends all ranks, so that the others do not wait for it. COLLECTIVES_ABORT=0
 turns this off. Each rank runs the program as `python -m mpi4py` does, which also ends all ranks
@@ -60,6 +62,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--prefix", action="store_true", help="with --no-mpi: print the rank before each line"
+    )
+    parser.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="let this library answer `import horovod`, so that programs for it run unchanged",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="print the command instead of running it"
@@ -116,6 +123,8 @@ def main(options: argparse.Namespace) -> int:
         raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
+    if options.as_horovod:
+        runner += AS_HOROVOD
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
     )
@@ -128,9 +137,10 @@ def main(options: argparse.Namespace) -> int:
 def _without_mpi(options: argparse.Namespace) -> int:
     if options.mpiexec or options.mpiexec_args:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
+    program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program
     if not options.dry_run:
-        return local.call(options.ranks, options.program, lines=options.prefix)
+        return local.call(options.ranks, program, lines=options.prefix)
     for rank in range(options.ranks):
         place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
-        print(place, shlex.join([sys.executable, *options.program]))
+        print(place, shlex.join([sys.executable, *program]))
     return 0

@@ -1,6 +1,7 @@
 """Every public name has a docstring in the one form, which names the parameters that there are."""
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -19,15 +20,23 @@ ORDER += ["Examples"]
 
 # The commands' own modules are no interface; their help texts are under test with the commands.
 # What binds to CuPy can be imported only where that is, and the interface to drivers says once that
-# all of it is local.
-INTERNAL = re.compile(r"collectives\.(_|cli|__main__|devices\.(cupy_|driver))")
+# all of it is local. To import `as_horovod` is to use it. A front end needs its framework.
+INTERNAL = re.compile(r"collectives\.(_|cli|__main__|as_horovod|devices\.(cupy_|driver))")
+FRONT_END = re.compile(r"collectives\.(torch)\b")
+
+
+def is_there(name):
+    """Say whether a module can be imported: a front end needs its framework."""
+    front_end = FRONT_END.match(name)
+    return front_end is None or importlib.util.find_spec(front_end[1]) is not None
 
 
 def modules():
     """Yield the modules with public names, the package first."""
     yield collectives
-    for info in pkgutil.walk_packages(collectives.__path__, "collectives."):
-        if not INTERNAL.match(info.name):
+    # Packages are imported to see what is in them; one whose framework is missing has nothing.
+    for info in pkgutil.walk_packages(collectives.__path__, "collectives.", lambda name: None):
+        if not INTERNAL.match(info.name) and is_there(info.name):
             module = importlib.import_module(info.name)
             if hasattr(module, "__all__"):
                 yield module

@@ -1,7 +1,7 @@
-"""Tests of torch under an outer launcher: ``mpiexec -n 2 python -m pytest tests/torch``.
+"""Tests of the front ends for torch: ``mpiexec -n 2 python -m pytest tests/torch``.
 
-All ranks run the same tests in the same order. A rank whose test fails cannot go on, so its report
-is printed at once, and the job is aborted.
+All ranks run the same tests. A rank whose test fails prints its report and ends the job, because
+the others wait for it. A test that takes longer than DEADLINE seconds prints where it is and exits.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import time
 from typing import Any
 
 os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
-os.environ["COLLECTIVES_PROFILE"] = "0"  # that of this machine is not under test
+os.environ["COLLECTIVES_PROFILE"] = "0"
 
 import pytest
+import torch
 from mpi4py import MPI
-
-torch = pytest.importorskip("torch")
-torch.set_num_threads(1)
 
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 
 _stderr = pytest.StashKey[Any]()
+torch.set_num_threads(1)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    # Nothing is captured yet here: descriptor 2 is what the launcher gave us.
     config.stash[_stderr] = os.fdopen(os.dup(2), "w")
     if MPI.COMM_WORLD.rank:
         reporter = config.pluginmanager.getplugin("terminalreporter")
@@ -38,13 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     if report.failed and MPI.COMM_WORLD.size > 1:
-        text = f"{item.nodeid}: failed in {call.when}\n{report.longreprtext}"
-        lines = [f"[rank {MPI.COMM_WORLD.rank}] {line}" for line in text.splitlines()]
-        sys.stdout.flush()
-        os.write(item.config.stash[_stderr].fileno(), ("\n" + "\n".join(lines) + "\n").encode())
-        time.sleep(0.5)  # launchers do not forward what they have not read
+        where = f"[rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}]"
+        text = f"\n{where} {item.nodeid}: failed in {call.when}\n{report.longreprtext}\n"
+        os.write(item.config.stash[_stderr].fileno(), text.encode())
+        time.sleep(0.5)  # launchers do not forward what they have not read when a job is aborted
         MPI.COMM_WORLD.Abort(1)
     return report
+
+
+def pytest_internalerror(excrepr: Any, excinfo: Any) -> None:
+    print(f"[rank {MPI.COMM_WORLD.rank}] {excrepr}", file=sys.__stderr__, flush=True)
+    MPI.COMM_WORLD.Abort(1)
 
 
 @pytest.hookimpl(wrapper=True)

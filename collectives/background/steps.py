@@ -1,0 +1,127 @@
+"""Submissions that take several collectives: the vector forms, and what others define.
+
+Their ranks may have different numbers of elements, which they tell each other first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives import _core
+from collectives.calls.counts import Counts, checked
+from collectives.calls.kinds import ALLGATHER, ALLTOALL, REDUCE_SCATTER
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError
+
+__all__ = ["VECTORS", "Steps", "vector"]
+
+Run = Generator[_core.Request, None, Any]
+
+
+class Steps(NamedTuple):
+    """What consists of several collectives.
+
+    Attributes
+    ----------
+    kind : int
+        The collective that it is like: which dtypes and operations it takes.
+    like : array
+        An array of the dtype, and of the shape that all ranks must have.
+    op : Reduction or str or None
+    text : str
+        What it is, in words, of which the first is its kind; equal on all ranks.
+    run : callable
+        It is given a communicator, and returns a generator that yields each request when it has
+        started, and returns the result.
+    """
+
+    kind: int
+    like: Any
+    op: Any
+    text: str
+    run: Callable[[Communicator], Run]
+
+
+VECTORS = ("allgatherv", "alltoallv", "reduce_scatterv")
+
+
+def vector(
+    kind: str, x: Any, counts: Counts | None, op: Any, scales: tuple[float, float], size: int
+) -> Steps:
+    """Return the steps of a vector form. Local.
+
+    Parameters
+    ----------
+    kind : str
+        One of `VECTORS`.
+    x : array
+    counts, op
+        As for `submit`.
+    scales : tuple of float
+        `prescale` and `postscale`.
+    size : int
+        The number of ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If `x` has no axes, or `counts` does not suit the collective or `x`.
+    """
+    shape = _core.shape(x)
+    if not shape:
+        raise ArgumentError(f"x has no axes, and {kind} joins and cuts arrays along the first one")
+    if (counts is None) != (kind == "allgatherv"):
+        raise ArgumentError(
+            f"counts is {counts}: alltoallv and reduce_scatterv need it, and allgatherv does not "
+            f"take it"
+        )
+    given = np.empty(0, np.int64) if counts is None else checked(counts, size)
+    if counts is not None and given.sum() != prod(shape):
+        raise ArgumentError(f"counts sum to {given.sum()}, and x has {prod(shape)} elements")
+    like, row = x[:0], prod(shape[1:])
+    if kind == "allgatherv":
+        text = f"allgatherv of {_dtype(like)} (..., {_sizes(shape[1:])})"
+        return Steps(ALLGATHER, like, None, text, lambda comm: _allgatherv(comm, x))
+    if kind == "alltoallv":
+        text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
+        return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given, row))
+    text = f"reduce_scatterv of {_dtype(like)} {shape}, op {op}, counts {given.tolist()}"
+    if scales != (1.0, 1.0):
+        text += ", scaled by {:g} and {:g}".format(*scales)
+
+    def run(comm: Communicator) -> Run:
+        request = comm.ireduce_scatterv(
+            x, counts=given, op=op, prescale=scales[0], postscale=scales[1]
+        )
+        yield request
+        return request.wait()
+
+    return Steps(REDUCE_SCATTER, like, op, text, run)
+
+
+def _dtype(x: Any) -> str:
+    return str(x.dtype).rpartition(".")[2] if hasattr(x, "dtype") else "elements"
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def _allgatherv(comm: Communicator, x: Any) -> Run:
+    every = np.empty(comm.size, np.int64)
+    yield comm.iallgather(np.array([prod(_core.shape(x))]), out=every)
+    request = comm.iallgatherv(x, counts=every)
+    yield request
+    return request.wait()
+
+
+def _alltoallv(comm: Communicator, x: Any, sent: Any, row: int) -> Run:
+    received = np.empty(comm.size, np.int64)
+    yield comm.ialltoall(sent, out=received)
+    request = comm.ialltoallv(x, sent, receive_counts=received)
+    yield request
+    return request.wait(), received

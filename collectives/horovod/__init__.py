@@ -1,0 +1,83 @@
+"""Horovod's interface, as far as it does not depend on a framework.
+
+A front end such as `collectives.torch` takes from here what all of Horovod's front ends have:
+`basics` begins and ends, and says which rank this is; `process_sets` has groups of ranks; `ops` the
+operations; `objects` sends Python objects; `adasum` is an operation by itself; `elastic` keeps the
+state of a program; `environment` reads Horovod's variables; `errors` has its errors. What comes in
+are arguments in Horovod's terms, and what goes out are submissions for `collectives.background`.
+Nothing here imports a framework.
+"""
+
+from collectives.horovod.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from collectives.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from collectives.horovod.objects import allgather_object, broadcast_object
+from collectives.horovod.ops import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from collectives.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "add_process_set",
+    "allgather_object",
+    "broadcast_object",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,76 @@
+"""Adasum: a sum of gradients that counts what they have in common once.
+
+Two gradients a and b become ``(1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b``: their sum if they are
+orthogonal, and their mean if they are equal. More gradients are combined in pairs, then the results
+in pairs, and so on, so the number of ranks is a power of 2.
+
+S. Maleki et al., Scaling distributed training with adaptive summation, MLSys 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import _core
+from collectives.background.steps import Steps
+from collectives.calls.kinds import ALLREDUCE
+from collectives.communicator import Communicator
+from collectives.reductions import SUM
+
+__all__ = ["combined", "steps"]
+
+SMALLEST = 1e-8  # of a square: shorter gradients are added as they are
+
+Floats = NDArray[np.floating[Any]]
+
+
+def steps(x: Floats) -> Steps:
+    """Return what combines the gradients of all ranks, whose number is a power of 2. Local.
+
+    Each rank sends its whole array in each of ``log2(size)`` rounds. All ranks have the same bits.
+
+    Parameters
+    ----------
+    x : ndarray of float32 or float64
+        C-contiguous; it is not changed.
+    """
+    text = f"allreduce of {x.dtype} {x.shape}, op Adasum"
+    return Steps(ALLREDUCE, x.reshape(-1)[:0], SUM, text, lambda comm: _combine(comm, x))
+
+
+def _combine(comm: Communicator, x: Floats) -> Generator[_core.Request, None, Floats]:
+    mine, distance = x.copy(), 1
+    while distance < comm.size:
+        peer = comm.rank ^ distance
+        other = np.empty_like(mine)
+        yield comm.isendrecv(mine, peer, other, peer)
+        # One rank of a pair computes the factors: the order of a sum may depend on addresses.
+        if comm.rank < peer:
+            factors = np.array(combined(mine, other))
+            yield comm.isend(factors, peer)
+            mine = mine * x.dtype.type(factors[0]) + other * x.dtype.type(factors[1])
+        else:
+            factors = np.empty(2)
+            yield comm.irecv(factors, peer)
+            mine = other * x.dtype.type(factors[0]) + mine * x.dtype.type(factors[1])
+        distance *= 2
+    return mine
+
+
+def combined(a: Floats, b: Floats) -> tuple[float, float]:
+    """Return the factors of two gradients in their combination. Local.
+
+    Parameters
+    ----------
+    a, b : ndarray
+        Of the same shape.
+    """
+    left, right = (each.reshape(-1).astype(np.float64) for each in (a, b))
+    product = float(left @ right)
+    squares = float(left @ left), float(right @ right)
+    first, second = (1.0 - product / (2 * n) if n >= SMALLEST else 1.0 for n in squares)
+    return first, second

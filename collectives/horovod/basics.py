@@ -1,0 +1,278 @@
+"""Begin and end, ask for this rank, and ask what the library was built with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from collectives import background, default
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError
+from collectives.horovod import process_sets as sets
+from collectives.horovod import state
+from collectives.horovod.environment import Waits
+from collectives.horovod.errors import HorovodArgumentError, translated
+from collectives.horovod.process_sets import ProcessSet
+from collectives.process import binding
+from collectives.text.words import shown
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the next init() as well
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Begin. A second call without `shutdown` between them does nothing.
+    Collective.
+
+    Parameters
+    ----------
+    comm : list of int, or mpi4py.MPI.Intracomm, optional
+        The ranks that take part, among all ranks of the job: only these call it. All ranks by
+        default.
+    process_sets : sequence of ProcessSet, optional
+        Groups of ranks, the same on all ranks. Horovod's ``"dynamic"`` is accepted, and not needed.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If an argument, or one of Horovod's variables, has an invalid value.
+    CollectivesError
+        As for `collectives.Communicator`.
+    """
+    if state.current() is not None:
+        return
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise HorovodArgumentError(
+                f"process_sets is {shown(process_sets)}, and must be a list of process sets, or "
+                f"'dynamic'"
+            )
+        process_sets = ()
+    try:
+        waits = Waits.read()
+    except ArgumentError as error:
+        raise HorovodArgumentError(str(error)) from error
+    ranks = _communicator(comm, waits)
+    background.start(ranks)
+    state.enter(state.State(ranks, state.Places.find(ranks)))
+    try:
+        sets.attach_all(process_sets or ())
+    except BaseException:
+        shutdown()
+        raise
+
+
+def _communicator(comm: Any, waits: Waits) -> Communicator:
+    """Return the communicator of the ranks that take part. Collective."""
+    if comm is None or (isinstance(comm, Iterable) and not list(comm)):
+        if not any(waits):
+            return default.world()
+        if waits not in _own or _own[waits]._mpi is None:
+            _own[waits] = default.world().dup()
+        ranks = _own[waits]
+    elif isinstance(comm, Iterable):
+        MPI = binding.load()
+        world = MPI.COMM_WORLD
+        given = list(comm)
+        if world.Get_rank() not in given:
+            raise HorovodArgumentError(
+                f"this is rank {world.Get_rank()}, and only the ranks in comm, {given}, call init"
+            )
+        part = world.Create_group(world.Get_group().Incl(given))
+        ranks = Communicator(part)
+        part.Free()
+    else:
+        try:
+            ranks = Communicator(comm)
+        except ArgumentError as error:
+            raise HorovodArgumentError(
+                f"comm is {shown(comm)}, and must be a list of ranks, or an mpi4py communicator"
+            ) from error
+    if waits.timeout is not None:
+        ranks.timeout = waits.timeout
+    if waits.warning is not None:
+        ranks._engine.warning = waits.warning
+    return ranks
+
+
+def shutdown() -> None:
+    """End: nothing can be submitted until the next `init`.
+    Local.
+
+    What was submitted goes on, and can be waited for.
+    """
+    now = state.current()
+    if now is not None:
+        sets.detach_all(now)
+        state.enter(None)
+
+
+def is_initialized() -> bool:
+    """Return whether `init` has been called, and `shutdown` has not. Local."""
+    return state.current() is not None
+
+
+def rank() -> int:
+    """Return the number of this rank. Local.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `init` has not been called; the same for the calls below.
+    """
+    return state.initialised().comm.rank
+
+
+def size() -> int:
+    """Return how many ranks there are. Local."""
+    return state.initialised().comm.size
+
+
+def local_rank() -> int:
+    """Return the number of this rank among those of its host. Local."""
+    return state.initialised().places.local_rank
+
+
+def local_size() -> int:
+    """Return how many ranks this host has. Local."""
+    return state.initialised().places.local_size
+
+
+def cross_rank() -> int:
+    """Return the number of this host among those that have a rank with this `local_rank`. Local."""
+    return state.initialised().places.cross_rank
+
+
+def cross_size() -> int:
+    """Return how many hosts have a rank with this `local_rank`. Local."""
+    return state.initialised().places.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Return whether all hosts have the same number of ranks. Local."""
+    return state.initialised().places.is_homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Start to record what the ranks do in a file.
+    Collective.
+
+    Parameters
+    ----------
+    file_path : str
+        As for `Communicator.timeline`.
+    mark_cycles : bool
+        Accepted for compatibility: the ranks have no cycles, and the file shows when they compare
+        what they have submitted.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `init` has not been called, a timeline is on, or the file cannot be written.
+    """
+    now = state.initialised()
+    if now.timeline is not None:
+        raise HorovodArgumentError(f"there is a timeline already: {now.timeline}")
+    with translated():
+        timeline = now.comm.timeline(os.fspath(file_path))
+        timeline.start()
+    now.timeline = timeline
+
+
+def stop_timeline() -> None:
+    """End the timeline that `start_timeline` has started, if there is one.
+    Collective.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `init` has not been called.
+    """
+    now = state.initialised()
+    timeline, now.timeline = now.timeline, None
+    if timeline is not None:
+        with translated():
+            timeline.stop()
+
+
+def mpi_threads_supported() -> bool:
+    """Return whether any thread may call MPI at any time. Local.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `init` has not been called.
+    """
+    state.initialised()
+    MPI = binding.load()
+    return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+
+
+def mpi_enabled() -> bool:
+    """Return whether MPI is in use, which is True. Local."""
+    return True
+
+
+def mpi_built() -> bool:
+    """Return whether there is MPI, which is True. Local."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Return whether Gloo is in use, which is False. Local."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Return whether there is Gloo, which is False. Local."""
+    return False
+
+
+def nccl_built() -> int:
+    """Return the version of NCCL that submissions use, or 0: they use none. Local."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Return whether there is IBM's DDL, which is False. Local."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Return whether there is oneCCL, which is False. Local."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Return whether submissions take arrays of CUDA devices, which is False. Local."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Return whether submissions take arrays of ROCm devices, which is False. Local."""
+    return False

@@ -1,0 +1,174 @@
+"""The state of a program that can be kept, restored, and sent to all ranks."""
+
+from __future__ import annotations
+
+import functools
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from collectives.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["ObjectState", "State", "run_fn"]
+
+
+class State:
+    """What a program has to keep: base class.
+
+    Parameters
+    ----------
+    bcast_object : callable
+        It is given an object, and returns that of rank 0.
+    get_rank : callable
+        It returns the number of this rank.
+    """
+
+    def __init__(self, bcast_object: Callable[..., Any], get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._last_updated_timestamp: Any = 0
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Have functions called, in their order, when ranks begin again. Local.
+
+        Parameters
+        ----------
+        callbacks : iterable of callable
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Reset it, and call the functions of `register_reset_callbacks`. Local."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
+        """Note that the hosts have changed. Local.
+
+        Parameters
+        ----------
+        timestamp : comparable
+            When; later ones are larger.
+        update_res : object
+            What has changed: 1 if hosts were added, 2 if they were removed.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Keep the state as it is now, as `save` does, and `check_host_updates`.
+        Collective.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise an error on all ranks if rank 0 has heard that the hosts have changed.
+        Collective.
+
+        Raises
+        ------
+        HostsUpdatedInterrupt
+            If they have.
+        """
+        before = last = self._last_updated_timestamp
+        update = 0
+        while not self._host_messages.empty():
+            timestamp, what = self._host_messages.get()
+            if timestamp > last:
+                last, update = timestamp, update | what
+        before, self._last_updated_timestamp, update = self._bcast_object((before, last, update))
+        if self._last_updated_timestamp > before:
+            raise HostsUpdatedInterrupt(update == 2)
+
+    def save(self) -> None:
+        """Keep the state as it is now. Local."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the state that was last kept. Local."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Send the state of rank 0 to all ranks.
+        Collective.
+        """
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Prepare for other ranks. Local."""
+
+
+class ObjectState(State):
+    """A state of objects that can be pickled: its attributes.
+
+    Parameters
+    ----------
+    bcast_object, get_rank
+        As for `State`.
+    **kwargs
+        The names and the objects.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[..., Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state = kwargs
+        self._set_attrs()
+
+    def save(self) -> None:
+        """Keep the objects that the attributes are now. Local."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Set the attributes to the objects that were last kept. Local."""
+        self._set_attrs()
+
+    def sync(self) -> None:
+        """Send the objects that rank 0 has last kept to all ranks.
+        Collective.
+        """
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
+    """Return a function that sends its state to all ranks, and then calls `func`. Local.
+
+    Ranks that are lost are not replaced: where a collective fails, the state that was last kept is
+    restored, and the error goes on. After a `HostsUpdatedInterrupt`, the function begins again.
+
+    Parameters
+    ----------
+    func : callable
+        Its first argument is a `State`.
+    reset : callable
+        It ends and begins what the ranks communicate by.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        skips = False
+        while True:
+            if not skips:
+                state.sync()
+            try:
+                return func(state, *args, **kwargs)
+            except HorovodInternalError:
+                state.restore()
+                raise
+            except HostsUpdatedInterrupt as interrupt:
+                skips = interrupt.skip_sync
+            reset()
+            state.on_reset()
+
+    return wrapper

@@ -1,0 +1,62 @@
+"""The errors of Horovod's interface, and what turns the library's own into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collectives.errors import ArgumentError, CollectivesError, UnsupportedTypeError
+from collectives.text.words import error_text
+
+__all__ = [
+    "HorovodArgumentError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "translated",
+]
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed. Its cause (``__cause__``) is an error of `collectives.errors`.
+
+    The text says what the ranks have submitted, or which of them is missing or lost.
+    """
+
+
+class HorovodArgumentError(HorovodInternalError, ValueError):
+    """A call cannot be made on this rank: nothing was submitted.
+
+    Among the reasons are an argument that is wrong, a name that is in flight, a process set without
+    this rank, and `init`, which has not been called.
+    """
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The hosts of the job have changed.
+
+    Parameters
+    ----------
+    skip_sync : bool
+        Whether `elastic.run` may go on without sending the state of rank 0 to all ranks.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__(skip_sync)
+        self.skip_sync = skip_sync
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the errors of the library as those of Horovod. Local."""
+    try:
+        yield
+    except CollectivesError as error:
+        raise translation(error) from error
+
+
+def translation(error: CollectivesError) -> HorovodInternalError:
+    """Return Horovod's error for one of the library."""
+    kind = HorovodInternalError
+    if isinstance(error, ArgumentError | UnsupportedTypeError):
+        kind = HorovodArgumentError
+    return kind(error_text(error))

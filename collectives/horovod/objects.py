@@ -1,0 +1,142 @@
+"""Python objects: one rank's to all ranks, and those of all ranks to all ranks."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives import background
+from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError, translated
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.text.words import error_text
+
+__all__ = ["allgather_object", "broadcast_object"]
+
+FAILED = -1  # the length of what could not be pickled
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send the object of one rank to all ranks.
+    Collective.
+
+    Parameters
+    ----------
+    obj : object
+        On the root, an object that can be pickled, with the cloudpickle package if pickle alone
+        cannot, and there is one; ignored on other ranks.
+    root_rank : int
+        Whose object is sent, among all ranks.
+    name : str, optional
+        What the call is named, if ranks make calls in different orders.
+    process_set : ProcessSet, optional
+        The ranks.
+
+    Returns
+    -------
+    object
+        The root's object: itself on the root, and a copy on the others.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If the object cannot be pickled; raised on the root.
+    HorovodInternalError
+        On all other ranks, if the root's object cannot be pickled; or if the collective fails.
+    """
+    comm = process_set.comm()
+    root = process_set.place(root_rank)
+    data, problem = np.empty(0, np.uint8), None
+    if comm.rank == root:
+        data, problem = _pickled(obj)
+    length = np.array([FAILED if problem else data.size])
+    with translated():
+        background.submit(
+            "broadcast", length, length, root=root, name=_named("size", name), group=comm
+        ).wait()
+    if problem is not None:
+        raise problem
+    if length[0] == FAILED:
+        raise HorovodInternalError(f"the object of rank {root_rank} cannot be pickled")
+    if comm.rank != root:
+        data = np.empty(int(length[0]), np.uint8)
+    with translated():
+        background.submit(
+            "broadcast", data, data, root=root, name=_named("object", name), group=comm
+        ).wait()
+    return obj if comm.rank == root else pickle.loads(data.data)
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Send the objects of all ranks to all ranks.
+    Collective.
+
+    Parameters
+    ----------
+    obj : object
+        As for `broadcast_object`.
+    name, process_set
+        As for `broadcast_object`.
+
+    Returns
+    -------
+    list
+        The objects in the order of the ranks.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If the object cannot be pickled; raised on this rank.
+    HorovodInternalError
+        If the object of another rank cannot be pickled; or if the collective fails.
+    """
+    comm = process_set.comm()
+    data, problem = _pickled(obj)
+    length = np.array([FAILED if problem else data.size])
+    with translated():
+        lengths = background.submit(
+            "allgather", length, name=_named("sizes", name), group=comm
+        ).wait()
+    if problem is not None:
+        raise problem
+    lengths = lengths.reshape(-1)
+    if lengths.min() == FAILED:
+        raise HorovodInternalError(f"the object of rank {lengths.argmin()} cannot be pickled")
+    with translated():
+        every = background.submit(
+            "allgatherv", data, name=_named("objects", name), group=comm
+        ).wait()
+    return [pickle.loads(each.data) for each in np.split(every, np.cumsum(lengths)[:-1])]
+
+
+def _named(part: str, name: str | None) -> str | None:
+    return None if name is None else f"{part} of {name}"
+
+
+def _pickled(obj: Any) -> tuple[NDArray[np.uint8], HorovodArgumentError | None]:
+    """Return an object as bytes, or the error if it cannot be pickled."""
+    try:
+        return _bytes(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)), None
+    except Exception as error:  # also of a user's type
+        problem = error
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")
+        return _bytes(cloudpickle.dumps(obj)), None
+    except Exception:
+        text = f"obj cannot be pickled: {error_text(problem)}"
+        return np.empty(0, np.uint8), HorovodArgumentError(text)
+
+
+def _bytes(data: bytes) -> NDArray[np.uint8]:
+    """Return bytes as an array that can be written, as the buffer of a broadcast has to be."""
+    return np.frombuffer(data, np.uint8).copy()

@@ -1,0 +1,127 @@
+"""Horovod's reduction operations, and what they are here."""
+
+from __future__ import annotations
+
+import warnings
+from enum import IntEnum
+from typing import NamedTuple
+
+from collectives import reductions
+from collectives._core import Reduction
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.text.words import shown
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Scaling",
+    "Sum",
+    "chosen",
+    "scaling",
+]
+
+
+class ReduceOp(IntEnum):
+    """A reduction operation, with Horovod's numbers."""
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+
+Average, Sum, Adasum = ReduceOp.Average, ReduceOp.Sum, ReduceOp.Adasum
+Min, Max, Product = ReduceOp.Min, ReduceOp.Max, ReduceOp.Product
+
+REDUCTIONS = {
+    Average: reductions.AVG,
+    Sum: reductions.SUM,
+    Min: reductions.MIN,
+    Max: reductions.MAX,
+    Product: reductions.PROD,
+}
+
+
+class Scaling(NamedTuple):
+    """How an array is reduced: the operation of the library, and the factors.
+
+    Attributes
+    ----------
+    op : Reduction
+    prescale, postscale : float
+        What the library multiplies by.
+    before, after : float
+        What the caller multiplies by, because the library does not scale integers; products are
+        truncated.
+    divisor : int
+        What the caller divides the result by, truncating.
+    """
+
+    op: Reduction
+    prescale: float = 1.0
+    postscale: float = 1.0
+    before: float = 1.0
+    after: float = 1.0
+    divisor: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the library does everything."""
+        return self.before == self.after == 1.0 and self.divisor == 1
+
+
+def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    """Return the operation that a caller asks for. Local.
+
+    Parameters
+    ----------
+    op : ReduceOp or None
+    average : bool or None
+        The older argument: True for the mean, False for the sum.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If both are given, or `op` is no operation.
+    """
+    if op is None and average is None:
+        return Average
+    if op is None:
+        warnings.warn("average= is deprecated: pass op=", DeprecationWarning, stacklevel=4)
+        return Average if average else Sum
+    if average is not None:
+        raise HorovodArgumentError("op and average are both given, and op replaces average")
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        raise HorovodArgumentError(
+            f"op is {shown(op)}, and must be Average, Sum, Adasum, Min, Max or Product"
+        ) from None
+
+
+def scaling(
+    op: ReduceOp, is_inexact: bool, prescale: float, postscale: float, size: int
+) -> Scaling:
+    """Return how an array is reduced. Local.
+
+    Parameters
+    ----------
+    op : ReduceOp
+        Any but `Adasum`.
+    is_inexact : bool
+        Whether the dtype is floating or complex.
+    prescale, postscale : float
+    size : int
+        The number of ranks.
+    """
+    if is_inexact:
+        return Scaling(REDUCTIONS[op], float(prescale), float(postscale))
+    if op == Average:
+        return Scaling(reductions.SUM, 1.0, 1.0, prescale, postscale, size)
+    return Scaling(REDUCTIONS[op], 1.0, 1.0, prescale, postscale)

@@ -1,0 +1,224 @@
+"""Process sets: groups of ranks that run collectives together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from collectives.communicator import Communicator
+from collectives.horovod import errors, state
+from collectives.process import binding
+from collectives.text.words import shown
+
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "remove_process_set",
+]
+
+
+class ProcessSet:
+    """A group of ranks. It can be used once `init` or `add_process_set` has been given it.
+
+    Parameters
+    ----------
+    ranks_or_comm : iterable of int, or mpi4py.MPI.Intracomm
+        The ranks, in any order; they are sorted.
+
+    Attributes
+    ----------
+    ranks : list of int or None
+        Its ranks among all ranks.
+    process_set_id : int or None
+        Its number; None as long as it cannot be used.
+    """
+
+    def __init__(self, ranks_or_comm: Any) -> None:
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = None
+        self.mpi_comm: Any = None
+        self.communicator: Communicator | None = None
+        if not isinstance(ranks_or_comm, Iterable):
+            if not isinstance(ranks_or_comm, binding.load().Intracomm):
+                raise _no_ranks(ranks_or_comm)
+            self.mpi_comm = ranks_or_comm
+            return
+        ranks = list(ranks_or_comm)
+        if not all(isinstance(each, int) for each in ranks):
+            raise _no_ranks(ranks_or_comm)
+        self.ranks = sorted(ranks)
+
+    def included(self) -> bool | None:
+        """Return whether it has this rank; None if it cannot be used. Local."""
+        if self.ranks is None or state.current() is None:
+            return None
+        return state.initialised().comm.rank in self.ranks
+
+    def rank(self) -> int | None:
+        """Return the number of this rank in it; None if it cannot be used. Local.
+
+        Raises
+        ------
+        HorovodArgumentError
+            If it does not have this rank.
+        """
+        return None if self.process_set_id is None else self.comm().rank
+
+    def size(self) -> int | None:
+        """Return how many ranks it has; None if it cannot be used. Local."""
+        if self.process_set_id is None or self.ranks is None or state.current() is None:
+            return None
+        return len(self.ranks)
+
+    def comm(self) -> Communicator:
+        """Return the communicator that its collectives run on. Local.
+
+        Raises
+        ------
+        HorovodArgumentError
+            If it cannot be used, or does not have this rank.
+        """
+        found = self.communicator
+        if found is None:
+            state.initialised()
+            if self.process_set_id is None:
+                raise errors.HorovodArgumentError(
+                    f"{self} cannot be used: pass it to init(process_sets=[...]) or to "
+                    f"add_process_set()"
+                )
+            raise errors.HorovodArgumentError(
+                f"this is rank {state.initialised().comm.rank}, which is not in {self}"
+            )
+        return found
+
+    def place(self, root_rank: int) -> int:
+        """Return the number that a rank has in it. Local.
+
+        Parameters
+        ----------
+        root_rank : int
+            The rank among all ranks.
+
+        Raises
+        ------
+        HorovodArgumentError
+            If it does not have that rank.
+        """
+        ranks = self.ranks or []
+        if root_rank not in ranks:
+            raise errors.HorovodArgumentError(
+                f"root_rank is {shown(root_rank)}, which is not in {self}"
+            )
+        return ranks.index(root_rank)
+
+    def __repr__(self) -> str:
+        if self.mpi_comm is not None and self.ranks is None:
+            return f"ProcessSet({self.mpi_comm!r})"
+        number = "" if self.process_set_id is None else f", number {self.process_set_id}"
+        return f"ProcessSet({self.ranks}{number})"
+
+
+def _no_ranks(value: Any) -> ValueError:
+    return ValueError(
+        f"a process set is made of a list of ranks, or of an mpi4py communicator, and not of "
+        f"{shown(value)}"
+    )
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Add a process set after `init`.
+    Collective: all ranks add the same, also those that it does not have.
+
+    Parameters
+    ----------
+    process_set : ProcessSet or sequence of int
+        Horovod's variable ``HOROVOD_DYNAMIC_PROCESS_SETS`` is not needed.
+
+    Returns
+    -------
+    ProcessSet
+        It, ready for use.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If there is a set with these ranks, or one of them does not exist.
+    NotImplementedError
+        If it was made of a communicator of MPI.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    now = state.initialised()
+    if process_set.ranks is None:
+        raise NotImplementedError(
+            "a process set that is added later has to be made of a list of ranks"
+        )
+    _attach(now, process_set)
+    return process_set
+
+
+def _attach(now: state.State, process_set: ProcessSet) -> None:
+    """Give a process set its communicator. Collective."""
+    made: Communicator | None = None
+    if process_set.ranks is None:
+        made = Communicator(process_set.mpi_comm)
+        process_set.ranks = made.allgather_object(now.comm.rank)
+    ranks = process_set.ranks
+    wrong = [each for each in ranks if not 0 <= each < now.comm.size]
+    if wrong or len(set(ranks)) < len(ranks) or not ranks:
+        raise errors.HorovodArgumentError(
+            f"the ranks of {process_set} must be different, and from 0 to {now.comm.size - 1}"
+        )
+    key = tuple(ranks)
+    if key in now.sets or key == tuple(range(now.comm.size)):
+        raise errors.HorovodArgumentError(f"there is a process set with the ranks {ranks} already")
+    with errors.translated():
+        process_set.communicator = now.group(key) if made is None else made
+    process_set.process_set_id = now.next_id
+    now.next_id += 1
+    now.sets[key] = process_set
+
+
+def attach_all(process_sets: Iterable[ProcessSet]) -> None:
+    """Make process sets usable, in their order. Collective."""
+    now = state.initialised()
+    global_process_set.ranks = list(range(now.comm.size))
+    global_process_set.communicator = now.comm
+    for each in process_sets:
+        _attach(now, each)
+
+
+def detach_all(now: state.State) -> None:
+    """Make all process sets unusable, as `init` has ended. Local."""
+    global_process_set.communicator = None
+    for each in now.sets.values():
+        each.process_set_id = each.communicator = None
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a process set.
+    Collective: all ranks remove the same, also those that it does not have.
+
+    Parameters
+    ----------
+    process_set : ProcessSet
+
+    Returns
+    -------
+    bool
+        Whether it could be used until now, and is not that of all ranks.
+    """
+    now = state.initialised()
+    if not process_set.process_set_id:
+        return False
+    ranks = tuple(process_set.ranks or ())
+    now.sets.pop(ranks, None)
+    process_set.process_set_id = process_set.communicator = None
+    with errors.translated():
+        now.drop(ranks)
+    return True

@@ -1,0 +1,112 @@
+"""What `init` has made, until `shutdown`."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+from collectives.communicator import Communicator
+from collectives.horovod.errors import HorovodArgumentError
+
+__all__ = ["Places", "State", "current", "enter", "initialised"]
+
+
+class Places(NamedTuple):
+    """Where this rank is among the hosts.
+
+    Attributes
+    ----------
+    local_rank, local_size : int
+        Its number among the ranks of its host, and how many these are.
+    cross_rank, cross_size : int
+        The number of its host among those that have a rank with its `local_rank`, and how many
+        these are.
+    is_homogeneous : bool
+        Whether all hosts have the same number of ranks.
+    """
+
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    is_homogeneous: bool
+
+    @classmethod
+    def find(cls, comm: Communicator) -> Places:
+        """Ask all ranks of `comm` where they are. Collective."""
+        nodes = comm.allgather_object(comm.node)
+        counts = [nodes.count(node) for node in range(comm.nodes)]
+        alike = [node for node, count in enumerate(counts) if count > comm.local_rank]
+        return cls(
+            comm.local_rank,
+            comm.local_size,
+            alike.index(comm.node),
+            len(alike),
+            len(set(counts)) == 1,
+        )
+
+
+class State:
+    """What the calls between `init` and `shutdown` need.
+
+    Parameters
+    ----------
+    comm : Communicator
+        All ranks.
+    places : Places
+    """
+
+    def __init__(self, comm: Communicator, places: Places) -> None:
+        self.comm, self.places = comm, places
+        self.sets: dict[tuple[int, ...], Any] = {}  # process sets by their ranks
+        self.next_id = 1
+        self.timeline: Any = None
+
+    def group(self, ranks: tuple[int, ...]) -> Communicator | None:
+        """Return a communicator of some `ranks`, or None on all others. Collective.
+
+        One that was made before, and was not dropped, is used again.
+        """
+        made = _groups.setdefault(self.comm, {})
+        if ranks not in made:
+            part = self.comm.split(0 if self.comm.rank in ranks else None)
+            if part is not None:
+                part.timeout = self.comm.timeout
+                part._engine.warning = self.comm._engine.warning
+            made[ranks] = part
+        return made[ranks]
+
+    def drop(self, ranks: tuple[int, ...]) -> None:
+        """Free the communicator of some `ranks`. Collective."""
+        comm = _groups.get(self.comm, {}).pop(ranks, None)
+        if comm is not None:
+            comm.free()
+
+
+Groups = dict[tuple[int, ...], Communicator | None]
+_groups: weakref.WeakKeyDictionary[Communicator, Groups] = weakref.WeakKeyDictionary()
+_state: State | None = None
+
+
+def current() -> State | None:
+    """Return what `init` has made, or None. Local."""
+    return _state
+
+
+def enter(made: State | None) -> None:
+    """Set what `init` has `made`; None at the end. Local."""
+    global _state
+    _state = made
+
+
+def initialised() -> State:
+    """Return what `init` has made. Local.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `init` has not been called.
+    """
+    if _state is None:
+        raise HorovodArgumentError("Horovod has not been initialized; use hvd.init().")
+    return _state

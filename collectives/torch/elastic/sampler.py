@@ -1,0 +1,81 @@
+"""A sampler that goes on in the middle of an epoch, with another number of ranks if need be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+
+from collectives.horovod import basics
+
+__all__ = ["ElasticSampler"]
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """What of a data set this rank processes, without what was processed in this epoch.
+
+    Parameters
+    ----------
+    dataset : sequence
+        Of constant length.
+    shuffle : bool
+        Whether each epoch has another order.
+    seed : int
+        Of the order; the same on all ranks.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch = self.processed_num = 0
+        self.indices: list[int] = []
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin a new `epoch`, of which nothing is processed. Local.
+
+        Call it at the end of an epoch, so that what is processed is not taken for the next one's.
+        """
+        self.epoch, self.processed_num = epoch, 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Note that all ranks have processed a batch. Local.
+
+        Parameters
+        ----------
+        batch_idx : int
+            Its number, which does not matter.
+        batch_size : int
+            Its length, on each rank.
+        """
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch, and how much of it is processed. Local."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a `state_dict` says. Local."""
+        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Share out what is not processed among the ranks that there are now. Local."""
+        self.num_replicas, self.rank = basics.size(), basics.rank()
+        every = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(every)
+        self.remaining_indices = every[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        left = self.remaining_indices
+        filled = left + left[: self.total_size - len(left)]
+        self.indices = filled[self.rank :: self.num_replicas]
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.num_samples

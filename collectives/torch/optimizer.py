@@ -1,0 +1,358 @@
+"""`DistributedOptimizer`: an optimizer whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from collectives.horovod import basics
+from collectives.horovod.ops import Adasum, Average, ReduceOp, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.text.words import shown
+from collectives.torch.buckets import Buckets, Terms, check_groups, check_terms
+from collectives.torch.compression import Compression
+from collectives.torch.reducing import allreduce_async, allreduce_async_
+
+__all__ = ["DistributedOptimizer"]
+
+Named = list[tuple[str, torch.Tensor]]
+_numbers: Counter[tuple[str, ...]] = Counter()  # how many optimizers have had these parameters
+
+
+class _Distribution:
+    """What a distributed optimizer has beside what it was."""
+
+    def __init__(self, buckets: Buckets | None, inner: Callable[..., Any] | None) -> None:
+        self.buckets = buckets  # None if there is nobody to reduce with
+        self.inner = inner  # a step() of the object itself, such as LR schedulers put there
+        self.synchronizes = True
+        self.is_synchronized = False
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Have an optimizer reduce the gradients of all ranks before each step.
+    Collective.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Any optimizer of torch. It is changed, and returned: its state, its parameter groups, and LR
+        schedulers that were made for it stay as they are.
+    named_parameters : iterable of (str, Parameter), optional
+        Such as ``model.named_parameters()``; error messages and timelines show the names.
+    compression : Compressor, or codec of `collectives.compression`
+        How gradients are sent: ``Compression.none``, ``Compression.fp16``, a class of your own, or
+        such as ``"int8"``.
+    backward_passes_per_step : int
+        How many backward passes add up to a gradient that is reduced. It is not divided by their
+        number.
+    op : ReduceOp
+        ``Average``, ``Sum``, or ``Adasum``, which combines the changes of the parameters after the
+        optimizer's own step.
+    gradient_predivide_factor : float
+        With ``Average``: gradients are divided by it before they are added, and the sum is
+        multiplied by it and divided by the number of ranks.
+    num_groups : int
+        Deprecated: pass `groups`.
+    groups : int or list of list of Parameter, optional
+        Which gradients are reduced together: so many groups, or these. By default, as many as fit
+        into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
+    sparse_as_dense : bool
+        Whether sparse gradients are reduced as dense ones.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    Optimizer
+        `optimizer`. It has more methods: ``synchronize()`` waits for the gradients, ``with
+        skip_synchronize()`` has ``step()`` not do so, and ``set_backward_passes_per_step(n)``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong, or a parameter has no name, or two have the same.
+    """
+    if num_groups:
+        warnings.warn("num_groups= is deprecated: pass groups=", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    op = chosen(op, None)
+    terms = Terms(compression, op, gradient_predivide_factor, sparse_as_dense, process_set)
+    check_terms(terms, backward_passes_per_step)
+    check_groups(groups)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer is {shown(optimizer)}, and must be a torch.optim.Optimizer")
+    if hasattr(optimizer, "_distribution"):
+        raise ValueError("the optimizer is distributed already")
+    named = _named(optimizer, named_parameters)
+    is_alone = basics.size() == 1 or not process_set.included()
+    base: Any = type(optimizer)
+    if op == Adasum and not is_alone:
+        if process_set is not global_process_set:
+            raise NotImplementedError("Adasum does not support non-global process sets yet.")
+        distribution = _Distribution(None, vars(optimizer).pop("step", None))
+        optimizer.__class__ = _with_adasum(base)
+    else:
+        buckets = None
+        if not is_alone:
+            suffix = _suffix(named)
+            buckets = Buckets(named, terms, backward_passes_per_step, groups, suffix)
+        distribution = _Distribution(buckets, vars(optimizer).pop("step", None))
+        optimizer.__class__ = _with_buckets(base)
+    made: Any = optimizer
+    made._distribution = distribution
+    made._parameter_names = {each: name for name, each in named}
+    made._compression, made.op, made.process_set = compression, op, process_set
+    made.backward_passes_per_step = backward_passes_per_step
+    made.gradient_predivide_factor = gradient_predivide_factor
+    made.sparse_as_dense = sparse_as_dense
+    return made
+
+
+def _named(optimizer: torch.optim.Optimizer, given: Any) -> Named:
+    """Return the parameters of an optimizer with their names."""
+    if given is None:
+        return [pair for k in range(len(optimizer.param_groups)) for pair in _unnamed(optimizer, k)]
+    pairs = list(given)
+    if not all(isinstance(each, tuple) for each in pairs):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
+            "by model.named_parameters()."
+        )
+    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"Parameter names in named_parameters must be unique. Found duplicates: "
+            f"{', '.join(twice)}"
+        )
+    names = {each: name for name, each in pairs}
+    mine = [each for group in optimizer.param_groups for each in group["params"]]
+    unnamed = sum(each not in names for each in mine)
+    if unnamed:
+        raise ValueError(
+            f"named_parameters was specified, but one or more model parameters were not named: "
+            f"{unnamed} of {len(mine)}"
+        )
+    return [(names[each], each) for each in mine]
+
+
+def _unnamed(optimizer: torch.optim.Optimizer, group: int) -> Named:
+    parameters = optimizer.param_groups[group]["params"]
+    return [(f"allreduce.noname.{group}.{k}", each) for k, each in enumerate(parameters)]
+
+
+def _suffix(named: Named) -> str:
+    """Return what distinguishes an optimizer from others whose parameters have the same names."""
+    key = tuple(name for name, _ in named)
+    _numbers[key] += 1
+    return "" if _numbers[key] == 1 else f" (optimizer {_numbers[key]})"
+
+
+def _derived(base: Any, methods: Any) -> Any:
+    """Return a class of the same name as `base`, which it derives from, with more methods."""
+    made = type(base.__name__, (methods, base), {"__module__": base.__module__})
+    made.__qualname__ = base.__qualname__
+    return made
+
+
+@cache
+def _with_buckets(base: Any) -> Any:
+    return _derived(base, _WithBuckets)
+
+
+@cache
+def _with_adasum(base: Any) -> Any:
+    return _derived(base, _WithAdasum)
+
+
+class _Methods:
+    """The methods that both kinds of distributed optimizers have. The optimizer's own class follows
+    in the order of resolution, so ``super()`` is that.
+    """
+
+    _distribution: _Distribution
+    _parameter_names: dict[torch.Tensor, str]
+
+    def _step(self, *arguments: Any, **options: Any) -> Any:
+        """Run the optimizer's own step. Local."""
+        parent: Any = super()
+        inner = self._distribution.inner or parent.step
+        self._opt_called = True  # LR schedulers ask for it
+        return inner(*arguments, **options)
+
+
+class _WithBuckets(_Methods):
+    """The methods of an optimizer whose gradients are reduced."""
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are reduced.
+        Collective.
+        """
+        if self._distribution.buckets is not None:
+            self._distribution.buckets.synchronize()
+        self._distribution.is_synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Have ``step()`` not reduce gradients in a ``with`` statement, because `synchronize` was
+        called. Local.
+        """
+        self._distribution.synchronizes = False
+        try:
+            yield
+        finally:
+            self._distribution.synchronizes = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Set how many backward passes, `passes`, add up to a gradient that is reduced. Local."""
+        self.backward_passes_per_step = passes
+        buckets = self._distribution.buckets
+        if buckets is not None:
+            buckets.passes = passes
+            for each in buckets.left:
+                buckets.left[each] = passes
+
+    def step(self, closure: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Reduce the gradients, and run the optimizer's own step. Collective.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            It computes the loss and the gradients, which are reduced each time. LBFGS, which
+            decides by the loss, is given its mean over the ranks.
+        *arguments, **options
+            As for the optimizer's own step.
+        """
+        now = self._distribution
+        if not now.synchronizes:
+            now.is_synchronized = False
+            return self._step(closure, *arguments, **options)
+        has_come = now.buckets is not None and now.buckets.is_dirty
+        if closure is None:
+            if now.is_synchronized and not has_come:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This can cause training slowdown. You may want to "
+                    "consider using optimizer.skip_synchronize() context if you use "
+                    "optimizer.synchronize() in your code.",
+                    stacklevel=2,
+                )
+            self.synchronize()
+            now.is_synchronized = False
+            return self._step(None, *arguments, **options)
+        if has_come:
+            self.synchronize()
+        loss = self._step(self._reducing(closure), *arguments, **options)
+        now.is_synchronized = False
+        return loss
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure whose gradients are those of all ranks."""
+        buckets = self._distribution.buckets
+
+        def reducing() -> Any:
+            loss = closure()
+            self.synchronize()
+            if isinstance(self, torch.optim.LBFGS) and buckets is not None:
+                terms = None, f"loss of {type(self).__name__}", Average
+                mean = torch.as_tensor(loss).detach()
+                loss = allreduce_async(mean, *terms, process_set=buckets.terms.process_set).wait()
+            return loss
+
+        return reducing
+
+    def zero_grad(self, *arguments: Any, **options: Any) -> None:
+        """Set all gradients to None, or to zero, as the optimizer does. Local."""
+        buckets = self._distribution.buckets
+        if buckets is not None and buckets.is_dirty:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
+                "a race condition."
+            )
+        parent: Any = super()
+        parent.zero_grad(*arguments, **options)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load the state of an optimizer, `state_dict`; gradients that have come are forgotten.
+        Local.
+        """
+        if self._distribution.buckets is not None:
+            self._distribution.buckets.reset()
+        self._distribution.is_synchronized = False
+        parent: Any = super()
+        parent.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: Any) -> None:
+        """Add a group of parameters, `param_group`, whose gradients are reduced, too.
+        Collective.
+        """
+        parent: Any = super()
+        parent.add_param_group(param_group)
+        mine: Any = self
+        named = _unnamed(mine, len(mine.param_groups) - 1)
+        self._parameter_names.update({each: name for name, each in named})
+        if self._distribution.buckets is not None:
+            self._distribution.buckets.add(named)
+
+
+class _WithAdasum(_Methods):
+    """The methods of an optimizer that combines changes of parameters by Adasum."""
+
+    def synchronize(self) -> None:
+        """Do nothing: it is the step that communicates. Local."""
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Raise an error: it is the step that communicates. Local."""
+        raise AssertionError("Skipping synchronization is not supported when using Adasum.")
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Set how many backward passes, `passes`, add up to a gradient. Local."""
+        self.backward_passes_per_step = passes
+
+    def step(self, closure: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Run the optimizer's own step, and combine the changes that it makes on all ranks.
+        Collective.
+
+        Parameters
+        ----------
+        closure, *arguments, **options
+            As for the optimizer's own step.
+        """
+        named = [pair for pair in self._parameter_names.items() if pair[0].requires_grad]
+        before = [each.detach().clone() for each, _ in named]
+        loss = self._step(closure, *arguments, **options)
+        compression: Any = getattr(self, "_compression", Compression.none)
+        handles = []
+        with torch.no_grad():
+            for (each, name), start in zip(named, before, strict=True):
+                small, ctx = compression.compress(each - start)
+                handles.append((allreduce_async_(small, None, name, Adasum), ctx))
+            for (each, _), start, (handle, ctx) in zip(named, before, handles, strict=True):
+                each.copy_(start + compression.decompress(handle.wait(), ctx))
+        return loss
+
+
+for _methods in (_WithBuckets, _WithAdasum):
+    # torch wraps step() again where it does not find these marks.
+    _marks: Any = _methods.step
+    _marks.hooked = _marks._wrapped_by_lr_sched = True

@@ -1,0 +1,439 @@
+"""`DistributedOptimizer` and what goes with it, compared with one process and the whole batch."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import collectives.torch as hvd
+
+ROWS = 12  # of the whole batch: 2 and 3 ranks divide them
+
+
+@pytest.fixture(autouse=True)
+def initialised():
+    hvd.init()
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def data():
+    made = torch.Generator().manual_seed(1)
+    return torch.randn(ROWS, 4, generator=made), torch.randint(0, 3, (ROWS,), generator=made)
+
+
+def mine(x):
+    return x.chunk(hvd.size())[hvd.rank()]
+
+
+def loss_of(net, x, y):
+    return functional.cross_entropy(net(x), y)
+
+
+def alone(make, steps=3):
+    """Return a model that was trained on the whole batch in this process."""
+    net = model()
+    optimizer = make(net.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(net, *data()).backward()
+        optimizer.step()
+    return net
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def distance(one, other):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+def assert_same_on_all_ranks(net):
+    weights = torch.cat([each.detach().flatten() for each in net.parameters()])
+    every = hvd.allgather(weights.unsqueeze(0))
+    assert (every == every[0]).all()
+
+
+OPTIONS = [
+    ({}, 1e-6),
+    ({"op": hvd.Sum}, 1e-6),
+    ({"backward_passes_per_step": 2}, 1e-6),
+    ({"gradient_predivide_factor": 2.0}, 1e-6),
+    ({"groups": 2}, 1e-6),
+    ({"compression": hvd.Compression.fp16}, 1e-3),
+    ({"compression": "bfloat16"}, 1e-2),
+    ({"compression": type("Halves", (hvd.Compression.fp16,), {})}, 1e-3),
+]
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize(("options", "bound"), OPTIONS)
+def test_it_learns_what_one_process_does(make, options, bound):
+    if make is adam and bound > 1e-5:
+        return  # it divides by gradients that may be close to zero
+    net = model(seed=hvd.rank())
+    hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+    named = net.named_parameters()
+    optimizer = hvd.DistributedOptimizer(make(net.parameters()), named, **options)
+    x, y = (mine(each) for each in data())
+    passes = options.get("backward_passes_per_step", 1)
+    share = passes * (hvd.size() if options.get("op") == hvd.Sum else 1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for a, b in zip(x.chunk(passes), y.chunk(passes), strict=True):
+            (loss_of(net, a, b) / share).backward()
+        optimizer.step()
+    assert distance(net, alone(make)) < bound
+    assert_same_on_all_ranks(net)
+
+
+def test_it_is_the_same_object_for_schedulers():
+    net = model()
+    optimizer = sgd(net.parameters())
+    before = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    assert hvd.DistributedOptimizer(optimizer, net.named_parameters()) is optimizer
+    after = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    loss_of(net, *(mine(each) for each in data())).backward()
+    optimizer.step()
+    before.step()
+    after.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert type(optimizer).__name__ == "SGD"
+    optimizer.zero_grad(set_to_none=False)
+    assert all(not each.grad.any() for each in net.parameters())
+    optimizer.zero_grad()
+    assert all(each.grad is None for each in net.parameters())
+    reference = alone(sgd, steps=1)
+    assert distance(net, reference) < 1e-6
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+def test_gradients_are_kept_in_buckets():
+    if hvd.size() == 1:
+        return
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    places = []
+    for set_to_none in (True, False):
+        loss_of(net, *(mine(each) for each in data())).backward()
+        optimizer.step()
+        places.append([each.grad.data_ptr() for each in net.parameters()])
+        optimizer.zero_grad(set_to_none=set_to_none)
+    assert places[0] == places[1]
+    storages = {
+        each.untyped_storage().data_ptr()
+        for each in optimizer._distribution.buckets.buckets[0].views
+    }
+    assert len(storages) == 1
+
+
+def test_clipping_between_synchronize_and_step():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    loss_of(net, *(mine(each) for each in data())).backward()
+    optimizer.synchronize()
+    norm = nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    reference = model()
+    loss_of(reference, *data()).backward()
+    assert norm.item() == pytest.approx(
+        nn.utils.get_total_norm([each.grad for each in reference.parameters()]).item(), rel=1e-5
+    )
+    assert_same_on_all_ranks(net)
+    optimizer.zero_grad()
+    loss_of(net, *(mine(each) for each in data())).backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+
+
+def test_a_scaler_goes_between_synchronize_and_step():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(net, *(mine(each) for each in data()))).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+    assert distance(net, alone(sgd)) < 1e-6
+
+
+def test_misuse_is_said():
+    if hvd.size() == 1:
+        return
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    batch = [mine(each) for each in data()]
+    loss_of(net, *batch).backward()
+    with pytest.raises(AssertionError, match="race condition"):
+        optimizer.zero_grad()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        loss_of(net, *batch).backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    loss_of(net, *batch).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"backward_passes_per_step": 0}, "must be > 0"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average"),
+        ({"named_parameters": [("a", 1), ("a", 2)]}, "unique"),
+        ({"named_parameters": []}, "not named"),
+        ({"named_parameters": [torch.ones(1)]}, "tuples"),
+        ({"groups": -1}, "groups"),
+        ({"groups": [[1]]}, "torch.Tensor"),
+        ({"op": hvd.Max}, "Average, Sum or Adasum"),
+    ],
+)
+def test_wrong_arguments(options, text):
+    optimizer = sgd(model().parameters())
+    with pytest.raises(ValueError, match=text):
+        hvd.DistributedOptimizer(optimizer, **options)
+    assert type(optimizer) is torch.optim.SGD
+
+
+def test_parameters_without_gradients_frozen_and_tied():
+    net = model()
+    net[4].weight.requires_grad_(False)
+    net[2].weight = nn.Parameter(torch.eye(8))
+    tied = nn.Linear(8, 8)
+    tied.weight = net[2].weight
+    unused = nn.Parameter(torch.ones(3))
+    named = [*net.named_parameters(), ("unused", unused), ("tied.bias", tied.bias)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([each for _, each in named], lr=0.1), named
+    )
+    x, y = (mine(each) for each in data())
+    optimizer.zero_grad()
+    hidden = net[3](net[2](net[1](net[0](x))))
+    out = tied(hidden) if hvd.rank() == 0 else hidden  # not the same on all ranks
+    functional.cross_entropy(net[4](out), y).backward()
+    optimizer.step()
+    assert_same_on_all_ranks(nn.ParameterList([net[2].weight, tied.bias, unused]))
+    assert hvd.size() == 1 or not unused.grad.any()
+
+
+def test_layouts_and_half_precision():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    net = net.to(memory_format=torch.channels_last).to(torch.bfloat16)
+    net[2].float()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = torch.full((2, 3, 4, 4), hvd.rank() + 1.0, dtype=torch.bfloat16)
+        net[2](net[1](net[0](x)).float()).sum().backward()
+        optimizer.step()
+    assert_same_on_all_ranks(net[0])
+    assert_same_on_all_ranks(net[2])
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients(as_dense):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), sparse_as_dense=as_dense
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.tensor([[hvd.rank(), 7]])).sum().backward()
+        optimizer.step()
+        assert net[0].weight.grad.is_sparse
+    assert_same_on_all_ranks(net)
+
+
+def test_two_optimizers_and_one_that_is_gone():
+    nets = model(0), model(1)  # with the same names
+    optimizers = [
+        hvd.DistributedOptimizer(sgd(each.parameters()), each.named_parameters()) for each in nets
+    ]
+    x, y = (mine(each) for each in data())
+    sum(loss_of(net, x, y) for net in nets).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    for net in nets:
+        assert_same_on_all_ranks(net)
+    del optimizer, optimizers
+    gc.collect()
+    nets[0].zero_grad()
+    loss_of(nets[0], x, y).backward()
+    loss_of(nets[0], x, y).backward()  # nothing is reduced any more
+    again = hvd.DistributedOptimizer(sgd(nets[0].parameters()), nets[0].named_parameters())
+    again.zero_grad()
+    loss_of(nets[0], x, y).backward()
+    again.step()
+    assert_same_on_all_ranks(nets[0])
+
+
+def test_more_parameters_later():
+    net, more = model(), nn.Linear(3, 3)
+    hvd.broadcast_parameters(more.named_parameters(), 0)
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    optimizer.add_param_group({"params": list(more.parameters()), "lr": 0.01})
+    x, y = (mine(each) for each in data())
+    functional.cross_entropy(more(net(x)), y).backward()
+    optimizer.step()
+    assert_same_on_all_ranks(more)
+
+
+def test_a_process_set_with_some_ranks():
+    first = hvd.add_process_set([0])
+    net = model(hvd.rank())
+    optimizer = hvd.DistributedOptimizer(
+        sgd(net.parameters()), net.named_parameters(), process_set=first
+    )
+    reference = model(hvd.rank())
+    theirs = sgd(reference.parameters())
+    batch = [mine(each) for each in data()]
+    for each, own in ((net, optimizer), (reference, theirs)):
+        loss_of(each, *batch).backward()
+        own.step()
+    assert distance(net, reference) == 0
+    del optimizer
+    hvd.remove_process_set(first)
+
+
+def test_adasum_combines_changes_of_parameters():
+    if hvd.size() not in (1, 2):
+        return
+    net = model()
+    optimizer = hvd.DistributedOptimizer(
+        sgd(net.parameters()), net.named_parameters(), op=hvd.Adasum
+    )
+    loss_of(net, *data()).backward()  # the same everywhere, so it is as on one rank
+    optimizer.step()
+    optimizer.zero_grad()
+    assert distance(net, alone(sgd, steps=1)) < 1e-6
+    if hvd.size() > 1:
+        with pytest.raises(AssertionError, match="not supported"), optimizer.skip_synchronize():
+            pass
+
+
+def test_lbfgs_with_a_closure():
+    def train(net, optimizer, x, y):
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(net, x, y)
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+
+    def make(net):
+        return torch.optim.LBFGS(net.parameters(), max_iter=3)
+
+    net, reference = model(), model()
+    train(net, hvd.DistributedOptimizer(make(net)), *(mine(each) for each in data()))
+    train(reference, make(reference), *data())
+    assert distance(net, reference) < 1e-4
+    assert_same_on_all_ranks(net)
+
+
+EVERY = [
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and name != "Optimizer"
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_state_of_every_optimizer_is_sent(name):
+    torch.manual_seed(hvd.rank())
+    weight = nn.Parameter(torch.randn(3, 4))
+    optimizer = getattr(torch.optim, name)([weight], lr=0.01 * (hvd.rank() + 1))
+    group = optimizer.param_groups[0]
+
+    def closure():
+        weight.grad = torch.ones_like(weight)
+        if name == "SparseAdam":
+            weight.grad = weight.grad.to_sparse()
+        return weight.sum().detach()
+
+    if hvd.rank() == 0:
+        optimizer.step(closure)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_parameters([weight], root_rank=0)
+    assert optimizer.param_groups[0] is group
+    assert group["lr"] == 0.01
+    optimizer.step(closure)
+    assert_same_on_all_ranks(nn.ParameterList([weight]))
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 2), (6, 3, 2, 2)])
+def test_batch_normalisation_over_all_ranks(shape):
+    torch.manual_seed(0)
+    whole, weights = torch.randn(shape), torch.randn(shape)
+    ours = mine(whole).clone().requires_grad_()
+    whole.requires_grad_()
+    synced = hvd.SyncBatchNorm(3)
+    plain = (nn.BatchNorm1d if len(shape) < 4 else nn.BatchNorm2d)(3)
+    result, expected = synced(ours), plain(whole)
+    assert torch.allclose(result, mine(expected), atol=1e-5)
+    (result * mine(weights)).sum().backward()
+    (expected * weights).sum().backward()
+    assert torch.allclose(ours.grad, mine(whole.grad), atol=1e-5)
+    total = hvd.allreduce(synced.weight.grad, op=hvd.Sum)
+    assert torch.allclose(total, plain.weight.grad, atol=1e-4)
+    assert torch.allclose(synced.running_var, plain.running_var)
+    assert torch.allclose(synced.eval()(ours), plain.eval()(ours), atol=1e-5)
+
+
+def test_elastic_state():
+    net = model(hvd.rank())
+    optimizer = sgd(net.parameters())
+    sampler = hvd.elastic.ElasticSampler(range(10))
+    state = hvd.elastic.TorchState(net, optimizer, sampler=sampler, epoch=hvd.rank() + 5)
+
+    @hvd.elastic.run
+    def train(state, times):
+        assert state.epoch == 5
+        assert_same_on_all_ranks(net)
+        state.epoch = 6
+        state.commit()
+        state.epoch = 7
+        with torch.no_grad():
+            net[0].weight.zero_()
+        state.restore()
+        assert state.epoch == 6
+        assert net[0].weight.any()
+        times.append(state.epoch)
+        if len(times) == 1:
+            state.epoch = 5
+            state.save()
+            raise hvd.HostsUpdatedInterrupt(skip_sync=False)
+        return "done"
+
+    times = []
+    assert train(state, times) == "done"
+    assert times == [6, 6]
+    indices = hvd.allgather_object(list(sampler))
+    assert {each for part in indices for each in part} == set(range(10))
+    sampler.record_batch(0, 1)
+    assert len(sampler.remaining_indices) == 10
+    sampler.load_state_dict(sampler.state_dict())
+    assert len(sampler.remaining_indices) == 10 - hvd.size()
