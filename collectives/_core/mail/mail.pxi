@@ -25,6 +25,11 @@ def bind_mail(str place):
         mailed = True
 
 
+def uses_mpi():
+    """Return whether this process communicates through MPI. Local."""
+    return transport != NULL and not mailed
+
+
 def mail_bytes(int p, int64_t room):
     """Return the bytes of memory through which `p` ranks send messages, with boxes of `room` bytes.
     Local.

@@ -9,20 +9,23 @@ from typing import Any
 
 from torch.distributed.constants import default_pg_timeout
 
+from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError
-from collectives.process import binding
+from collectives.process import binding, hosted
+from collectives.process.rendezvous import Keyed, Rendezvous
 
 __all__ = ["communicator", "is_started_by_mpi"]
 
 TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
 
-# Ranks of torch, in their order, as a communicator of MPI: that of the default group.
+# Ranks of torch, in their order, as a communicator of MPI or what stands in for it: those of the
+# default group.
 _world: Any = None
 
 
 def is_started_by_mpi() -> bool:
-    """Return whether a launcher of MPI started this process. Local."""
+    """Return whether a launcher of MPI has started this process. Local."""
     return any(name in os.environ for name in binding.LAUNCHERS)
 
 
@@ -35,7 +38,7 @@ def communicator(
     Parameters
     ----------
     store : Store
-        A store of torch that the ranks share. MPI needs none.
+        A store of torch that the ranks share, by which they meet without MPI.
     rank, size : int
         This rank's number in the group, and how many there are.
     members : sequence of int
@@ -53,11 +56,14 @@ def communicator(
     Raises
     ------
     CommunicatorError
-        If there are not as many ranks of MPI as torch says.
+        If MPI started the ranks, and not as many as torch says; or if they are on several hosts, and
+        it did not.
     """
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
-        mpi = _ordered(rank, size)
+        mpi = _ordered(store, rank, size)
+    elif isinstance(_world, hosted.Ranks):
+        mpi = _world.part(members)
     else:
         tag = zlib.crc32(name.encode()) % TAGS
         everybody = _world.Get_group()
@@ -72,17 +78,19 @@ def communicator(
             mpi.Free()
 
 
-def _ordered(rank: int, size: int) -> Any:
-    """Return an MPI communicator whose ranks are those of torch's default group. Collective."""
+def _ordered(store: Any, rank: int, size: int) -> Any:
+    """Return a communicator whose ranks are those of torch's default group. Collective."""
     global _world
+    if not is_started_by_mpi() and not (size == 1 and _core.uses_mpi()):
+        _world = _without_mpi(Keyed(store, rank, size))
+        return _world
     MPI = binding.load()
     there = MPI.COMM_WORLD.Get_size()
     if size not in (1, there):
         raise CommunicatorError(
             f"torch says that there are {size} ranks, and MPI that there "
-            f"{'is 1' if there == 1 else f'are {there}'}. The backend 'collectives' "
-            f"communicates by MPI: start the program with mpirun -n {size} python ..., or "
-            f"collectives run -n {size} ..., and not with torchrun"
+            f"{'is 1' if there == 1 else f'are {there}'}: start the program with mpirun -n "
+            f"{size} python ..., or all ranks of one host without MPI, with torchrun"
         )
     if _world is not None:  # of a default group that was destroyed
         _world.Free()
@@ -90,3 +98,14 @@ def _ordered(rank: int, size: int) -> Any:
     base = MPI.COMM_SELF if size == 1 else MPI.COMM_WORLD
     _world = base.Split(0, rank)
     return _world
+
+
+def _without_mpi(meeting: Rendezvous) -> hosted.Ranks:
+    """Return the ranks of a rendezvous: of the job that they are of already, if there is one.
+    Collective.
+    """
+    job = hosted.job()
+    places = meeting.allgather(None if job is None else (job.COMM_WORLD.size, job.COMM_WORLD.rank))
+    if any(each is None or each[0] != meeting.size for each in places):
+        return hosted.join(meeting).COMM_WORLD
+    return job.COMM_WORLD.part([rank for _, rank in places])

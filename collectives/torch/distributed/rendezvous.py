@@ -1,9 +1,10 @@
-"""How the ranks find each other: by MPI, without an address.
+"""How the ranks find each other: by what started them, without an address.
 
 ``torch.distributed.init_process_group`` wants a store that all ranks share, this rank, and how many
 there are. Where the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
-``MASTER_PORT``) and a launcher of MPI started the process, MPI knows them: rank 0 opens a store at
-a free port and tells the others where, by a broadcast. The backend itself needs no store, but other
+``MASTER_PORT``), and a launcher of MPI or of this library started the process, the default
+communicator has them: rank 0 opens a store at a free port and tells the others where, by a
+broadcast. The backend itself needs no store, but other
 groups of the program may (``new_group(backend="gloo")``), and so may parts of torch.
 """
 
@@ -20,6 +21,7 @@ from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from collectives import default
+from collectives.process.rendezvous import ADDRESS
 from collectives.torch.distributed.group import CollectivesProcessGroup
 from collectives.torch.distributed.joining import communicator, is_started_by_mpi
 
@@ -47,15 +49,16 @@ def register() -> None:
     handlers: dict[str, Any] = import_module("torch.distributed.rendezvous")._rendezvous_handlers
     by_environment = handlers["env"]
 
-    def by_environment_or_mpi(url: str, **options: Any) -> Iterator[Found]:
+    def by_launcher(url: str, **options: Any) -> Iterator[Found]:
         is_told = any(name in os.environ for name in VARIABLES) or "?" in url
-        return (by_environment if is_told or not is_started_by_mpi() else _meet)(url, **options)
+        is_known = is_started_by_mpi() or ADDRESS in os.environ
+        return (by_environment if is_told or not is_known else _meet)(url, **options)
 
-    handlers["env"] = by_environment_or_mpi
+    handlers["env"] = by_launcher
 
 
 def init_process_group(timeout: timedelta | None = None, **options: Any) -> None:
-    """Make the ranks that MPI started the default group of `torch.distributed`.
+    """Make the ranks of the job the default group of `torch.distributed`.
     Collective.
 
     It is ``torch.distributed.init_process_group("collectives", init_method="collectives://")``.
