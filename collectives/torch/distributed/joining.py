@@ -56,8 +56,8 @@ def communicator(
     Raises
     ------
     CommunicatorError
-        If MPI started the ranks, and not as many as torch says; or if they are on several hosts, and
-        it did not.
+        If MPI started the ranks, and not as many as torch says; or if it did not, and they are on
+        several hosts.
     """
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
