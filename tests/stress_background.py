@@ -19,8 +19,8 @@ from ranks import BOUND, Ranks
 
 TESTS = Path(__file__).resolve().parent
 ENDS = ("calm", "killed", "stopped", "late")
-SHORT, LONG = 1.5, 6.0  # seconds for which a rank is stopped
-DEADLINE = 3  # seconds that others wait for a rank that is stopped for long
+SHORT, LONG = 1.0, 3.5  # seconds for which a rank is stopped
+DEADLINE = 2  # seconds that others wait for a rank that is stopped for long
 
 WORK = """
 import faulthandler

@@ -19,7 +19,7 @@ def ranks(tmp_path):
 @pytest.mark.parametrize("end", ENDS)
 def test_mixed_submissions_of_four_threads(ranks, end):
     """Nothing happens to a rank, or it is killed, or stopped; more of it: `stress_background`."""
-    storm(ranks, 3, 10_000 if FULL else 300, seed=1, end=end, limit=400 if FULL else 60)
+    storm(ranks, 3, 10_000 if FULL else 200, seed=1, end=end, limit=400 if FULL else 60)
 
 
 BEGIN = """
