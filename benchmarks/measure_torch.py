@@ -3,8 +3,8 @@
 ``mpiexec -n 2 python benchmarks/measure_torch.py`` prints, for each backend: the time of an
 all_reduce of 8 bytes and of 1 MiB; the time of a step of a model with 25 million parameters under
 DistributedDataParallel and under FSDP2; and the share of communication in it, which is the part
-that the step takes longer than the same step of one process without communication. The backends
-take turns, and the numbers are medians over all turns.
+that the step takes longer than without communication: without DDP, and with torch's backend "fake"
+under FSDP2. The backends take turns, and the numbers are medians over all turns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import collectives.torch
 
 BACKENDS = "collectives", "gloo"
+NOTHING = "fake"
 WIDTH, LAYERS = 1582, 10  # 25 million parameters
 Times = dict[tuple[str, str], list[float]]
 
@@ -77,6 +78,8 @@ def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
     data = torch.randn(arguments.batch, WIDTH)
     tasks: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
     for name, group in groups.items():
+        if name == NOTHING:
+            continue
         for label, count, calls in (("8 bytes", 2, 200), ("1 MiB", 1 << 18, 20)):
             x = torch.zeros(count)
             tasks[name, label] = (lambda x=x, group=group: dist.all_reduce(x, group=group)), calls
@@ -85,7 +88,8 @@ def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
             tasks[name, "DDP"] = stepping(parallel, data), 1
             tasks[name, "FSDP2"] = stepping(sharded(group), data), 1
     if not arguments.calls:
-        tasks["none", "step"] = stepping(model(), data), 1
+        tasks[NOTHING, "DDP"] = stepping(model(), data), 1
+        tasks[NOTHING, "FSDP2"] = stepping(sharded(groups[NOTHING]), data), 1
     times: Times = {key: [] for key in tasks}
     for turn in range(arguments.turns + 1):  # the first warms up
         for key, (function, calls) in tasks.items():
@@ -99,15 +103,12 @@ def report(times: Times) -> dict[str, Any]:
     """Return the medians, in milliseconds, and the shares of communication."""
     medians = {key: median(values) * 1e3 for key, values in times.items()}
     rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size}
-    alone = medians.get(("none", "step"))
-    if alone is not None:
-        rows["step without communication, ms"] = round(alone, 2)
     for label in dict.fromkeys(label for _, label in medians):
-        if label == "step":
-            continue
         row = {name: medians[name, label] for name in BACKENDS}
         if label in ("DDP", "FSDP2"):
-            more = {name: max(value - alone, 0.0) for name, value in row.items()}
+            nothing = medians[NOTHING, label]
+            rows[f"{label}, without communication, ms"] = round(nothing, 2)
+            more = {name: max(value - nothing, 0.0) for name, value in row.items()}
             for name in BACKENDS:
                 rows[f"{label}, {name}, ms"] = round(row[name], 2)
                 rows[f"{label}, {name}, communication, ms"] = round(more[name], 2)
@@ -130,7 +131,8 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     collectives.torch.init_process_group()
-    groups = {"collectives": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    groups = {"collectives": dist.group.WORLD}
+    groups |= {name: dist.new_group(backend=name) for name in ("gloo", NOTHING)}
     rows = report(measure(arguments, groups))
     if MPI.COMM_WORLD.rank == 0:
         if arguments.json:

@@ -488,7 +488,8 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
     function : callable
         It is called without arguments, on the background thread or on one that waits for a
         submission; or at once, if the request is complete already. It should return soon, and must
-        not wait. ``request.wait()`` then returns the result, or raises the error.
+        not wait. What it raises is printed and ignored. ``request.wait()`` then returns the result,
+        or raises the error.
     """
     watch = Watch(request, function)
     if watch.has_ended():

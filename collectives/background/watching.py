@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -45,4 +45,4 @@ class Watch:
         try:
             self.function()
         except Exception:
-            sys.excepthook(*sys.exc_info())
+            traceback.print_exc()

@@ -513,14 +513,3 @@ def test_a_name_that_is_in_flight(comm):
     if comm.rank:
         handle = SUBMIT("allreduce", np.ones(1), name="twice", group=comm)
     assert handle.wait()[0] == comm.size
-
-
-def test_a_function_is_called_when_a_request_is_complete(world):
-    called = threading.Event()
-    request = world.comm.iallreduce(np.ones(3))
-    background.when_complete(request, called.set)
-    assert called.wait(30)
-    assert request.wait().tolist() == [world.comm.size] * 3
-    again = threading.Event()
-    background.when_complete(request, again.set)  # at once
-    assert again.is_set()

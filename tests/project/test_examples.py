@@ -329,3 +329,14 @@ def test_scaling_tells_of_a_program_that_fails(tmp_path):
     result = run(["sh", EXAMPLES / "scaling.sh", tmp_path / "no.png"], deadline=60, env=env)
     assert result.status == 1
     assert "scaling.sh: a program on 1 ranks printed no time" in result.err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torch_ddp_has_the_same_losses_on_any_number_of_ranks():
+    losses = set()
+    for ranks in (1, 2):
+        result = on_ranks(sys.executable, ranks, EXAMPLES / "torch_ddp.py", "--epochs", "20")
+        assert result.status == 0, result
+        losses.add(result.out)
+    (only,) = losses
+    assert 0.3 < float(re.fullmatch(r"epoch 20: loss (\d\.\d+)\n", only)[1]) < 0.6

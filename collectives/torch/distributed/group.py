@@ -163,9 +163,10 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self.allreduce_coalesced(tensors, opts)
         x, after = writable(tensors[0])
         op, factor = reduction(opts)
-        if factor != 1.0:
-            return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
-        return self._run(opts, "allreduce", (x, x), tensors, after, op=op)
+        if after is None and opts is not None and not opts.asyncOp:  # small ones are worth a path
+            self._comm.allreduce(x, x, op=op, prescale=factor, timeout=deadline(opts))
+            return DONE
+        return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
 
     @unseen
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
