@@ -90,6 +90,8 @@ def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     HorovodArgumentError
         If both are given, or `op` is no operation.
     """
+    if average is None and type(op) is ReduceOp:
+        return op
     if op is None and average is None:
         return Average
     if op is None:
@@ -120,8 +122,14 @@ def scaling(
     size : int
         The number of ranks.
     """
+    if prescale == 1.0 == postscale and (is_inexact or op != Average):
+        return _plain[op]
     if is_inexact:
         return Scaling(REDUCTIONS[op], float(prescale), float(postscale))
     if op == Average:
         return Scaling(reductions.SUM, 1.0, 1.0, prescale, postscale, size)
     return Scaling(REDUCTIONS[op], 1.0, 1.0, prescale, postscale)
+
+
+# What most calls need, by the number of the operation.
+_plain = [Scaling(REDUCTIONS.get(op, reductions.SUM)) for op in ReduceOp]

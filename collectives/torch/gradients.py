@@ -133,8 +133,10 @@ class Alltoall(Function):
         return moved, received
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
-        """Send the gradient `grad` back, by what `ctx` has kept. Collective."""
+    def backward(ctx: Any, grad: torch.Tensor, unused: Any) -> Any:
+        """Send the gradient `grad` back, by what `ctx` has kept; that of the received splits is
+        `unused`. Collective.
+        """
         back, _ = moving.alltoall_async(grad, ctx.received, None, ctx.process_set).wait()
         if back.shape[0] < ctx.rows:  # rows that were sent to nobody
             rest = back.new_zeros(ctx.rows - back.shape[0], *back.shape[1:])

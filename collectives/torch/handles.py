@@ -31,8 +31,8 @@ __all__ = [
 
 
 Tensors = Sequence[torch.Tensor]
-# A submission, and what makes the output of its result.
-Submitted = tuple[background.Handle, Callable[[Any], Any]]
+# A submission, and what makes the output of its result, unless that is the output.
+Submitted = tuple[background.Handle, Callable[[Any], Any] | None]
 
 
 class Handle:
@@ -42,14 +42,15 @@ class Handle:
     ----------
     parts : sequence of background.Handle
         What was submitted.
-    finish : callable
-        It is given the results of the parts, and returns the output.
+    finish : callable or None
+        It is given the results of the parts, and returns the output; None if there is one part,
+        whose result is the output.
     """
 
     __slots__ = ("_finish", "_parts", "_result")
 
     def __init__(
-        self, parts: Sequence[background.Handle], finish: Callable[[list[Any]], Any]
+        self, parts: Sequence[background.Handle], finish: Callable[..., Any] | None
     ) -> None:
         self._parts, self._finish = parts, finish
         self._result: Any = None
@@ -63,7 +64,8 @@ class Handle:
         Local, but it waits for what the other ranks submit.
         """
         if self._parts:
-            self._result = self._finish(waited(self._parts))
+            results = waited(self._parts)
+            self._result = results[0] if self._finish is None else self._finish(*results)
             self._parts = ()
         return self._result
 
@@ -280,7 +282,8 @@ def grouped(
     ]
     return Handle(
         [handle for handle, _ in started],
-        lambda results: [
-            finish(result) for (_, finish), result in zip(started, results, strict=True)
+        lambda *results: [
+            result if finish is None else finish(result)
+            for (_, finish), result in zip(started, results, strict=True)
         ],
     )

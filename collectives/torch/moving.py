@@ -42,7 +42,7 @@ def allgather_async(
     Collective.
     """
     part, finish = _gathering(tensor, name, process_set)
-    return Handle((part,), lambda results: finish(results[0]))
+    return Handle((part,), finish)
 
 
 def grouped_allgather_async(
@@ -100,7 +100,7 @@ def alltoall_async(
         part = None if name is None else f"{name}, splits"
         parts.append(submit("alltoall", part, torch.tensor(sizes), group=comm))
 
-    def finish(results: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def finish(*results: Any) -> tuple[torch.Tensor, torch.Tensor]:
         moved, counts = results[0]
         received = torch.from_numpy(counts) // row if row else results[1]
         moved = moved.reshape(int(received.sum()), *x.shape[1:])
@@ -121,7 +121,7 @@ def sparse_allreduce_async(
     Parameters
     ----------
     tensor : Tensor
-        Sparse, in the COO layout, of the same shape on all ranks.
+        Sparse, with the layout ``sparse_coo``, of the same shape on all ranks.
     name : str, optional
         As for `allreduce`.
     op : ReduceOp
@@ -167,7 +167,7 @@ def _gathering(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) 
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
     comm = process_set.comm()
     if prod(x.shape[1:]):
-        return submit("allgatherv", name, x, group=comm), lambda result: result
+        return submit("allgatherv", name, x, group=comm), None
     # There are no elements, which would say how many rows there are.
     count = submit("allreduce", name, torch.tensor(x.shape[0]), group=comm)
     return count, lambda rows: x.new_empty(int(rows), *x.shape[1:])
@@ -187,7 +187,7 @@ def _broadcast(
     if target is None and comm.rank == root:
         out.copy_(x)
     part = submit("broadcast", name, out, out, root=root, group=comm)
-    return Handle((part,), lambda _: out if target is None else changed(target, out))
+    return Handle((part,), None if target is None else lambda _: changed(target, out))
 
 
 def _sizes(splits: Any, x: torch.Tensor, size: int) -> list[int]:

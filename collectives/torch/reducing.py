@@ -47,7 +47,7 @@ def allreduce_async(
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     part, finish = _reduction(tensor, None, name, *terms)
-    return Handle((part,), lambda results: finish(results[0]))
+    return Handle((part,), finish)
 
 
 def allreduce_async_(
@@ -64,7 +64,7 @@ def allreduce_async_(
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     part, finish = _reduction(tensor, tensor, name, *terms)
-    return Handle((part,), lambda results: finish(results[0]))
+    return Handle((part,), finish)
 
 
 def grouped_allreduce_async(
@@ -112,7 +112,7 @@ def reducescatter_async(
     """
     terms = op, process_set, prescale_factor, postscale_factor
     part, finish = _scattering(tensor, name, *terms)
-    return Handle((part,), lambda results: finish(results[0]))
+    return Handle((part,), finish)
 
 
 def grouped_reducescatter_async(
@@ -145,15 +145,17 @@ def _reduction(
     if op == Adasum:
         return _adasum(x, target, name, prescale, postscale, process_set)
     terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size)
-    if not terms.is_whole:
+    is_whole = terms.is_whole
+    if not is_whole:
         _check_integers(x, op)
-        if terms.before != 1.0:
-            x = _scaled(x, terms.before)
+        x = _scaled(x, terms.before)
     # What is a copy already can be reduced in place.
-    owned = target is not None or x.data_ptr() != tensor.data_ptr()
+    owned = target is not None or (x is not tensor and x.data_ptr() != tensor.data_ptr())
     out = x if owned else new(x)
     options = {"op": terms.op, "prescale": terms.prescale, "postscale": terms.postscale}
     handle = submit("allreduce", name, x, out, group=comm, **options)
+    if is_whole and target is None:
+        return handle, None
 
     def finish(result: torch.Tensor) -> torch.Tensor:
         result = _settled(result, terms)

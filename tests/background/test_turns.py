@@ -19,6 +19,8 @@ class Submission:
     position: int = 0
     number: int = 0
     codec: object = None
+    what: object = None
+    takes_steps: bool = False
 
     def scheduled(self):
         pass
