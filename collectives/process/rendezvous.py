@@ -19,6 +19,7 @@ import struct
 import threading
 import time
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -423,11 +424,10 @@ def _of_torchrun(timeout: float) -> Rendezvous:
             f"torchrun has started {size} ranks, {here} of them on this host, and ranks of several "
             f"hosts need MPI: start them with mpirun"
         )
-    from torch.distributed import PrefixStore, TCPStore
-
+    distributed = import_module("torch.distributed")
     # The agent serves it; or torch does on rank 0, and then nobody serves it yet.
     serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
-    store = TCPStore(
+    store = distributed.TCPStore(
         environ["MASTER_ADDR"],
         int(environ["MASTER_PORT"]),
         size,
@@ -437,4 +437,4 @@ def _of_torchrun(timeout: float) -> Rendezvous:
         multi_tenant=True,
     )
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Keyed(PrefixStore(f"collectives/{attempt}", store), rank, size)
+    return Keyed(distributed.PrefixStore(f"collectives/{attempt}", store), rank, size)
