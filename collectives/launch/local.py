@@ -281,7 +281,7 @@ class Job:
                 os.close(key.fd)
 
     def send(self, number: int) -> None:
-        """Send a signal to all ranks that run, and to what they have started. Local."""
+        """Send the signal `number` to all ranks that run, and to what they have started. Local."""
         for rank in self.running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.process.pid, number)
@@ -310,7 +310,7 @@ class Job:
 
     @contextlib.contextmanager
     def catching(self, *numbers: int) -> Iterator[None]:
-        """Have signals end up in `signals`, instead of doing what they do. Local; main thread."""
+        """Have signals of these `numbers` end up in `signals`, and do nothing else. Local."""
 
         def ignore(number: int, frame: FrameType | None) -> None:
             pass
