@@ -159,10 +159,14 @@ class Messages:
 
     def _sender(self, tag: int) -> int | None:
         """Return a rank from which a message with a tag has come, for `recv`, or None. Local."""
+        sent = FIRST_TAG + _number("tag", tag, TAGS)
+        if isinstance(self._mpi, _core.Context):
+            source: int = self._mpi.sender(sent)
+            return None if source < 0 else source
         MPI = binding.load()
         status = MPI.Status()
         with _core.Turn():
-            found = self._mpi.Iprobe(MPI.ANY_SOURCE, FIRST_TAG + _number("tag", tag, TAGS), status)
+            found = self._mpi.Iprobe(MPI.ANY_SOURCE, sent, status)
         return status.Get_source() if found else None
 
     def _peer(self, name: str, value: Any) -> int | None:

@@ -158,6 +158,18 @@ def test_letters_in_the_middle_are_dropped(ranks):
     assert first == before
 
 
+def test_the_sender_of_a_message_is_found(ranks):
+    zero, one = ranks()
+    assert one.sender(3) == -1
+    letters = [zero.isend(b"x" * nbytes, 1, 3) for nbytes in (2, 5 * ROOM)]
+    place, long = bytearray(2), bytearray(5 * ROOM)
+    assert (one.sender(3), one.sender(4), zero.sender(3), ranks(4)[1].sender(3)) == (0, -1, -1, -1)
+    complete(one.irecv(place, 0, 3))
+    assert one.sender(3) == 0
+    complete(*letters, one.irecv(long, 0, 3))
+    assert one.sender(3) == -1
+
+
 def test_contexts_are_separate(ranks):
     zero, one = ranks()
     other_zero, other_one = ranks(4)

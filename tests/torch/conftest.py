@@ -1,4 +1,5 @@
-"""Tests of the front ends for torch: ``mpiexec -n 2 python -m pytest tests/torch``.
+"""Tests of the front ends for torch: ``mpiexec -n 2 python -m pytest tests/torch``,
+or ``torchrun --nproc-per-node 2 -m pytest tests/torch``.
 
 All ranks run the same tests. A rank whose test fails prints its report and ends the job, because
 the others wait for it. A test that takes longer than DEADLINE seconds prints where it is and exits.
@@ -17,7 +18,7 @@ os.environ["COLLECTIVES_PROFILE"] = "0"
 
 import pytest
 import torch
-from mpi4py import MPI
+from places import RANK, SIZE, abort
 
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 
@@ -29,7 +30,7 @@ torch.set_num_threads(1)
 def pytest_configure(config: pytest.Config) -> None:
     # Nothing is captured yet here: descriptor 2 is what the launcher gave us.
     config.stash[_stderr] = os.fdopen(os.dup(2), "w")
-    if MPI.COMM_WORLD.rank:
+    if RANK:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         if reporter:
             reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
@@ -38,18 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
-    if report.failed and MPI.COMM_WORLD.size > 1:
-        where = f"[rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}]"
+    if report.failed and SIZE > 1:
+        where = f"[rank {RANK} of {SIZE}]"
         text = f"\n{where} {item.nodeid}: failed in {call.when}\n{report.longreprtext}\n"
         os.write(item.config.stash[_stderr].fileno(), text.encode())
         time.sleep(0.5)  # launchers do not forward what they have not read when a job is aborted
-        MPI.COMM_WORLD.Abort(1)
+        abort()
     return report
 
 
 def pytest_internalerror(excrepr: Any, excinfo: Any) -> None:
-    print(f"[rank {MPI.COMM_WORLD.rank}] {excrepr}", file=sys.__stderr__, flush=True)
-    MPI.COMM_WORLD.Abort(1)
+    print(f"[rank {RANK}] {excrepr}", file=sys.__stderr__, flush=True)
+    abort()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from mpi4py import MPI
+from places import RANK, SIZE
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -17,7 +17,6 @@ import collectives.torch
 from collectives.torch import hooks
 from collectives.torch.distributed.work import PendingWork
 
-SIZE, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
 STEPS, ROWS = 4, 24  # rows of each rank
 X = torch.randn(ROWS * SIZE, 8, generator=torch.Generator().manual_seed(1))
 Y = torch.randint(0, 4, (ROWS * SIZE,), generator=torch.Generator().manual_seed(2))

@@ -21,6 +21,7 @@ cdef extern from "_core/mail/transport.h" nogil:
     cc_context *cc_context_new(cc_mail *, uint64_t, int, const int *)
     cc_letter *cc_mail_send(const cc_context *, const void *, int64_t, int, int)
     cc_letter *cc_mail_recv(const cc_context *, void *, int64_t, int, int)
+    int cc_mail_sender(const cc_context *, int)
     int cc_letter_test(cc_letter *, cc_mail_status *)
     void cc_letter_drop(cc_letter *)
     const cc_transport *cc_mail_bind()

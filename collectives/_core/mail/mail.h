@@ -463,6 +463,22 @@ static void cc_letter_drop(cc_letter *letter)
 
 /* -- contexts ------------------------------------------------------------------------------------ */
 
+/* Returns a rank whose message with this tag has come and was not asked for, or -1. */
+static int cc_mail_sender(const cc_context *context, int tag)
+{
+    int found = -1;
+    pthread_mutex_lock(&context->mail->lock);
+    cc_mail_moves(context->mail);
+    for (int i = 0; i < context->size && found < 0; ++i)
+        for (cc_early *each = context->mail->peers[context->ranks[i]].early; each; each = each->next)
+            if (each->frame.context == context->id && each->frame.tag == tag) {
+                found = i;
+                break;
+            }
+    pthread_mutex_unlock(&context->mail->lock);
+    return found;
+}
+
 /* Returns NULL without memory. It lives as long as the mail. */
 static cc_context *cc_context_new(cc_mail *mail, uint64_t id, int size, const int *ranks)
 {

@@ -113,6 +113,11 @@ cdef class Context:
         """Start to receive what rank `source` sends with `tag` in `data`. Local."""
         return letter_of(self, data, False, source, tag)
 
+    def sender(self, int tag):
+        """Return a rank whose message with a `tag` has come that nobody has asked for, or -1. Local.
+        """
+        return cc_mail_sender(self.c, tag)
+
 
 @cython.final
 cdef class Letter:
