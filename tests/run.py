@@ -59,6 +59,7 @@ RANKS = [1, 2, 3, 4, 5, 8]
 LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
 # Of the tests of front ends for PyTorch, which import it on every rank.
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
+TORCHRUN_RANKS = 2
 # The steps of a run that names none.
 USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "torch", "readme", "docs")
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
@@ -176,13 +177,12 @@ class Run:
                 self.tests_on_ranks(family, ranks, "mpi", env=TRANSPORTS.get((family, ranks)))
 
     def torch(self) -> None:
-        """The front ends for PyTorch, under a launcher, for each MPI."""
-        if not any((TESTS / "torch").glob("test_*.py")):
-            print("there are no tests in tests/torch: nothing is run")
-            return
+        """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
         for family in self.python:
             for ranks in TORCH_RANKS[family]:
                 self.tests_on_ranks(family, ranks, "torch")
+        torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
+        self.command(*torchrun, *PYTEST, "torch", deadline=MPI_DEADLINE)
 
     def tests_on_ranks(
         self, family: str, ranks: int, *words: str, env: dict[str, str] | None = None

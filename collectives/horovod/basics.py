@@ -103,7 +103,7 @@ def _communicator(comm: Any, waits: Waits) -> Communicator:
             raise HorovodArgumentError(
                 f"this is rank {world.Get_rank()}, and only the ranks in comm, {given}, call init"
             )
-        part = world.Create_group(world.Get_group().Incl(given))
+        part = binding.part_of(world, given)
         ranks = Communicator(part)
         part.Free()
     else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import abort, child, hosted, progress
 
-__all__ = ["family", "finalise", "load"]
+__all__ = ["family", "finalise", "load", "part_of"]
 
 # Set by launchers: the number of ranks that they started.
 LAUNCHERS = {
@@ -74,6 +75,28 @@ def load() -> Any:
     progress.watch(MPI)
     _watch_end(MPI)
     return MPI
+
+
+def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
+    """Return an MPI communicator of some ranks of another, or what stands in for it.
+    Collective, among them only. It waits for them as MPI does, without a deadline.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm or Ranks
+    ranks : sequence of int
+        Their numbers there, in the order of their numbers in the new one.
+    tag : int
+        Tells groups apart that threads make at the same time.
+    """
+    if isinstance(mpi, hosted.Ranks):
+        return mpi.part(ranks)
+    everybody = mpi.Get_group()
+    group = everybody.Incl(list(ranks))
+    made = mpi.Create_group(group, tag)
+    group.Free()
+    everybody.Free()
+    return made
 
 
 def _watch_end(MPI: Any) -> None:

@@ -62,15 +62,8 @@ def communicator(
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
         mpi = _ordered(store, rank, size)
-    elif isinstance(_world, hosted.Ranks):
-        mpi = _world.part(members)
     else:
-        tag = zlib.crc32(name.encode()) % TAGS
-        everybody = _world.Get_group()
-        group = everybody.Incl(list(members))
-        mpi = _world.Create_group(group, tag)
-        group.Free()
-        everybody.Free()
+        mpi = binding.part_of(_world, members, zlib.crc32(name.encode()) % TAGS)
     try:
         return Communicator(mpi, timeout=limit)
     finally:
