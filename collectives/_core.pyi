@@ -116,6 +116,7 @@ class Mail:
 
     def __new__(cls, memory: Any, rank: int, size: int, room: int) -> Self: ...
 
+@disjoint_base
 class Context:
     """Ranks of a job without MPI, whose messages are separate from those of other contexts."""
 

@@ -225,7 +225,7 @@ def _scattering(
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return bool(x.is_floating_point() or x.is_complex())
 
 
 def _check_integers(x: torch.Tensor, op: ReduceOp) -> None:

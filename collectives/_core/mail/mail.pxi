@@ -114,8 +114,7 @@ cdef class Context:
         return letter_of(self, data, False, source, tag)
 
     def sender(self, int tag):
-        """Return a rank whose message with a `tag` has come that nobody has asked for, or -1. Local.
-        """
+        """Return a rank of which a message with `tag` has come, unasked for, or -1. Local."""
         return cc_mail_sender(self.c, tag)
 
 

@@ -98,7 +98,9 @@ def _without_mpi(meeting: Rendezvous) -> hosted.Ranks:
     Collective.
     """
     job = hosted.job()
-    places = meeting.allgather(None if job is None else (job.COMM_WORLD.size, job.COMM_WORLD.rank))
-    if any(each is None or each[0] != meeting.size for each in places):
+    place = None if job is None else (job.COMM_WORLD.size, job.COMM_WORLD.rank)
+    places = meeting.allgather(place)
+    known = [rank for size, rank in filter(None, places) if size == meeting.size]
+    if job is None or len(known) < meeting.size:
         return hosted.join(meeting).COMM_WORLD
-    return job.COMM_WORLD.part([rank for _, rank in places])
+    return job.COMM_WORLD.part(known)
