@@ -3,8 +3,10 @@
 ``mpiexec -n 2 python benchmarks/measure_torch.py`` prints, for each backend: the time of an
 all_reduce of 8 bytes and of 1 MiB; the time of a step of a model with 25 million parameters under
 DistributedDataParallel and under FSDP2; and the share of communication in it, which is the part
-that the step takes longer than without communication: without DDP, and with torch's backend "fake"
-under FSDP2. The backends take turns, and the numbers are medians over all turns.
+that the step takes longer than without communication: with a hook for DDP that leaves gradients as
+they are, and with torch's backend "fake" under FSDP2. The same step with Horovod's
+DistributedOptimizer comes last, and the step of the bare model, which it is held against. All of
+them take turns, and the numbers are medians over all turns.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import collectives.torch
+import collectives.torch as hvd
 
 BACKENDS = "collectives", "gloo"
 NOTHING = "fake"
+HOROVOD = "DistributedOptimizer"
 WIDTH, LAYERS = 1582, 10  # 25 million parameters
 Times = dict[tuple[str, str], list[float]]
 
@@ -50,6 +53,33 @@ def step(net: nn.Module, optimizer: torch.optim.Optimizer, data: torch.Tensor) -
 def stepping(net: nn.Module, data: torch.Tensor) -> Callable[[], None]:
     """Return a function that makes a step of a model."""
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    return lambda: step(net, optimizer, data)
+
+
+def parallel(group: Any) -> nn.Module:
+    """Return the model under DDP."""
+    return DistributedDataParallel(model(), process_group=group)
+
+
+def silent(group: Any) -> nn.Module:
+    """Return the model under DDP, whose gradients stay as they are."""
+
+    def leave(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    net = DistributedDataParallel(model(), process_group=group)
+    net.register_comm_hook(None, leave)
+    return net
+
+
+def horovod(data: torch.Tensor) -> Callable[[], None]:
+    """Return a function that makes a step with Horovod's optimizer."""
+    hvd.init()
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())
     return lambda: step(net, optimizer, data)
 
 
@@ -84,12 +114,13 @@ def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
             x = torch.zeros(count)
             tasks[name, label] = (lambda x=x, group=group: dist.all_reduce(x, group=group)), calls
         if not arguments.calls:
-            parallel = DistributedDataParallel(model(), process_group=group)
-            tasks[name, "DDP"] = stepping(parallel, data), 1
+            tasks[name, "DDP"] = stepping(parallel(group), data), 1
             tasks[name, "FSDP2"] = stepping(sharded(group), data), 1
     if not arguments.calls:
-        tasks[NOTHING, "DDP"] = stepping(model(), data), 1
+        tasks[NOTHING, "DDP"] = stepping(silent(groups["collectives"]), data), 1
         tasks[NOTHING, "FSDP2"] = stepping(sharded(groups[NOTHING]), data), 1
+        tasks["collectives", HOROVOD] = horovod(data), 1
+        tasks[NOTHING, HOROVOD] = stepping(model(), data), 1
     times: Times = {key: [] for key in tasks}
     for turn in range(arguments.turns + 1):  # the first warms up
         for key, (function, calls) in tasks.items():
@@ -104,6 +135,10 @@ def report(times: Times) -> dict[str, Any]:
     medians = {key: median(values) * 1e3 for key, values in times.items()}
     rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size}
     for label in dict.fromkeys(label for _, label in medians):
+        if label == HOROVOD:
+            for name, what in ((NOTHING, "bare model"), ("collectives", HOROVOD)):
+                rows[f"{what}, ms"] = round(medians[name, label], 2)
+            continue
         row = {name: medians[name, label] for name in BACKENDS}
         if label in ("DDP", "FSDP2"):
             nothing = medians[NOTHING, label]
@@ -130,7 +165,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    collectives.torch.init_process_group()
+    hvd.init_process_group()
     groups = {"collectives": dist.group.WORLD}
     groups |= {name: dist.new_group(backend=name) for name in ("gloo", NOTHING)}
     rows = report(measure(arguments, groups))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -124,7 +124,7 @@ class Handle(_core.Task):
         try:
             function(self)
         except (Exception, SystemExit):
-            sys.excepthook(*sys.exc_info())
+            traceback.print_exc()  # sys.excepthook may be what ends the job
 
     def describe(self) -> str:
         """Return what was submitted, in words. Local."""
