@@ -61,7 +61,7 @@ class Ranks(_core.Context):
         return self.size
 
     def Abort(self, status: int) -> NoReturn:
-        """End this rank; whoever started it ends the others. Local."""
+        """End this rank with an exit `status`; whoever started it ends the others. Local."""
         os._exit(status)
 
     def Set_errhandler(self, handler: object) -> None:
