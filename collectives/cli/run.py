@@ -112,7 +112,8 @@ def main(options: argparse.Namespace) -> int:
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
         )
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     if options.no_mpi:
         return _without_mpi(options)
     if options.prefix:

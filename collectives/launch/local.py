@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -109,8 +110,14 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._server = rendezvous.Server(n)
         self._is_told_of_ends = True
+        self._ignores = False
 
     def __enter__(self) -> Job:
+        # A process that ignores the ends of its children does not learn how they have ended.
+        if threading.current_thread() is threading.main_thread():
+            self._ignores = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+            if self._ignores:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,6 +125,8 @@ class Job:
             self.end()
         finally:
             self._close()
+            if self._ignores:
+                signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     @property
     def running(self) -> list[Rank]:
@@ -161,7 +170,7 @@ class Job:
         output = subprocess.PIPE if lines else None
         files: tuple[int, ...] = ()
         if task is not None:
-            heard, answer = os.pipe()
+            heard, answer = map(apart, os.pipe())
             files = task, answer
         try:
             process = subprocess.Popen(
@@ -264,6 +273,7 @@ class Job:
 
         What a rank has started may still have its pipes.
         """
+        self._end_what_it_started(rank)
         status = rank.process.poll()
         if status is None:
             return
@@ -279,6 +289,18 @@ class Job:
             if key.data == (rank, None):
                 self._selector.unregister(key.fd)
                 os.close(key.fd)
+
+    def _end_what_it_started(self, rank: Rank) -> None:
+        """End what a rank that has failed has started: its group, which is there until the rank is
+        reaped.
+        """
+        try:
+            ended = os.waitid(os.P_PID, rank.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is not None and (ended.si_code != os.CLD_EXITED or ended.si_status):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(rank.process.pid, signal.SIGTERM)
 
     def send(self, number: int) -> None:
         """Send the signal `number` to all ranks that run, and to what they have started. Local."""
@@ -328,6 +350,20 @@ class Job:
                 for number, handler in before.items():
                     signal.signal(number, handler)
                 signal.set_wakeup_fd(earlier)
+
+
+def apart(file: int) -> int:
+    """Return an open file under a number that is none of the standard ones; close it under its own.
+    Local.
+
+    A rank gets its standard files under their numbers, whatever this process has there.
+    """
+    if file > 2:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
 
 
 def command(words: Sequence[str]) -> list[str]:

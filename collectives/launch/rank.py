@@ -25,7 +25,8 @@ SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 def main() -> None:
     """Do what the arguments say. Local."""
-    del sys.path[0]  # the folder of this file
+    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):  # not with PYTHONSAFEPATH
+        del sys.path[0]
     _, parent, kind, *words = sys.argv
     _end_with(int(parent))
     if kind != "run":
@@ -59,9 +60,14 @@ def _run(words: list[str]) -> None:
 
 def _work(task: int, answer: int) -> None:
     """Call the function of a task; write the result, or the error, as the answer."""
+    rank = os.getpid()
     try:
         function, args = _task(task)
-        result = function(*args)
+        try:
+            result = function(*args)
+        finally:
+            if os.getpid() != rank:  # a child of it, which has nothing to answer
+                _end_child()
     except SystemExit as error:
         status = "" if error.code is None else repr(error.code)
         _fail(answer, error, "exit", f"called sys.exit({status})")
@@ -74,6 +80,17 @@ def _work(task: int, answer: int) -> None:
     except BaseException as error:
         _fail(answer, error, "unpicklable", f"{type(error).__name__}: {error}")
     _write(answer, "result", "", data)
+
+
+def _end_child() -> NoReturn:
+    """End a process that the function has forked."""
+    error = sys.exc_info()[1]
+    if error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1 if error is not None else 0)
 
 
 def _task(number: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:

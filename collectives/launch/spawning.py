@@ -32,6 +32,8 @@ __all__ = ["spawn"]
 
 T = TypeVar("T")
 
+MOST = 4096  # ranks of one host
+
 # What a rank raises because another one has failed.
 CONSEQUENCES = (PeerAbortedError, PeerLostError)
 
@@ -112,7 +114,7 @@ def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None 
     variables = local.variables()
     variables.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // n)))
     limit = None if timeout is None else time.monotonic() + timeout
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile() as made, open(local.apart(os.dup(made.fileno())), "wb") as file:
         _write(file, task)
         with local.Job(n) as job:
             job.start(["spawn"], variables, task=file.fileno())
@@ -132,16 +134,22 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
         number = 0
     if number < 1:
         raise ArgumentError(f"n is {n!r}, and must be a positive number of ranks")
-    if timeout is not None and not 0 < timeout < math.inf:
+    if number > MOST:
+        raise ArgumentError(f"n is {n!r}, and may be {MOST} at most")
+    try:
+        is_valid = timeout is None or 0 < timeout < math.inf
+    except TypeError:
+        is_valid = False
+    if not is_valid:
         raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
     places = [*abort.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
     for names in places:
         rank, size = (environment.text(name) or "" for name in names)
         if size.isdecimal() and (int(size) > 1 or rendezvous.RANK in names):
             raise CommunicatorError(
-                f"spawn was called on rank {rank} of {size}: this process is a rank already, and "
-                f"each of them would start {number} more. Call spawn in a program that is started "
-                f"without a launcher"
+                f"spawn was called on rank {rank or '?'} of {size}: this process is a rank, "
+                f"and each of them would start {number} more. Call spawn in a program that is "
+                f"started without a launcher"
             )
     return number
 

@@ -173,7 +173,7 @@ class Job:
                 f"{names[other].split()[0]}, and ranks of several hosts need MPI: start them with "
                 f"mpirun"
             )
-        wish = environment.text("COLLECTIVES_SHM") or "auto"
+        wish: str = segment.settings()["kind"]
         wishes = set(meeting.allgather("auto" if wish == "0" else wish))
         found, told = segment.tried(meeting, list(range(size)), wishes, segment.SMALLEST_LANE)
         if size > 1 and found is None:

@@ -99,7 +99,14 @@ class Keyed:
         """
         round = f"{self._prefix}/{self._rounds}"
         self._rounds += 1
-        self._store.set(f"{round}/{self.rank}", pickle.dumps(obj))
+        mine = f"{round}/{self.rank}"
+        check = getattr(self._store, "check", None)  # stores of torch have it
+        if check is not None and check([mine]):
+            raise CommunicatorError(
+                f"another process is rank {self.rank} of {self.size} already, perhaps the one that "
+                f"started this one"
+            )
+        self._store.set(mine, pickle.dumps(obj))
         values = []
         for rank in range(self.size):
             try:
@@ -210,9 +217,15 @@ class Served:
                 f"whoever started rank {rank} of {size} is gone, or this process is not its child "
                 f"({ADDRESS}={address}: {error})"
             ) from error
-        if _user(self._socket) != os.getuid():
+        if _other(self._socket)[1] != os.getuid():
             raise CommunicatorError(f"{address} belongs to another user")
         self._socket.sendall(HELLO.pack(rank, size))
+        try:
+            refusal = self._receive()
+        except OSError as error:
+            refusal = str(error)
+        if refusal:
+            raise CommunicatorError(f"this process cannot be rank {rank} of {size}: {refusal}")
 
     def allgather(self, obj: Any) -> list[Any]:
         """Return the object `obj` of each rank. Collective.
@@ -226,8 +239,8 @@ class Served:
         """
         text = pickle.dumps(obj)
         try:
-            self._socket.sendall(LENGTH.pack(len(text)) + text)
-            answer = pickle.loads(self._read(LENGTH.unpack(self._read(LENGTH.size))[0]))
+            _send(self._socket, text)
+            answer = self._receive()
         except TimeoutError:
             raise StallError(
                 f"rank {self.rank} of {self.size} has waited {self._socket.gettimeout():g} s for "
@@ -246,8 +259,8 @@ class Served:
         """Leave: this rank knows the others now. Local."""
         self._socket.close()
 
-    def _read(self, nbytes: int) -> bytes:
-        return _read(self._socket, nbytes)
+    def _receive(self) -> Any:
+        return pickle.loads(_received(self._socket))
 
 
 class Server:
@@ -309,25 +322,39 @@ class Server:
 
     def _welcome(self, selector: selectors.BaseSelector) -> None:
         """Take a connection, if it is of a rank that has not come yet."""
-        made, _ = self._listener.accept()
+        try:
+            made, _ = self._listener.accept()
+        except OSError:  # too many files are open
+            time.sleep(LOOK)
+            return
         made.settimeout(10)  # a rank says at once who it is, and sends what it says in one piece
         try:
-            if _user(made) != os.getuid():
-                raise OSError("another user")
             rank, size = HELLO.unpack(_read(made, HELLO.size))
-            if size != self.size or rank >= size or rank in self._ranks.values():
-                raise OSError("no such rank, or it is there already")
-        except OSError:
+            refusal = self._refusal(rank, size, *_other(made)[:2])
+            _send(made, pickle.dumps(refusal))
+        except OSError as error:
+            refusal = str(error)
+        if refusal:
             made.close()
             return
         self._ranks[made] = rank
         selector.register(made, selectors.EVENT_READ)
 
+    def _refusal(self, rank: int, size: int, process: int, user: int) -> str:
+        """Return why a process cannot be a rank, or an empty text."""
+        if user != os.getuid():
+            return "it belongs to another user"
+        if process != os.getpid() and _parent(process) != os.getpid():
+            return "it was started by another process than the ranks, perhaps by one of them"
+        if size != self.size or rank >= size:
+            return f"there are {self.size} ranks"
+        return "it is there already" if rank in self._ranks.values() else ""
+
     def _hear(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
         """Take down what a rank says, or that it has left."""
         rank = self._ranks[made]
         try:
-            self._said[rank] = _read(made, LENGTH.unpack(_read(made, LENGTH.size))[0])
+            self._said[rank] = _received(made)
         except OSError:
             selector.unregister(made)
             del self._ranks[made]
@@ -351,15 +378,33 @@ class Server:
         self._said.clear()
         for made in waiting:
             try:
-                made.sendall(LENGTH.pack(len(text)) + text)
+                _send(made, text)
             except OSError:
                 continue  # it has ended, and others learn of that in the next round
 
 
-def _user(connected: socket.socket) -> int:
-    """Return the number of the user whose process is at the other end."""
+def _other(connected: socket.socket) -> tuple[int, int, int]:
+    """Return the numbers of the process at the other end, its user and its group."""
     record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    return int(CREDENTIALS.unpack(record)[1])
+    process, user, group = CREDENTIALS.unpack(record)
+    return process, user, group
+
+
+def _parent(process: int) -> int:
+    """Return the number of the process that has started another."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def _send(connected: socket.socket, text: bytes) -> None:
+    connected.sendall(LENGTH.pack(len(text)) + text)
+
+
+def _received(connected: socket.socket) -> bytes:
+    return _read(connected, LENGTH.unpack(_read(connected, LENGTH.size))[0])
 
 
 def _read(connected: socket.socket, nbytes: int) -> bytes:

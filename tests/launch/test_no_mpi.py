@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -141,3 +142,13 @@ def test_a_rank_starts_no_ranks(
     monkeypatch.setenv("COLLECTIVES_RANK", "0")
     assert main(["run", "--no-mpi", "-n", "2", "-c", "pass"]) == 2
     assert "this is already a rank of a parallel program" in capsys.readouterr().err
+
+
+def test_the_path_of_modules_stays_whole(tmp_path: Path) -> None:
+    """Also where Python does not put the folder of a script first."""
+    code = "import sys; print(sys.path.count(sys.argv[1]))"
+    more = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path)}
+    if "PYTHONPATH" in os.environ:
+        more["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+    done = command("run", "--no-mpi", "-n", "1", "-c", code, str(tmp_path), **more)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

@@ -417,3 +417,47 @@ def test_ranks_end_with_the_caller(tmp_path: Path, number: signal.Signals) -> No
         process.send_signal(number)
         assert process.wait(DEADLINE) == -number
         assert gone(pids)
+
+
+def test_what_a_failed_rank_has_started_ends(tmp_path: Path) -> None:
+    def f() -> None:
+        child = subprocess.Popen(["sleep", "100"])
+        (tmp_path / str(child.pid)).touch()
+        raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data"):
+        cc.spawn(f, 1)
+    assert gone(written(tmp_path, 1))
+
+
+def test_a_process_that_the_function_forks_answers_nothing() -> None:
+    def f() -> str:
+        child = os.fork()
+        if child == 0:
+            return "child"
+        os.waitpid(child, 0)
+        return "parent"
+
+    assert cc.spawn(f, 1) == ["parent"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_the_caller_may_lack_standard_files(closed: str, tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    program = f"import collectives as cc; open({str(path)!r}, 'w').write(str(cc.spawn(int, 2)))"
+    command = f'exec "$0" -c "$1" {closed}'
+    subprocess.run(["sh", "-c", command, sys.executable, program], timeout=DEADLINE, check=True)
+    assert path.read_text() == "[0, 0]"
+
+
+def test_ends_are_told_where_the_caller_ignores_them() -> None:
+    def f() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(errors.PeerLostError, match="was ended by SIGKILL"):
+            cc.spawn(f, 1)
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)

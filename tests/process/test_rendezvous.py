@@ -149,9 +149,10 @@ def test_a_second_process_with_a_number_is_refused():
     server = Server(2)
     try:
         first = Served(server.address, 0, 2, 10)
-        second = Served(server.address, 0, 2, 10)
-        with pytest.raises(PeerLostError, match="rank 0 of 2 cannot meet the others"):
-            second.allgather(1)
+        with pytest.raises(CommunicatorError, match="cannot be rank 0 of 2: it is there already"):
+            Served(server.address, 0, 2, 10)
+        with pytest.raises(CommunicatorError, match="cannot be rank 2 of 3: there are 2 ranks"):
+            Served(server.address, 2, 3, 10)
         first.close()
     finally:
         server.close()
@@ -199,6 +200,43 @@ def test_the_environment_makes_a_job():
         print(cc.allreduce(np.ones(2)), cc.size(), cc.world().mpi.Get_size())
     """
     assert alike(served(text)) == "[2. 2.] 2 2\n"
+
+
+def test_a_process_that_a_rank_has_started_is_none():
+    text = """
+        import os, subprocess, sys
+        code = "import collectives as cc; cc.size()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        print("perhaps by one of them" in done.stderr)
+        import collectives as cc
+        print(cc.allreduce_object(1))
+    """
+    assert alike(served(text)) == "True\n2\n"
+
+
+def test_a_number_in_a_store_is_for_one_process():
+    class Store(dict):
+        set = dict.__setitem__
+
+        def check(self, keys):
+            return all(key in self for key in keys)
+
+    store = Store()
+    Keyed(store, 0, 1).allgather(1)
+    with pytest.raises(CommunicatorError, match="another process is rank 0 of 1 already"):
+        Keyed(store, 0, 1).allgather(1)
+
+
+def test_a_wrong_kind_of_memory():
+    text = """
+        import collectives as cc
+        try:
+            cc.world()
+        except cc.errors.ArgumentError as error:
+            print(error)
+    """
+    wanted = "COLLECTIVES_SHM is 'bogus', and must be auto, memfd, file or 0\n"
+    assert alike(served(text, COLLECTIVES_SHM="bogus")) == wanted
 
 
 def test_hosts():
