@@ -371,6 +371,18 @@ def command(words: Sequence[str]) -> list[str]:
     return [sys.executable, str(PROGRAM), str(os.getpid()), *words]
 
 
+def ended(status: int) -> str:
+    """Return how a process with an exit `status` has ended, in words. Local."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = " (the kernel sends it when memory runs out)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{hint}"
+
+
 def variables() -> dict[str, str]:
     """Return the environment of this process, without what a launcher has set. Local."""
     return {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHED)}
@@ -421,6 +433,9 @@ def call(n: int, program: Sequence[str], lines: bool = False) -> int:
                 status = rank.status or 0
                 if status and not first:
                     first = 128 - status if status < 0 else status
+                    if status < 0 and not job.signals and sys.stderr is not None:
+                        text = f"collectives: rank {rank.number} of {n} {ended(status)}"
+                        print(text, file=sys.stderr, flush=True)
                 if limit is None and (status < 0 or (status and abort.wished())):
                     limit = time.monotonic()  # that rank has said all, and others shall not
             if job.signals:

@@ -8,7 +8,6 @@ import math
 import operator
 import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -211,10 +210,11 @@ def _outcomes(
                 else:
                     results[number] = outcome[0]
             if rank.status is not None and number not in failures:
+                how = local.ended(rank.status)
                 if number not in results:
-                    failures[number] = _lost(number, n, _ended(rank.status), "before it returned")
+                    failures[number] = _lost(number, n, how, "before it returned")
                 elif rank.status != 0:
-                    failures[number] = _lost(number, n, _ended(rank.status), "after it returned")
+                    failures[number] = _lost(number, n, how, "after it returned")
         now = time.monotonic()
         if failures and farewell is None:
             farewell = now + local.FAREWELL
@@ -252,18 +252,6 @@ def _read(number: int, n: int, answer: bytes) -> tuple[Any] | Failure:
         return Failure(number, RankError(words), "", words)
     words = f"{who} raised an exception that cannot be pickled ({reason})"
     return Failure(number, RankError(f"{words}:\n\n{text}"), "", words)
-
-
-def _ended(status: int) -> str:
-    """Return how a process has ended."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = " (the kernel sends it when memory runs out)" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"
 
 
 def _lost(number: int, n: int, how: str, when: str) -> Failure:

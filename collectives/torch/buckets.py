@@ -8,12 +8,14 @@ forward pass needs first has the highest priority.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
@@ -27,6 +29,9 @@ from collectives.torch.reducing import allreduce_async_
 __all__ = ["Buckets", "Terms"]
 
 Waiting = Callable[[], object]  # it waits, and writes the result back
+
+# The buckets that reduce the gradients of a parameter: those of the optimizer that was made last.
+_owners: WeakIdKeyDictionary[weakref.ref[Buckets]] = WeakIdKeyDictionary()
 
 
 class Terms(NamedTuple):
@@ -89,10 +94,16 @@ class Bucket:
         """Make the gradients views of the bucket, with zeros where there is none; return it.
         Local.
         """
-        if self.flat is None:
+        dtype = self.parameters[0].dtype
+        if any(each.dtype != dtype for each in self.parameters):
+            raise HorovodArgumentError(
+                f"{self.name}: the parameters have different dtypes by now; make the optimizer "
+                f"when the dtypes of the model are settled"
+            )
+        if self.flat is None or self.flat.dtype != dtype:
             total = sum(each.numel() for each in self.parameters)
             like = self.parameters[0]
-            self.flat = torch.zeros(total, dtype=like.dtype, device=like.device)
+            self.flat = torch.zeros(total, dtype=dtype, device=like.device)
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
             self.views = [part.view(each.shape) for part, each in parts]
@@ -138,7 +149,8 @@ class Buckets:
         self.sparse: set[torch.Tensor] = set()
         self.waiting: dict[object, Waiting] = {}  # by the bucket or the parameter
         self.is_dirty = False  # whether a gradient has come that no one has waited for
-        self.hooks: list[Any] = []
+        self.hooks: dict[torch.Tensor, Any] = {}
+        weakref.finalize(self, _remove, self.hooks)
         self.add(named, groups)
 
     def add(
@@ -154,6 +166,11 @@ class Buckets:
             As for the class.
         """
         named = [(name, each) for name, each in named if each.requires_grad]
+        for _, each in named:
+            owner = _owners[each]() if each in _owners else None
+            if owner is not None:  # of an optimizer that is not used any more
+                owner.leave([each])
+            _owners[each] = weakref.ref(self)
         order = {each: k for k, (_, each) in enumerate(named, start=len(self.names))}
         self.names.update({each: name for name, each in named})
         self.left.update({each: self.passes for _, each in named})
@@ -175,8 +192,24 @@ class Buckets:
             if method is not None:
                 method(parameter)
 
-        self.hooks += [each.register_post_accumulate_grad_hook(hook) for each in order]
-        weakref.finalize(self, _remove, self.hooks)
+        self.hooks.update({each: each.register_post_accumulate_grad_hook(hook) for each in order})
+
+    def leave(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Reduce some `parameters` no more. Local, and the same on all ranks."""
+        for each in parameters:
+            self.hooks.pop(each).remove()
+            _owners.pop(each, None)
+            del self.names[each], self.left[each]
+            self.alone.discard(each)
+            self.sparse.discard(each)
+            bucket = self.home.pop(each, None)
+            wait = self.waiting.pop(each if bucket is None else bucket, None)
+            if wait is not None:
+                wait()
+            if bucket is not None:
+                bucket.remove(each)
+                if not bucket.parameters:
+                    self.buckets.remove(bucket)
 
     def _parts(
         self,
@@ -325,6 +358,12 @@ class Buckets:
             if parameter in self.sparse:
                 parameter.grad = parameter.grad.to_sparse(1)
 
+    def drain(self) -> None:
+        """Wait for what is in flight, and forget it. Local, and the same on all ranks."""
+        with contextlib.suppress(RuntimeError):  # whatever it is, nobody wants the result
+            self._finish()
+        self.reset()
+
     def reset(self) -> None:
         """Begin a new step, and forget what has come. Local."""
         self.waiting.clear()
@@ -335,8 +374,8 @@ class Buckets:
             bucket.missing = set(bucket.parameters)
 
 
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
+def _remove(hooks: dict[torch.Tensor, Any]) -> None:
+    for hook in hooks.values():
         hook.remove()
 
 

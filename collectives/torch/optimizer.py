@@ -167,9 +167,15 @@ def _suffix(named: Named) -> str:
 
 def _derived(base: Any, methods: Any) -> Any:
     """Return a class of the same name as `base`, which it derives from, with more methods."""
-    made = type(base.__name__, (methods, base), {"__module__": base.__module__})
+    made: Any = type(base.__name__, (methods, base), {"__module__": base.__module__})
     made.__qualname__ = base.__qualname__
+    made._plain = base
     return made
+
+
+def _bare(base: Any) -> Any:
+    """Return an optimizer that has no state yet, for copies and pickles."""
+    return base.__new__(base)
 
 
 @cache
@@ -197,6 +203,23 @@ class _Methods:
         self._opt_called = True  # LR schedulers ask for it
         return inner(*arguments, **options)
 
+    def add_param_group(self, param_group: Any) -> None:
+        """Add a group of parameters, `param_group`, whose gradients are reduced, too.
+        Collective.
+        """
+        parent: Any = super()
+        parent.add_param_group(param_group)
+        mine: Any = self
+        named = _unnamed(mine, len(mine.param_groups) - 1)
+        self._parameter_names.update({each: name for name, each in named})
+        if self._distribution.buckets is not None:
+            self._distribution.buckets.add(named)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Have copies and pickles be those of the optimizer as it was: they are not distributed."""
+        mine: Any = self
+        return _bare, (mine._plain,), mine.__getstate__()
+
 
 class _WithBuckets(_Methods):
     """The methods of an optimizer whose gradients are reduced."""
@@ -205,9 +228,27 @@ class _WithBuckets(_Methods):
         """Wait until all gradients are reduced.
         Collective.
         """
-        if self._distribution.buckets is not None:
-            self._distribution.buckets.synchronize()
+        buckets = self._distribution.buckets
+        if buckets is not None:
+            self._follow(buckets)
+            buckets.synchronize()
         self._distribution.is_synchronized = True
+
+    def _follow(self, buckets: Buckets) -> None:
+        """Leave out what was frozen meanwhile, and take in what was unfrozen. Local, and the same
+        on all ranks.
+        """
+        mine: Any = self
+        frozen: list[torch.Tensor] = []
+        thawed: list[torch.Tensor] = []
+        for group in mine.param_groups:
+            for each in group["params"]:
+                if each.requires_grad != (each in buckets.names):
+                    (thawed if each.requires_grad else frozen).append(each)
+        if frozen:
+            buckets.leave(frozen)
+        if thawed:
+            buckets.add([(self._parameter_names[each], each) for each in thawed])
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -295,22 +336,10 @@ class _WithBuckets(_Methods):
         Local.
         """
         if self._distribution.buckets is not None:
-            self._distribution.buckets.reset()
+            self._distribution.buckets.drain()
         self._distribution.is_synchronized = False
         parent: Any = super()
         parent.load_state_dict(state_dict)
-
-    def add_param_group(self, param_group: Any) -> None:
-        """Add a group of parameters, `param_group`, whose gradients are reduced, too.
-        Collective.
-        """
-        parent: Any = super()
-        parent.add_param_group(param_group)
-        mine: Any = self
-        named = _unnamed(mine, len(mine.param_groups) - 1)
-        self._parameter_names.update({each: name for name, each in named})
-        if self._distribution.buckets is not None:
-            self._distribution.buckets.add(named)
 
 
 class _WithAdasum(_Methods):

@@ -299,3 +299,21 @@ def test_it_is_registered_once():
     register()
     assert collectives.torch.init_process_group
     assert "collectives" in dist.Backend.backend_list
+
+
+def test_a_group_beside_a_default_group_of_another_backend(group):
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method="collectives://")
+    try:
+        beside = dist.new_group(backend="collectives")
+        some = dist.new_group([0, SIZE - 1], backend="collectives")
+        x = mine()
+        dist.all_reduce(x, group=beside)
+        assert x.tolist() == [TOTAL] * 5
+        if RANK in (0, SIZE - 1):
+            y = torch.ones(1)
+            dist.all_reduce(y, group=some)
+            assert y.item() == min(SIZE, 2)
+    finally:
+        dist.destroy_process_group()
+        dist.init_process_group("collectives")

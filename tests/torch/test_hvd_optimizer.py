@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
@@ -298,6 +300,100 @@ def test_more_parameters_later():
     functional.cross_entropy(more(net(x)), y).backward()
     optimizer.step()
     assert_same_on_all_ranks(more)
+
+
+def trained(net, optimizer, steps=1):
+    x, y = (mine(each) for each in data())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(net, x, y).backward()
+        optimizer.step()
+
+
+def test_a_new_optimizer_takes_the_parameters_of_an_old_one():
+    """Also where a scheduler keeps that one alive."""
+    net, reference = model(), model()
+    old = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(old, 1)
+    trained(net, old)
+    scheduler.step()
+    loss_of(net, *(mine(each) for each in data())).backward()  # and is in flight
+    new = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    trained(net, new, steps=2)
+    plain = sgd(reference.parameters())
+    for part in range(3):
+        if part == 1:
+            plain = sgd(reference.parameters())
+        plain.zero_grad()
+        loss_of(reference, *data()).backward()
+        plain.step()
+    assert distance(net, reference) < 1e-6
+    assert_same_on_all_ranks(net)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum], ids=["average", "adasum"])
+def test_more_parameters_are_combined_by_each_operation(op):
+    if hvd.size() == 3 and op == hvd.Adasum:
+        return
+    net, more = model(), nn.Linear(3, 3)
+    hvd.broadcast_parameters(more.named_parameters(), 0)
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters(), op=op)
+    optimizer.add_param_group({"params": list(more.parameters())})
+    x, y = (mine(each) for each in data())
+    functional.cross_entropy(more(net(x)), y).backward()
+    optimizer.step()
+    assert_same_on_all_ranks(more)
+    assert_same_on_all_ranks(net)
+
+
+def test_layers_that_are_frozen_and_unfrozen_meanwhile():
+    net, reference = model(), model()
+    net[2].requires_grad_(False)
+    reference[2].requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    plain = sgd(reference.parameters())
+    for frozen in (2, 0, 4, None):
+        for each in (net, reference):
+            for number in (0, 2, 4):
+                each[number].requires_grad_(number != frozen)
+        trained(net, optimizer, steps=2)
+        for _ in range(2):
+            plain.zero_grad()
+            loss_of(reference, *data()).backward()
+            plain.step()
+    assert distance(net, reference) < 1e-6
+    assert_same_on_all_ranks(net)
+
+
+def test_gradients_are_forgotten_when_a_state_is_loaded():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    loss_of(net, *data()).backward()
+    optimizer.load_state_dict(optimizer.state_dict())
+    trained(net, optimizer)
+    assert distance(net, alone(sgd, steps=1)) < 1e-6
+
+
+def test_the_dtype_of_a_model_changes():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    trained(net, optimizer)
+    net.double()
+    optimizer.zero_grad()
+    x, y = (mine(each) for each in data())
+    loss_of(net, x.double(), y).backward()
+    optimizer.step()
+    assert_same_on_all_ranks(net)
+
+
+def test_copies_and_pickles_are_not_distributed():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(adam(net.parameters()), net.named_parameters())
+    trained(net, optimizer)
+    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert type(other) is torch.optim.AdamW
+        assert len(other.state) == len(optimizer.state)
+        other.step()
 
 
 def test_a_process_set_with_some_ranks():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from collectives import _core
@@ -22,6 +24,9 @@ TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
 # Ranks of torch, in their order, as a communicator of MPI or what stands in for it: those of the
 # default group.
 _world: Any = None
+
+# How many groups of each name and members this process has had.
+_made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 
 def is_started_by_mpi() -> bool:
@@ -59,11 +64,17 @@ def communicator(
         If MPI started the ranks, and not as many as torch says; or if it did not, and they are on
         several hosts.
     """
+    made = name, tuple(members)
+    _made[made] += 1
+    # A store keeps what an earlier group of this name has said.
+    meeting = Keyed(store, rank, size, f"collectives/{made}/{_made[made]}")
     limit = None if timeout == default_pg_timeout.total_seconds() else timeout
     if not members:
-        mpi = _ordered(store, rank, size)
+        mpi = _ordered(meeting)
+    elif dist.get_backend() == "collectives":
+        mpi = binding.part_of(_world, members, _tag(name))
     else:
-        mpi = binding.part_of(_world, members, zlib.crc32(name.encode()) % TAGS)
+        mpi = _apart(meeting, _tag(name))
     try:
         return Communicator(mpi, timeout=limit)
     finally:
@@ -71,11 +82,24 @@ def communicator(
             mpi.Free()
 
 
-def _ordered(store: Any, rank: int, size: int) -> Any:
+def _tag(name: str) -> int:
+    return zlib.crc32(name.encode()) % TAGS
+
+
+def _apart(meeting: Rendezvous, tag: int) -> Any:
+    """Return a communicator of ranks whose default group is of another backend. Collective."""
+    if not is_started_by_mpi():
+        return _without_mpi(meeting)
+    world = binding.load().COMM_WORLD
+    return binding.part_of(world, meeting.allgather(world.Get_rank()), tag)
+
+
+def _ordered(meeting: Rendezvous) -> Any:
     """Return a communicator whose ranks are those of torch's default group. Collective."""
     global _world
+    rank, size = meeting.rank, meeting.size
     if not is_started_by_mpi() and not (size == 1 and _core.uses_mpi()):
-        _world = _without_mpi(Keyed(store, rank, size))
+        _world = _without_mpi(meeting)
         return _world
     MPI = binding.load()
     there = MPI.COMM_WORLD.Get_size()
