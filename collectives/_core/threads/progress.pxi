@@ -10,9 +10,8 @@
 # they are in the list. stop_progress() ends the thread.
 #
 # MPI cannot wait for what others have posted, and a thread that polls it keeps callers out of it.
-# So the thread polls a few times, then naps, and leaves the list alone while callers come for it.
-# Naps become longer when nothing has changed for a while: ranks that reduce a long array by pieces
-# would wait for each other's naps at each piece. When nothing is in flight any more, it sleeps.
+# So the thread polls a few times, then naps, the longer the less there is to do, and leaves the
+# list alone while callers come for it. When nothing is in flight any more, it sleeps.
 #
 # The same thread calls the worker of the background engine (background/engine.py): when it is
 # summoned, when an operation has ended, and when the time has come that the worker has named. It
@@ -54,7 +53,6 @@ cdef enum:
     POLLS = 20  # without a change, before it naps
     SHORTEST_NAP = 50000  # nanoseconds
     LONGEST_NAP = 1000000
-    SHORT = 500  # naps without a change, before they become longer while something is in flight
     QUIET = 1000  # naps without anything to do, before a thread with a worker sleeps
 
 cdef struct Progress:
@@ -212,7 +210,6 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
     cdef int polls = POLLS
     cdef int quiet = 0
     cdef bint ends = False
-    cdef bint busy = False
     cdef bint calls
     nap.tv_sec = 0
     nap.tv_nsec = SHORTEST_NAP
@@ -221,8 +218,7 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             cc_pause()
         else:
             nanosleep(&nap, NULL)
-            if quiet >= SHORT or not busy:
-                nap.tv_nsec = min(2 * nap.tv_nsec, <long>LONGEST_NAP)
+            nap.tv_nsec = min(2 * nap.tv_nsec, <long>LONGEST_NAP)
             polls = 0
             quiet += 1
         pthread_mutex_lock(&in_flight_lock)
@@ -248,7 +244,6 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             progress.summoned or ended != told or now() >= due
         )
         told = ended
-        busy = is_in_flight()
         unlock_in_flight()
         if calls:
             due = call_worker()
