@@ -35,7 +35,7 @@ VARIABLES = {
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_ABORT": (r"[01]", "0 or 1"),
     "COLLECTIVES_HOST": (r".+", "any text"),
-    "COLLECTIVES_RENDEZVOUS": (r"(unix:|file:|/).+", "unix:NAME, or the path of a folder"),
+    "COLLECTIVES_RENDEZVOUS": (r"(unix:|/).+", "unix:NAME, or the path of a folder"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
     "COLLECTIVES_SIZE": (r"0*[1-9]\d*", "a positive number of ranks"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
