@@ -333,8 +333,9 @@ def main() -> int:
     if unknown or not folders:
         parser.error(f"no such step: {', '.join(unknown)}" if unknown else "name an environment")
 
-    # The environments stand for themselves: nothing of the caller's may lead to other modules.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+    # The environments stand for themselves: nothing of the caller's may lead to other modules. What
+    # ranks print comes in whole lines, which they do not write where output is not buffered.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
     run = Run(folders, options.ranks)
