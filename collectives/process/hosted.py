@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NoReturn
 
 from collectives import _core
-from collectives.errors import CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import environment, host, rendezvous, segment
 
 __all__ = ["Job", "Ranks", "job", "join", "joined"]
@@ -214,12 +214,20 @@ def job() -> Job | None:
     CollectivesError
         If the ranks cannot meet.
     """
-    if not _jobs:
+    if not _jobs and (rendezvous.ADDRESS in os.environ or rendezvous.is_torchrun()):
         _core.guard()
-        meeting = rendezvous.from_environment(environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))
+        meeting = rendezvous.from_environment(_patience())
         if meeting is not None:
             join(meeting)
     return joined()
+
+
+def _patience() -> float:
+    """Return the seconds that a rank waits for the others at the rendezvous."""
+    try:
+        return environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
+    except ArgumentError:  # the communicator says so, on all ranks
+        return TIMEOUT
 
 
 def joined() -> Job | None:

@@ -130,7 +130,7 @@ def test_averages(comm):
 
 
 def test_they_outlive_their_communicator(world):
-    comm = cc.Communicator(world.mpi)
+    comm = world.comm.dup()
     x = comm.empty(10_000)
     view = x[5:]
     x[:] = comm.rank
