@@ -4,8 +4,7 @@ Order. Torch's contract is that all ranks of a group call its collectives in the
 asynchronous ones too. That of a communicator is the same. So each call is started at once, by the
 thread that makes it, on the one communicator of the group, and a synchronous call on one rank
 matches an asynchronous one on another. The background engine, which lets ranks submit in different
-orders, would compare first what the ranks have submitted: a synchronous call would take 20 times as
-long, and a bucket of DDP would have to wait for the thread of the engine.
+orders, would compare first what the ranks have submitted, which torch's contract makes unnecessary.
 
 What runs where. A synchronous call runs in the calling thread to its end. An asynchronous one is
 started there; the native thread of the library moves it on while the program computes, and
