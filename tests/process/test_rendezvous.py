@@ -267,7 +267,7 @@ def test_a_killed_rank_is_noticed():
                 call()
             except cc.errors.PeerLostError as error:
                 told.append("has died" in str(error) or "died" in str(error))
-        print(told)
+        print(told, flush=True)
         os._exit(0)
     """
     (status, output), (killed, _) = served(text)
