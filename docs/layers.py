@@ -65,9 +65,21 @@ LAYERS = (
                 "import horovod",
             ),
             _package(
+                "tensorflow",
+                "TensorFlow: Horovod's interface, the tape, `tf.distribute`, `tensorflow.keras`",
+                "TensorFlow",
+            ),
+            _package("keras", "Keras 3 on any backend: optimizer, callbacks", "Keras 3"),
+            _package("jax", "JAX: collectives under `jit` and `grad`, and for optax", "JAX"),
+            _package(
                 "torch",
                 "PyTorch: Horovod's interface, the backend of `torch.distributed`, hooks for DDP",
                 "PyTorch",
+            ),
+            _package(
+                "graphs",
+                "submissions from inside of compiled programs: `tf.function`, `jax.jit`",
+                "in tf.function, jit",
             ),
             _package(
                 "horovod",
