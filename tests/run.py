@@ -2,7 +2,8 @@
 
 ::
 
-    python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi [--ranks 1,2,4] [step ...]
+    python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi --frameworks .venv/frameworks
+        [--ranks 1,2,4] [step ...]
 
 Each step prints its name, what it runs and how long it took; the first that fails ends the run
 with exit status 1. The tests import the wheel that is installed in the environments: they run in
@@ -60,8 +61,28 @@ LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3
 # Of the tests of front ends for PyTorch, which import it on every rank.
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
+# Of the tests of front ends for other frameworks: folder, numbers of ranks, and the variables that
+# they are set by.
+FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
+    ("tensorflow", (1, 2, 4), {}),
+    ("keras", (1, 2, 4), {"KERAS_BACKEND": "tensorflow"}),
+    ("keras", (2,), {"KERAS_BACKEND": "torch"}),
+    ("keras", (2,), {"KERAS_BACKEND": "jax"}),
+    ("jax", (1, 2, 4), {}),
+)
 # The steps of a run that names none.
-USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "torch", "readme", "docs")
+USUAL = (
+    "installed",
+    "lint",
+    "types",
+    "symbolic",
+    "launching",
+    "mpi",
+    "torch",
+    "frameworks",
+    "readme",
+    "docs",
+)
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
@@ -78,12 +99,17 @@ class Run:
     ----------
     folders : dict
         For each family of MPI, its virtual environment.
+    frameworks : Path or None
+        The virtual environment with TensorFlow, and MPICH.
     ranks : list of int
         The numbers of ranks to run ``tests/mpi`` on.
     """
 
-    def __init__(self, folders: dict[str, Path], ranks: list[int]) -> None:
+    def __init__(
+        self, folders: dict[str, Path], frameworks: Path | None, ranks: list[int]
+    ) -> None:
         self.python = {family: folder / "bin" / "python" for family, folder in folders.items()}
+        self.frameworks_python = None if frameworks is None else frameworks / "bin" / "python"
         self.folders = folders
         self.ranks = ranks
 
@@ -174,25 +200,40 @@ class Run:
             for ranks in self.ranks:
                 if (family, ranks) in LEFT_OUT and self.ranks == RANKS and not FULL:
                     continue
-                self.tests_on_ranks(family, ranks, "mpi", env=TRANSPORTS.get((family, ranks)))
+                env = TRANSPORTS.get((family, ranks))
+                self.tests_on_ranks(self.python[family], family, ranks, "mpi", env=env)
 
     def torch(self) -> None:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
         for family in self.python:
             for ranks in TORCH_RANKS[family]:
-                self.tests_on_ranks(family, ranks, "torch")
+                self.tests_on_ranks(self.python[family], family, ranks, "torch")
         torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
         self.command(*torchrun, *PYTEST, "torch", deadline=MPI_DEADLINE)
 
+    def frameworks(self) -> None:
+        """The front ends for TensorFlow, Keras and JAX, under MPICH."""
+        if self.frameworks_python is None:
+            print("not run: no environment with TensorFlow was named")
+            return
+        for folder, numbers_of_ranks, env in FRAMEWORK_RUNS:
+            for ranks in numbers_of_ranks:
+                self.tests_on_ranks(self.frameworks_python, "mpich", ranks, folder, env=env)
+
     def tests_on_ranks(
-        self, family: str, ranks: int, *words: str, env: dict[str, str] | None = None
+        self,
+        python: Path,
+        family: str,
+        ranks: int,
+        *words: str,
+        env: dict[str, str] | None = None,
     ) -> None:
         """Run pytest with these words on so many ranks; all of them run the same tests."""
         setting = " ".join(f"{name}={value}" for name, value in (env or {}).items())
         shown = " ".join(words)
         print(f"$ [{family}] {setting} mpiexec -n {ranks} python -m pytest {shown}", flush=True)
         result = jobs.on_ranks(
-            self.python[family],
+            python,
             ranks,
             *PYTEST,
             *words,
@@ -249,7 +290,7 @@ class Run:
 
     def docs(self) -> None:
         """The manual: every block of code on its pages, and the build without a warning."""
-        python = self.python.get("mpich", self.first)
+        python = self.frameworks_python or self.python.get("mpich", self.first)
         skipped, bad = [], 0
 
         def run(file: Path) -> tuple[str, list[str] | None]:
@@ -264,7 +305,7 @@ class Run:
         with ThreadPoolExecutor(PAGES_AT_ONCE) as pool, tempfile.TemporaryDirectory() as folder:
             # The build takes one core for longer than any page, and so it begins first.
             words = ("-n", "-W", "--keep-going", "-q", "-b", "html", "docs", folder)
-            build = [str(python.parent / "sphinx-build"), *words]
+            build = [str(self.tool("sphinx-build")), *words]
             built = pool.submit(jobs.run, build, deadline=300, cwd=ROOT)
             for done, left in pool.map(run, pages.pages()):
                 print(done, flush=True)
@@ -282,7 +323,7 @@ class Run:
         self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
         for family in self.python:
             for ranks in self.ranks:
-                self.tests_on_ranks(family, ranks, "mpi", "-m", "gpu")
+                self.tests_on_ranks(self.python[family], family, ranks, "mpi", "-m", "gpu")
 
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
@@ -295,6 +336,7 @@ class Run:
             "launching": cls.launching,
             "mpi": cls.mpi,
             "torch": cls.torch,
+            "frameworks": cls.frameworks,
             "readme": cls.readme,
             "docs": cls.docs,
             "gpu": cls.gpu,
@@ -321,6 +363,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mpich", type=Path, help="virtual environment with MPICH")
     parser.add_argument("--openmpi", type=Path, help="virtual environment with Open MPI")
+    parser.add_argument("--frameworks", type=Path, help="virtual environment with TensorFlow")
     parser.add_argument("--ranks", type=numbers, default=RANKS, metavar="1,2,...")
     parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(Run.steps()))
     options = parser.parse_args()
@@ -338,7 +381,8 @@ def main() -> int:
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
-    run = Run(folders, options.ranks)
+    frameworks = options.frameworks.absolute() if options.frameworks else None
+    run = Run(folders, frameworks, options.ranks)
     times: list[tuple[str, float]] = []
     for name, step in Run.steps().items():
         if name not in (options.steps or USUAL):
