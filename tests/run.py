@@ -25,6 +25,7 @@ from pathlib import Path
 
 import jobs
 import pages
+from full import FULL
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -39,9 +40,8 @@ PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 # Those run with both MPIs at once: so many for the one that has all tests, and for the other.
 SIDE_BY_SIDE = ("-n", "2")
-LAUNCHED_SIDE_BY_SIDE = (3, 2)
+LAUNCHED_SIDE_BY_SIDE = (3, 3)
 PAGES_AT_ONCE = 3
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 # How ranks talk in the suite, where that is not through shared memory and MPI: by messages of MPI
 # only, without MPI, or as on two hosts.
@@ -76,6 +76,7 @@ USUAL = (
     "lint",
     "types",
     "symbolic",
+    "alone",
     "launching",
     "mpi",
     "torch",
@@ -92,6 +93,43 @@ class Failure(Exception):
     """A step failed; the text says how."""
 
 
+class Suite:
+    """A run of pytest under a launcher; all ranks run the same tests.
+
+    Parameters
+    ----------
+    python : Path
+        The interpreter.
+    family : str
+        That of its MPI.
+    ranks : int
+    *words : str
+        Which tests, as pytest takes it.
+    env : dict, optional
+        Variables that are set.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        family: str,
+        ranks: int,
+        *words: str,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.python, self.family, self.ranks, self.words = python, family, ranks, words
+        self.env = env or {}
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in self.env.items()]
+        words += ["mpiexec", "-n", str(self.ranks), "python", "-m", "pytest", *self.words]
+        return f"$ [{self.family}] {' '.join(words)}"
+
+    def run(self, echo: bool = False) -> jobs.Result:
+        options = {"deadline": MPI_DEADLINE, "cwd": TESTS, "env": self.env, "echo": echo}
+        return jobs.on_ranks(self.python, self.ranks, *PYTEST, *self.words, **options)
+
+
 class Run:
     """The environments under test, and the steps.
 
@@ -105,9 +143,7 @@ class Run:
         The numbers of ranks to run ``tests/mpi`` on.
     """
 
-    def __init__(
-        self, folders: dict[str, Path], frameworks: Path | None, ranks: list[int]
-    ) -> None:
+    def __init__(self, folders: dict[str, Path], frameworks: Path | None, ranks: list[int]) -> None:
         self.python = {family: folder / "bin" / "python" for family, folder in folders.items()}
         self.frameworks_python = None if frameworks is None else frameworks / "bin" / "python"
         self.folders = folders
@@ -170,6 +206,19 @@ class Run:
         doctests = ("--doctest-modules", without_cupy, "--pyargs", "collectives")
         self.command(self.first, *PYTEST, *doctests)
 
+    def alone(self) -> None:
+        """The suites on one rank, which is one core: two of them at once."""
+        suites = [
+            Suite(python, family, 1, "mpi")
+            for family, python in self.python.items()
+            if 1 in self.ranks_of(family)
+        ]
+        suites += self.framework_suites(lambda ranks: ranks == 1)
+        with ThreadPoolExecutor(2) as pool:
+            for suite, result in zip(suites, pool.map(Suite.run, suites), strict=True):
+                print(f"{suite}\n{result.out}{result.err}\n  {result.seconds:.1f} s", flush=True)
+                self.judge(result, MPI_DEADLINE)
+
     def launching(self) -> None:
         """Processes, examples and the command line, in both environments at once."""
         files = marked()
@@ -194,55 +243,48 @@ class Run:
         if failed:
             raise Failure(f"with {' and '.join(failed)}")
 
+    def ranks_of(self, family: str) -> list[int]:
+        """Return the numbers of ranks that ``tests/mpi`` runs on with a family of MPI."""
+        if self.ranks != RANKS or FULL:
+            return self.ranks
+        return [ranks for ranks in self.ranks if (family, ranks) not in LEFT_OUT]
+
     def mpi(self) -> None:
-        """The suite under a launcher, for each MPI and number of ranks."""
-        for family in self.python:
-            for ranks in self.ranks:
-                if (family, ranks) in LEFT_OUT and self.ranks == RANKS and not FULL:
-                    continue
-                env = TRANSPORTS.get((family, ranks))
-                self.tests_on_ranks(self.python[family], family, ranks, "mpi", env=env)
+        """The suite under a launcher, for each MPI and number of ranks but one."""
+        for family, python in self.python.items():
+            for ranks in self.ranks_of(family):
+                if ranks > 1:
+                    env = TRANSPORTS.get((family, ranks))
+                    self.run_suite(Suite(python, family, ranks, "mpi", env=env))
 
     def torch(self) -> None:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
-        for family in self.python:
+        for family, python in self.python.items():
             for ranks in TORCH_RANKS[family]:
-                self.tests_on_ranks(self.python[family], family, ranks, "torch")
+                self.run_suite(Suite(python, family, ranks, "torch"))
         torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
         self.command(*torchrun, *PYTEST, "torch", deadline=MPI_DEADLINE)
 
     def frameworks(self) -> None:
-        """The front ends for TensorFlow, Keras and JAX, under MPICH."""
-        if self.frameworks_python is None:
-            print("not run: no environment with TensorFlow was named")
-            return
-        for folder, numbers_of_ranks, env in FRAMEWORK_RUNS:
-            for ranks in numbers_of_ranks:
-                self.tests_on_ranks(self.frameworks_python, "mpich", ranks, folder, env=env)
+        """The front ends for TensorFlow, Keras and JAX, under MPICH, on more ranks than one."""
+        for suite in self.framework_suites(lambda ranks: ranks > 1):
+            self.run_suite(suite)
 
-    def tests_on_ranks(
-        self,
-        python: Path,
-        family: str,
-        ranks: int,
-        *words: str,
-        env: dict[str, str] | None = None,
-    ) -> None:
-        """Run pytest with these words on so many ranks; all of them run the same tests."""
-        setting = " ".join(f"{name}={value}" for name, value in (env or {}).items())
-        shown = " ".join(words)
-        print(f"$ [{family}] {setting} mpiexec -n {ranks} python -m pytest {shown}", flush=True)
-        result = jobs.on_ranks(
-            python,
-            ranks,
-            *PYTEST,
-            *words,
-            deadline=MPI_DEADLINE,
-            cwd=TESTS,
-            env=env,
-            echo=True,
-        )
-        print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
+    def framework_suites(self, wanted: Callable[[int], bool]) -> list[Suite]:
+        """Return those of the front ends but PyTorch's on the numbers of ranks that are wanted."""
+        if self.frameworks_python is None:
+            return []
+        return [
+            Suite(self.frameworks_python, "mpich", ranks, folder, env=env)
+            for folder, numbers_of_ranks, env in FRAMEWORK_RUNS
+            for ranks in numbers_of_ranks
+            if wanted(ranks)
+        ]
+
+    def run_suite(self, suite: Suite) -> None:
+        print(suite, flush=True)
+        result = suite.run(echo=True)
+        print(f"  {result.seconds:.1f} s", flush=True)
         self.judge(result, MPI_DEADLINE)
 
     def lint(self) -> None:
@@ -323,7 +365,7 @@ class Run:
         self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
         for family in self.python:
             for ranks in self.ranks:
-                self.tests_on_ranks(self.python[family], family, ranks, "mpi", "-m", "gpu")
+                self.run_suite(Suite(self.python[family], family, ranks, "mpi", "-m", "gpu"))
 
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
@@ -333,6 +375,7 @@ class Run:
             "lint": cls.lint,
             "types": cls.types,
             "symbolic": cls.symbolic,
+            "alone": cls.alone,
             "launching": cls.launching,
             "mpi": cls.mpi,
             "torch": cls.torch,
