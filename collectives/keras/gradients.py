@@ -46,7 +46,7 @@ class Plan(NamedTuple):
         """Whether this rank has nobody to reduce with."""
         return not self.terms.process_set.included() or self.terms.is_alone
 
-    def is_local(self) -> set[int]:
+    def local_ids(self) -> set[int]:
         """Return the ids of the variables whose gradients are not reduced. Local.
 
         Layers may have been built since the last call.
@@ -73,7 +73,7 @@ def reduced(grads: Sequence[Any], variables: Sequence[Any], plan: Plan) -> list[
     made = list(grads)
     if plan.is_alone:
         return made
-    local = plan.is_local() if plan.local else ()
+    local = plan.local_ids() if plan.local else ()
     shared = [k for k, each in enumerate(variables) if id(each) not in local]
     results = _shared([made[k] for k in shared], [variables[k] for k in shared], plan)
     size = plan.terms.process_set.comm().size

@@ -18,7 +18,7 @@ from collectives.graphs import kept
 from collectives.keras.compat import definer
 from collectives.keras.optimizer import distribute, is_distributed, plan_of, release
 
-__all__ = ["install"]
+__all__ = ["install", "raising"]
 
 
 def install() -> None:
@@ -31,7 +31,7 @@ def install() -> None:
     trainer.compile = _without_xla(trainer.compile)
     for name in ("fit", "train_on_batch"):
         trainer = definer(keras.Model, name)
-        setattr(trainer, name, _raising(getattr(trainer, name)))
+        setattr(trainer, name, raising(getattr(trainer, name)))
 
 
 def _marked(function: Any) -> Any:
@@ -72,17 +72,23 @@ def _without_xla(plain: Any) -> Any:
     return compile
 
 
-def _raising(plain: Any) -> Any:
-    """Return a method, which raises the errors of the library."""
+def raising(plain: Any) -> Any:
+    """Return a function that raises the errors of the library, of which compiled steps only pass
+    the text on. Local.
+
+    Parameters
+    ----------
+    plain : callable
+    """
 
     @functools.wraps(plain)
-    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+    def function(*arguments: Any, **options: Any) -> Any:
         try:
-            return plain(self, *arguments, **options)
+            return plain(*arguments, **options)
         except Exception as error:
             found = kept.found(str(error))
             if found is None:
                 raise
-            raise found  # its cause is that of the library
+            raise found  # noqa: B904  its cause is that of the library
 
-    return method
+    return function

@@ -312,6 +312,13 @@ class _Counting:
         mine = vars(self).get("_passes", 1)
         return parent.iterations if mine == 1 else keras.ops.floor_divide(parent.iterations, mine)
 
+    def __reduce__(self) -> Any:
+        """Have copies and pickles be those of the optimizer as it was: they are not distributed."""
+        parent: Any = super()
+        function, *rest = parent.__reduce__()
+        mine: Any = type(self)
+        return getattr(mine._plain, function.__name__), *rest
+
 
 class _Distributed(_Counting):
     """The methods of an optimizer whose gradients are reduced."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from collectives.graphs.terms import Terms
+from collectives.horovod.handles import Submitted, grouped, submit
 from collectives.horovod.ops import scaling
-from collectives.torch import handles
+from collectives.torch.handles import array, new
 from collectives.torch.blocking import grouped_allreduce
 from collectives.torch.compression import Compression
 
@@ -45,12 +46,12 @@ def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> Any:
     how = scaling(terms.op, True, terms.prescale, terms.postscale, comm.size)
     options = {"op": how.op, "prescale": how.prescale, "postscale": how.postscale}
 
-    def start(tensor: torch.Tensor, name: str | None) -> handles.Submitted:
-        x = handles.array(tensor)
+    def start(tensor: torch.Tensor, name: str | None) -> Submitted:
+        x = array(tensor)
         coded = {"compression": terms.codec, "group": comm, **options}
-        return handles.submit("allreduce", name, x, handles.new(x), **coded), None
+        return submit("allreduce", name, x, new(x), **coded), None
 
-    return handles.grouped(terms.name, tensors, start).wait()
+    return grouped(terms.name, tensors, start).wait()
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
