@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import keras
@@ -10,10 +11,12 @@ import numpy as np
 
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import allreduce_async
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.objects import allgather_object
 from collectives.horovod.ops import Sum
 from collectives.keras import backends
 
-__all__ = ["Plan", "reduced"]
+__all__ = ["Plan", "check_alike", "reduced"]
 
 
 class Plan(NamedTuple):
@@ -56,6 +59,40 @@ class Plan(NamedTuple):
             variables = each.trainable_variables if isinstance(each, keras.Layer) else [each]
             found.update(id(variable) for variable in variables)
         return found
+
+
+def check_alike(variables: Sequence[Any], plan: Plan) -> None:
+    """Raise an error on all ranks if the variables that they share have different shapes.
+    Collective.
+
+    Parameters
+    ----------
+    variables : sequence of variable
+    plan : Plan
+
+    Raises
+    ------
+    HorovodArgumentError
+        With what differs.
+    """
+    if plan.is_alone:
+        return
+    local, process_set = plan.local_ids(), plan.terms.process_set
+    mine = [
+        f"{keras.backend.standardize_dtype(each.dtype)} {tuple(each.shape)}"
+        for each in variables
+        if id(each) not in local
+    ]
+    every = allgather_object(mine, f"variables of {plan.terms.name}", process_set)
+    for number, first in enumerate(zip_longest(*every, fillvalue="missing"), start=1):
+        if len(set(first)) > 1:
+            ranks = process_set.ranks or range(len(every))
+            said = "; ".join(
+                f"rank {rank}: {each}" for rank, each in zip(ranks, first, strict=True)
+            )
+            raise HorovodArgumentError(
+                f"the variables that are trained differ between ranks, variable {number}: {said}"
+            )
 
 
 def reduced(grads: Sequence[Any], variables: Sequence[Any], plan: Plan) -> list[Any]:

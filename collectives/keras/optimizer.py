@@ -16,7 +16,7 @@ from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.keras import backends
 from collectives.keras.compression import Compression
-from collectives.keras.gradients import Plan, reduced
+from collectives.keras.gradients import Plan, check_alike, reduced
 from collectives.keras.passes import Sums
 from collectives.text.words import shown
 
@@ -41,6 +41,14 @@ class _Distribution:
         self.plan = plan
         self.sums: Sums | None = None
         self.is_inside = False  # whether a method of the optimizer's own class runs
+        self.is_checked = False  # whether the variables of the ranks have been compared
+
+    def reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return gradients as they are reduced over the ranks. Collective."""
+        if not self.is_checked:
+            check_alike(variables, self.plan)
+            self.is_checked = True
+        return reduced(grads, variables, self.plan)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -350,12 +358,17 @@ class _Distributed(_Counting):
                 own.apply(made, given)
 
         if now.plan.passes == 1 or not grads or len(grads) != len(variables):
-            step(reduced(grads, variables, now.plan) if len(grads) == len(variables) else grads)
+            step(now.reduced(grads, variables) if len(grads) == len(variables) else grads)
             return
         if not self.built:
             self.build(variables)
         assert now.sums is not None
-        now.sums.add(grads, variables, step, lambda: _holder(self)._iterations.assign_add(1))
+
+
+        def last(totals: list[Any]) -> None:
+            step(now.reduced(totals, variables))
+
+        now.sums.add(grads, variables, last, lambda: _holder(self)._iterations.assign_add(1))
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any
@@ -383,7 +396,7 @@ class _Distributed(_Counting):
                 return own.stateless_apply(state, made, trainable_variables)
 
         if now.plan.passes == 1:
-            return step(reduced(grads, variables, now.plan), optimizer_variables)
+            return step(now.reduced(grads, variables), optimizer_variables)
         assert now.sums is not None
         with now.inside():
             mine = list(self.variables)
@@ -393,7 +406,7 @@ class _Distributed(_Counting):
 
         def last() -> Any:
             assert now.sums is not None
-            values, made = step(now.sums.reduced(totals, variables), state)
+            values, made = step(now.reduced(now.sums.settled(totals), variables), state)
             zeros = [keras.ops.zeros_like(each) for each in (count, *totals)]
             return list(values), [*made, *zeros]
 

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from collectives.keras import backends
-from collectives.keras.gradients import Plan, reduced
+from collectives.keras.gradients import Plan
 
 __all__ = ["Sums"]
 
@@ -64,7 +64,7 @@ class Sums:
         variables : sequence of variable
             What they are the gradients of.
         step : callable
-            It is given what the ranks have reduced.
+            It is given the gradients that it reduces and applies.
         skip : callable
             It is called instead after any other pass.
         """
@@ -77,7 +77,7 @@ class Sums:
         self.count.assign_add(1)
 
         def last() -> None:
-            step(self.reduced([each.value for each in sums], variables))
+            step(self.settled([each.value for each in sums]))
             for each in self.variables:
                 each.assign(keras.ops.zeros(each.shape, each.dtype))
             if on.ARE_SEEN_LATE:
@@ -100,18 +100,15 @@ class Sums:
             for total, each in zip(totals, grads, strict=True)
         ]
 
-    def reduced(self, totals: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the sums of gradients, as they are reduced over the ranks.
-        Collective.
+    def settled(self, totals: Sequence[Any]) -> list[Any]:
+        """Return the gradients that sums stand for: None where there was none. Local.
 
         Parameters
         ----------
         totals : sequence of tensor
-        variables : sequence of variable
-            What they are the gradients of.
         """
         found = [each if k in self.seen else None for k, each in enumerate(totals)]
-        if self.plan.averages:
-            count = float(self.plan.passes)
-            found = [None if each is None else keras.ops.divide(each, count) for each in found]
-        return reduced(found, variables, self.plan)
+        if not self.plan.averages:
+            return found
+        count = float(self.plan.passes)
+        return [None if each is None else keras.ops.divide(each, count) for each in found]
