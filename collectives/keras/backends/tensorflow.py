@@ -1,0 +1,82 @@
+"""Keras on TensorFlow: gradients of embeddings list some rows only, and steps are graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from collectives.graphs.terms import Terms
+from collectives.graphs.tensorflow import array, callback, reduced
+from collectives.horovod.arrays import allgather_async
+from collectives.horovod.ops import Average
+
+__all__ = [
+    "ARE_SEEN_LATE",
+    "branch",
+    "densified",
+    "is_sparse",
+    "reduced",
+    "rows_reduced",
+    "unconverted",
+]
+
+ARE_SEEN_LATE = False
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Return whether a `tensor` lists some rows only. Local."""
+    return isinstance(tensor, tf.IndexedSlices)
+
+
+def densified(tensor: Any) -> Any:
+    """Return a `tensor` with all rows. Local."""
+    return tf.convert_to_tensor(tensor)
+
+
+def rows_reduced(tensor: Any, terms: Terms) -> Any:
+    """Return the rows that the `tensor` of any rank lists, scaled by `terms`. Collective."""
+    size = terms.process_set.comm().size
+    factor = terms.prescale * terms.postscale / (size if terms.op == Average else 1)
+    values, ctx = tensor.values, None
+    if isinstance(terms.compression, type):
+        values, ctx = terms.compression.compress(values)
+    values = _joined(values, f"{terms.name}, values", terms)
+    if isinstance(terms.compression, type):
+        values = terms.compression.decompress(values, ctx)
+    values = values if factor == 1.0 else values * tf.cast(factor, values.dtype)
+    indices = _joined(tensor.indices, f"{terms.name}, indices", terms)
+    return tf.IndexedSlices(values, indices, tensor.dense_shape)
+
+
+def _joined(tensor: Any, name: str, terms: Terms) -> Any:
+    """Return the rows of a tensor of all ranks."""
+
+    def join(x: Any) -> Any:
+        return allgather_async(np.asarray(x, order="C"), name, terms.process_set).wait()
+
+    if tf.executing_eagerly():
+        return tf.convert_to_tensor(join(array(tensor)))
+    made = tf.numpy_function(callback(join), [tensor], tensor.dtype)
+    made.set_shape([None, *tensor.shape[1:]])
+    return made
+
+
+def branch(condition: Any, yes: Callable[[], object], no: Callable[[], object]) -> None:
+    """Run `yes` or `no`, as the `condition` says. Local."""
+
+    def with_result(function: Callable[[], object]) -> Callable[[], Any]:
+        def run() -> Any:
+            function()
+            return tf.constant(0)
+
+        return run
+
+    tf.cond(condition, with_result(yes), with_result(no))
+
+
+def unconverted(function: Any) -> Any:
+    """Return the `function`, which AutoGraph leaves as it is. Local."""
+    return tf.autograph.experimental.do_not_convert(function)

@@ -1,0 +1,69 @@
+"""Variables: those of one rank sent to all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+
+from collectives.horovod.arrays import broadcast_async
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = ["broadcast_global_variables", "broadcast_variables"]
+
+SEED = "seed_generator_state"  # Keras's name of the state of random numbers
+
+
+def broadcast_variables(
+    variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Set the variables of all ranks to those of one.
+    Collective.
+
+    Parameters
+    ----------
+    variables : iterable of variable
+        Such as ``model.variables`` and ``optimizer.variables``; as many on all ranks, in the same
+        order. The state of Keras's random numbers is left out, so that ranks that drop units out
+        do not all drop the same.
+    root_rank : int
+        Whose values are sent, among all ranks.
+    process_set : ProcessSet
+        The ranks.
+
+    Raises
+    ------
+    HorovodInternalError
+        If the variables of the ranks differ in number, shape or dtype, or the collective fails.
+    """
+    comm = process_set.comm()
+    if comm.size == 1:
+        return
+    sent = [each for each in variables if getattr(each, "name", None) != SEED]
+    handles = []
+    for k, each in enumerate(sent):
+        # A copy: what a framework returns may be its own memory, and may not be written.
+        x = np.array(keras.ops.convert_to_numpy(each), order="C")
+        name = f"variable {k + 1} of {len(sent)}"
+        handles.append(broadcast_async(x, root_rank, name, process_set))
+    values = [each.wait() for each in handles]
+    if comm.rank != process_set.place(root_rank):
+        for each, value in zip(sent, values, strict=True):
+            each.assign(value)
+
+
+def broadcast_global_variables(root_rank: int) -> NoReturn:
+    """Refuse to send all variables of the program to all ranks from `root_rank`. Local.
+
+    Raises
+    ------
+    RuntimeError
+        Always: Keras 3 has no list of all variables.
+    """
+    raise RuntimeError(
+        "broadcast_global_variables() needs a list of all variables, which Keras 3 does not have: "
+        "pass callbacks.BroadcastGlobalVariablesCallback(root_rank) to fit(), or call "
+        "broadcast_variables(model.variables, root_rank)"
+    )
