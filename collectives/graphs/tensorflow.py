@@ -186,7 +186,7 @@ class Phases:
         """
         part, call = self._call.add(start), self._call
         if self._is_eager:
-            self._number = call.submit(self._number, part, [np.asarray(each) for each in inputs])
+            self._number = call.submit(self._number, part, [_array(each) for each in inputs])
             return part
 
         def submit(number: Any, *arrays: Array) -> Any:
@@ -246,6 +246,11 @@ def asked(function: Callable[[], int]) -> Tensor:
 
 # How many calls of a name a graph has.
 _names: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+
+
+def _array(x: Tensor) -> Array:
+    """Return an array over the memory of a tensor that has a value."""
+    return np.asarray(x if x.shape.rank else x.numpy())
 
 
 def _tensor(x: Array) -> Tensor:

@@ -18,6 +18,7 @@ except ImportError as error:
     ) from error
 
 from collectives.horovod import HostsUpdatedInterrupt
+from collectives.keras import compat as _compat
 from collectives.tensorflow import elastic, mpi_ops
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.distribute import CrossDeviceOps
@@ -151,4 +152,6 @@ __all__ = [
     "stop_timeline",
 ]
 
-del _tensorflow
+_compat.install()
+
+del _compat, _tensorflow

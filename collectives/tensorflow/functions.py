@@ -72,7 +72,7 @@ def broadcast_variables(
         for k, value in enumerate(values, start=1)
     ]
     made = assigned(sent, [each() for each in finish])
-    return None if tf.executing_eagerly() else tf.group(*made)
+    return None if tf.executing_eagerly() or tf.inside_function() else tf.group(*made)
 
 
 def _is_seed(variable: Any) -> bool:
