@@ -47,7 +47,7 @@ def train(strategy, epochs=3):
     x, y = load()
     with strategy.scope():
         model = network()
-        model.compile(tf.keras.optimizers.SGD(0.2), loss(), ["accuracy"], jit_compile=False)
+        model.compile(tf.keras.optimizers.SGD(0.2), loss(), jit_compile=False)
         hvd.broadcast_variables(model.variables, root_rank=0)
     model.fit(x, y, batch_size=BATCH // hvd.size(), epochs=epochs, verbose=0)
     return model, accuracy(model)
