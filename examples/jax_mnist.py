@@ -14,6 +14,7 @@ number of ranks that divides the batch::
 """
 
 import argparse
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ def load():
 def network(key):
     """Return random parameters: a matrix and a vector for each layer."""
     layers = []
-    for rows, columns in zip(LAYERS, LAYERS[1:], strict=False):
+    for rows, columns in pairwise(LAYERS):
         key, part = jax.random.split(key)
         weights = jax.random.normal(part, (rows, columns)) * (2 / rows) ** 0.5
         layers.append({"w": weights, "b": jnp.zeros(columns)})
@@ -121,9 +122,7 @@ def main():
     are_equal = all((cc.broadcast(each) == each).all() for each in leaves)
     are_equal = bool(cc.allreduce(are_equal, op=cc.LAND))
     alone = train(x, y, arguments, cc.world().split(cc.rank()))
-    apart = max(
-        np.abs(a - b).max() for a, b in zip(leaves, jax.tree.leaves(alone), strict=True)
-    )
+    apart = max(np.abs(a - b).max() for a, b in zip(leaves, jax.tree.leaves(alone), strict=True))
     if cc.rank() == 0:
         print(f"{hits.mean():.1%} of {TESTED} new images are recognised")
         print(f"all ranks have {'equal' if are_equal else 'DIFFERENT'} parameters")

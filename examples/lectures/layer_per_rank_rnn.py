@@ -213,7 +213,11 @@ def main():
     if r:
         return
     want, of_layers, of_sequence = in_one_process(sequence, targets)
-    pairs = [(a, b) for mine, whole in zip(gradients, of_layers, strict=True) for a, b in zip(mine, whole, strict=True)]
+    pairs = [
+        (a, b)
+        for mine, whole in zip(gradients, of_layers, strict=True)
+        for a, b in zip(mine, whole, strict=True)
+    ]
     pairs += [(np.array(of_input), np.array(of_sequence)), (np.array([loss]), np.array([want]))]
     error = max(np.abs(a - b).max() / np.abs(b).max() for a, b in pairs)
     began, ended = min(b for b, _ in spans), max(e for _, e in spans)
