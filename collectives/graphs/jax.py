@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import jax
@@ -52,7 +55,7 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
     HorovodInternalError
         If a collective fails. From a compiled program, `own_errors` raises it.
     """
-    arrays = [jnp.asarray(each) for each in tensors]
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
     if not arrays:
         return []
     if terms.is_alone:
@@ -71,35 +74,42 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
 def _reduced(arrays: list[jax.Array], terms: Terms) -> list[jax.Array]:
     """Reduce arrays as they are."""
     kinds = [Kind(x.dtype.name, x.dtype.itemsize, tuple(x.shape)) for x in arrays]
-    parts = [part.places for part in buckets(kinds, terms)]
-    step = _Step(Call(buckets(kinds, terms), terms))
+    call = Call(buckets(kinds, terms), terms)
+    packed = [_packed([arrays[k] for k in part.places]) for part in call.parts]
+    made = (_in_phases if is_compiled(*arrays) else _at_once)(_Step(call), packed)
     results: list[Any] = [None] * len(arrays)
-    if not is_compiled(*arrays):
-        settled()
-        for which, part in enumerate(parts):
-            step.submit(which, [np.asarray(arrays[k]) for k in part])
-        for which, part in enumerate(parts):
-            for place, result in zip(part, step.wait(which), strict=True):
-                results[place] = result
-        step.end()
-        placed: list[jax.Array] = jax.device_put(results)  # the memory is new, and theirs now
-        return placed
-    packed = [_packed([arrays[k] for k in part]) for part in parts]
-    made = _in_phases(step, packed)
-    for part, whole in zip(parts, made, strict=True):
-        first = 0
-        for place in part:
-            size, shape = arrays[place].size, arrays[place].shape
-            results[place] = whole[first : first + size].reshape(shape)
-            first += size
+    for part, whole in zip(call.parts, made, strict=True):
+        shapes = tuple(tuple(arrays[k].shape) for k in part.places)
+        for place, result in zip(part.places, _cut(whole, shapes), strict=True):
+            results[place] = result
     return results
 
 
+# Programs of JAX take a fraction of the time that its functions take for each array, and callbacks
+# as long for each array as for hundreds of kilobytes.
+
+
+@jax.jit
 def _packed(arrays: list[jax.Array]) -> jax.Array:
-    """Return arrays of one dtype as one array: a callback takes as long for each of its arrays as
-    for hundreds of kilobytes.
-    """
-    return jnp.concatenate([x.ravel() for x in arrays]) if len(arrays) > 1 else arrays[0].ravel()
+    """Return arrays of one dtype as one array, in one dimension."""
+    return jnp.concatenate([x.ravel() for x in arrays])
+
+
+@partial(jax.jit, static_argnums=1)
+def _cut(whole: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    """Return the arrays that were packed, by their shapes."""
+    ends = [*accumulate(map(prod, shapes), initial=0)]
+    return [whole[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+
+
+def _at_once(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
+    """Submit the buckets, and wait for them."""
+    settled()
+    for which, x in enumerate(packed):
+        step.submit(which, [np.asarray(x)])
+    results = [step.wait(which)[0] for which in range(len(packed))]
+    made: list[jax.Array] = jax.device_put(results)  # the memory is new, and theirs now
+    return made
 
 
 def _in_phases(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
@@ -137,10 +147,6 @@ class _Step:
         """Wait for a bucket, and return the results. Local."""
         return self.call.wait(self.number, which)
 
-    def end(self) -> None:
-        """Begin again with the next submission. Local."""
-        self.number = 0
-
 
 @dataclass(frozen=True)
 class _Submission:
@@ -153,7 +159,7 @@ class _Submission:
     def __call__(self, *arrays: Array) -> list[Array] | None:
         """Submit them; return all results if they are waited for. Collective."""
         if self.first == 0:
-            self.step.end()  # also after a step that has failed
+            self.step.number = 0
         for which, x in enumerate(arrays, start=self.first):
             self.step.submit(which, [np.array(x)])
         if not self.waits:
