@@ -14,6 +14,7 @@ number of ranks that divides the batch::
 """
 
 import argparse
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ def load():
 def network(key):
     """Return random parameters: a matrix and a vector for each layer."""
     layers = []
-    for rows, columns in zip(LAYERS, LAYERS[1:], strict=False):
+    for rows, columns in pairwise(LAYERS):
         key, part = jax.random.split(key)
         weights = jax.random.normal(part, (rows, columns)) * (2 / rows) ** 0.5
         layers.append({"w": weights, "b": jnp.zeros(columns)})
@@ -76,7 +77,7 @@ def optimizer(rate, comm):
     return made.init, made.update
 
 
-def train(images, labels, arguments, comm):
+def train(images, labels, arguments, comm, tell=print):
     """Return the parameters after some epochs on the ranks of a communicator."""
     layers = network(jax.random.key(comm.rank))  # other ones on each rank
     layers = cj.broadcast_parameters(layers, comm=comm)
@@ -98,8 +99,8 @@ def train(images, labels, arguments, comm):
             mine = batch[comm.rank :: comm.size]
             layers, state, loss = step(layers, state, images[mine], labels[mine])
             losses.append(loss)
-        if comm.rank == 0 and comm.size == cc.size():
-            print(f"epoch {epoch}: loss {np.mean(losses):.3f}", flush=True)
+        if comm.rank == 0:
+            tell(f"epoch {epoch}: loss {np.mean(losses):.3f}")
     return layers
 
 
@@ -120,10 +121,8 @@ def main():
     leaves = [np.asarray(each) for each in jax.tree.leaves(layers)]
     are_equal = all((cc.broadcast(each) == each).all() for each in leaves)
     are_equal = bool(cc.allreduce(are_equal, op=cc.LAND))
-    alone = train(x, y, arguments, cc.world().split(cc.rank()))
-    apart = max(
-        np.abs(a - b).max() for a, b in zip(leaves, jax.tree.leaves(alone), strict=True)
-    )
+    alone = train(x, y, arguments, cc.world().split(cc.rank()), tell=str)
+    apart = max(np.abs(a - b).max() for a, b in zip(leaves, jax.tree.leaves(alone), strict=True))
     if cc.rank() == 0:
         print(f"{hits.mean():.1%} of {TESTED} new images are recognised")
         print(f"all ranks have {'equal' if are_equal else 'DIFFERENT'} parameters")

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +28,7 @@ from collectives.graphs.kept import found, text_of
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodInternalError
 
-__all__ = ["called_back", "is_traced", "own_errors", "reduced", "settled"]
+__all__ = ["called_back", "is_compiled", "is_traced", "own_errors", "reduced", "settled"]
 
 Array = NDArray[Any]
 
@@ -51,7 +55,7 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
     HorovodInternalError
         If a collective fails. From a compiled program, `own_errors` raises it.
     """
-    arrays = [jnp.asarray(each) for each in tensors]
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
     if not arrays:
         return []
     if terms.is_alone:
@@ -59,96 +63,137 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
         return arrays if factor == 1.0 else [(x * factor).astype(x.dtype) for x in arrays]
     if not isinstance(terms.compression, type):
         return _reduced(arrays, terms)
-    pairs = [terms.compression.compress(x) for x in arrays]
+    compressor: Any = terms.compression
+    pairs = [compressor.compress(x) for x in arrays]
     results = _reduced([x for x, _ in pairs], terms._replace(compression=None))
     return [
-        terms.compression.decompress(x, context)
-        for x, (_, context) in zip(results, pairs, strict=True)
+        compressor.decompress(x, context) for x, (_, context) in zip(results, pairs, strict=True)
     ]
 
 
 def _reduced(arrays: list[jax.Array], terms: Terms) -> list[jax.Array]:
     """Reduce arrays as they are."""
     kinds = [Kind(x.dtype.name, x.dtype.itemsize, tuple(x.shape)) for x in arrays]
-    step = _Step(Call(buckets(kinds, terms), terms), len(arrays))
-    places = [part.places for part in step.call.parts]
-    if not any(map(is_traced, arrays)):
-        settled()
-        for which, part in enumerate(places):
-            step.submit(which, [np.asarray(arrays[k]) for k in part])
-        return [jnp.array(x) for x in step.wait()]  # a copy, aligned as JAX wants it
-    for first, last in _together(places, kinds):
-        inputs = [arrays[k] for part in places[first:last] for k in part]
-        called_back(_Submission(step, first, last), None, *inputs)
-    likes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
-    results: list[jax.Array] = called_back(step.wait, likes)
+    call = Call(buckets(kinds, terms), terms)
+    packed = [_packed([arrays[k] for k in part.places]) for part in call.parts]
+    made = (_in_phases if is_compiled(*arrays) else _at_once)(_Step(call), packed)
+    results: list[Any] = [None] * len(arrays)
+    for part, whole in zip(call.parts, made, strict=True):
+        shapes = tuple(tuple(arrays[k].shape) for k in part.places)
+        for place, result in zip(part.places, _cut(whole, shapes), strict=True):
+            results[place] = result
     return results
 
 
-def _together(places: list[list[int]], kinds: list[Kind]) -> Iterator[tuple[int, int]]:
-    """Yield from which bucket to which one callback submits: a callback costs as much as copying
-    a mebibyte.
-    """
+# Programs of JAX take a fraction of the time that its functions take for each array, and callbacks
+# as long for each array as for hundreds of kilobytes.
+
+
+@jax.jit
+def _packed(arrays: list[jax.Array]) -> jax.Array:
+    """Return arrays of one dtype as one array, in one dimension."""
+    return jnp.concatenate([x.ravel() for x in arrays])
+
+
+@partial(jax.jit, static_argnums=1)
+def _cut(whole: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    """Return the arrays that were packed, by their shapes."""
+    ends = [*accumulate(map(prod, shapes), initial=0)]
+    return [whole[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+
+
+def _at_once(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
+    """Submit the buckets, and wait for them."""
+    settled()
+    for which, x in enumerate(packed):
+        step.submit(which, [np.asarray(x)])
+    results = [step.wait(which)[0] for which in range(len(packed))]
+    made: list[jax.Array] = jax.device_put(results)  # the memory is new, and theirs now
+    return made
+
+
+def _in_phases(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
+    """Have the program submit the buckets, and wait for them with the last one."""
     first, nbytes = 0, 0
-    for which, part in enumerate(places):
-        nbytes += sum(kinds[k].nbytes or 0 for k in part)
+    for which, x in enumerate(packed[:-1]):
+        nbytes += x.nbytes
         if nbytes >= LEAST:
-            yield first, which + 1
+            called_back(_Submission(step, first), None, *packed[first : which + 1])
             first, nbytes = which + 1, 0
-    if first < len(places):
-        yield first, len(places)
+    likes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in packed]
+    made: list[jax.Array] = called_back(_Submission(step, first, True), likes, *packed[first:])
+    return made
 
 
-LEAST = 1 << 20  # bytes that a callback submits, if that many are left
+LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
 
 
 class _Step:
-    """What a program has submitted and not waited for. Its callbacks come one at a time."""
+    """What is submitted and not waited for. The callbacks of a program come one at a time.
 
-    def __init__(self, call: Call, count: int) -> None:
-        self.call, self.count, self.number = call, count, 0
+    Parameters
+    ----------
+    call : Call
+    """
 
-    def submit(self, which: int, arrays: list[Array]) -> None:
+    def __init__(self, call: Call) -> None:
+        self.call, self.number = call, 0
+
+    def submit(self, which: int, arrays: Sequence[Array]) -> None:
         """Submit a bucket. Collective."""
         self.number = self.call.submit(self.number, which, arrays)
 
-    def wait(self) -> list[Array]:
-        """Wait for all buckets; return the results in the order of the arrays."""
-        number, self.number = self.number, 0
-        results: list[Any] = [None] * self.count
-        for which, part in enumerate(self.call.parts):
-            for place, result in zip(part.places, self.call.wait(number, which), strict=True):
-                results[place] = result
-        return results
+    def wait(self, which: int) -> list[Array]:
+        """Wait for a bucket, and return the results. Local."""
+        return self.call.wait(self.number, which)
 
 
-class _Submission(NamedTuple):
-    """The callback that submits some buckets."""
+@dataclass(frozen=True)
+class _Submission:
+    """The callback that submits some buckets, each as one array, and may wait for all."""
 
     step: _Step
     first: int
-    last: int
+    waits: bool = False
 
-    def __call__(self, *arrays: Array) -> None:
-        """Submit them. Collective."""
-        left = list(arrays)
-        for which in range(self.first, self.last):
-            count = len(self.step.call.parts[which].places)
-            mine, left = left[:count], left[count:]
-            self.step.submit(which, [np.array(x) for x in mine] if count == 1 else mine)
+    def __call__(self, *arrays: Array) -> list[Array] | None:
+        """Submit them; return all results if they are waited for. Collective."""
+        if self.first == 0:
+            self.step.number = 0
+        for which, x in enumerate(arrays, start=self.first):
+            self.step.submit(which, [np.array(x)])
+        if not self.waits:
+            return None
+        return [self.step.wait(which)[0] for which in range(len(self.step.call.parts))]
 
 
 # -- callbacks, and their errors -------------------------------------------------------------------
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether an array has no value yet. Local.
+    """Return whether an array stands for what a transformation of JAX computes. Local.
 
     Parameters
     ----------
     x : jax.Array
     """
     return isinstance(x, jax.core.Tracer)
+
+
+def is_compiled(*arrays: Any) -> bool:
+    """Return whether what is done with some arrays becomes part of a compiled program. Local.
+
+    Parameters
+    ----------
+    *arrays : jax.Array
+        They may be constants of the program.
+    """
+    return any(map(is_traced, arrays)) or is_traced(_nothing())
+
+
+@jax.jit
+def _nothing() -> jax.Array:
+    return jnp.zeros(())
 
 
 def called_back(function: Callable[..., Any], like: Any, *arrays: Any) -> Any:
@@ -172,7 +217,8 @@ def called_back(function: Callable[..., Any], like: Any, *arrays: Any) -> Any:
     return io_callback(_Called(function), like, *arrays, ordered=True)
 
 
-class _Called(NamedTuple):
+@dataclass(frozen=True)
+class _Called:
     """A function for `io_callback` whose errors can be found by their text."""
 
     function: Callable[..., Any]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from collectives import default
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
-from collectives.graphs.jax import called_back, is_traced, settled
+from collectives.graphs.jax import called_back, is_compiled, settled
 from collectives.jax.primitive import Call, transformed
 from collectives.reductions import ALL, SUM, Reduction
 from collectives.text.words import shown
@@ -214,7 +214,7 @@ def barrier(*, comm: Communicator | None = None, timeout: float | None = None) -
         As for `Communicator.barrier`.
     """
     ranks = communicator(comm)
-    if is_traced(jnp.zeros(())):  # what is made while a program is traced
+    if is_compiled():
         called_back(partial(ranks.barrier, timeout=timeout), None)
     else:
         settled()
@@ -225,7 +225,8 @@ def _made(kind: str, x: Any, comm: Communicator | None, **options: Any) -> jax.A
     op = options.get("op")
     if isinstance(op, str):
         options["op"] = next((each for each in ALL if each.name == op.upper()), op)
-    return transformed(Call(kind, communicator(comm), **options), jnp.asarray(x))
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return transformed(Call(kind, communicator(comm), **options), x)
 
 
 def communicator(comm: Any) -> Communicator:

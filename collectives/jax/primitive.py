@@ -15,7 +15,7 @@ from jax.custom_batching import custom_vmap
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, UnsupportedTypeError
-from collectives.graphs.jax import called_back, is_traced, settled
+from collectives.graphs.jax import called_back, is_compiled, is_traced, settled
 from collectives.reductions import AVG, SUM, Reduction
 
 __all__ = ["Call", "transformed"]
@@ -49,14 +49,16 @@ class Call(NamedTuple):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Make the call, or have the compiled program make it. Collective."""
-        if not is_traced(x):
-            self.check(x)
+        if not is_compiled(x):
+            check_dtype(x)
             settled()
             result: jax.Array = self.run(x)
             return result
         self.check(x)
-        result = called_back(self.run, jax.ShapeDtypeStruct(self.shape(x.shape), x.dtype), x)
-        return result
+        made: jax.Array = called_back(
+            self.run, jax.ShapeDtypeStruct(self.shape(x.shape), x.dtype), x
+        )
+        return made
 
     def run(self, x: Any) -> Any:
         """Make the call with an array of NumPy or JAX; return the result. Collective."""
@@ -72,11 +74,7 @@ class Call(NamedTuple):
 
     def check(self, like: Any) -> None:
         """Raise what the call would raise for an array of this shape and dtype. Local."""
-        if not isinstance(like.dtype, np.dtype):
-            raise UnsupportedTypeError(
-                f"x has the dtype {like.dtype}, which only JAX knows; of a key, pass "
-                f"jax.random.key_data(key)"
-            )
+        check_dtype(like)
         if not 0 <= index(self.root) < self.comm.size:
             raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
         blank = np.empty(like.shape, like.dtype)
@@ -125,8 +123,9 @@ class Call(NamedTuple):
         call, factor = self._replace(algorithm=None), 1.0
         if self.kind in FOLDS:
             if self.op not in (SUM, AVG):
+                name = getattr(self.op, "name", self.op)
                 raise ArgumentError(
-                    f"{self.kind} with op {getattr(self.op, 'name', self.op)} has no gradient: SUM and AVG have one"
+                    f"{self.kind} with op {name} has no gradient: SUM and AVG have one"
                 )
             factor = self.prescale * self.postscale / (self.comm.size if self.op == AVG else 1)
         other = DUALS[self.kind]
@@ -148,6 +147,15 @@ DUALS = {
     "reduce": "broadcast",
     "alltoall": "alltoall",
 }
+
+
+def check_dtype(x: Any) -> None:
+    """Raise an error if the elements of an array are no numbers. Local."""
+    if not isinstance(x.dtype, np.dtype):
+        raise UnsupportedTypeError(
+            f"x has the dtype {x.dtype}, which only JAX knows; of a key, pass "
+            f"jax.random.key_data(key)"
+        )
 
 
 def transformed(call: Call, x: jax.Array) -> jax.Array:
@@ -173,7 +181,8 @@ def _differentiable(call: Call, shape: tuple[int, ...], x: jax.Array) -> jax.Arr
         return call(x)
     one = custom_vmap(call.__call__)
     one.def_vmap(lambda size, is_batched, xs: (call.batched(xs), True))
-    return one(x)
+    made: jax.Array = one(x)
+    return made
 
 
 def _forward(call: Call, shape: tuple[int, ...], x: jax.Array) -> tuple[jax.Array, None]:

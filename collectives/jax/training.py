@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
@@ -177,5 +176,6 @@ def _sent(x: jax.Array, root: int, comm: Communicator) -> jax.Array:
     """Broadcast an array, or a key."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         bits = _sent(jax.random.key_data(x), root, comm)
-        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
+        key: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
+        return key
     return broadcast(x, root=root, comm=comm)

@@ -130,52 +130,57 @@ def in_one_process(sequence, targets):
 # -- who is idle when ------------------------------------------------------------------------------
 
 
-def waits(path, ranks):
-    """Return for each rank when it waited for a message, in a timeline: pairs of seconds."""
-    found = [[] for _ in range(ranks)]
-    for event in json.loads(Path(path).read_text())["traceEvents"]:
-        if event["ph"] == "X" and event["name"] == "wait":
-            begin = event["ts"] / 1e6
-            found[event["pid"]].append((begin, begin + event["dur"] / 1e6))
-    return found
-
-
-def busy(waiting, began, ended):
-    """Return when each rank did not wait."""
-    result = []
-    for spans in waiting:
-        last, mine = began, []
+def busy(path, ranks):
+    """Return when each rank did not wait, in a timeline that has both passes between two barriers:
+    pairs of seconds, and how many seconds it lasted."""
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    events = [each for each in events if each["ph"] == "X"]
+    waits, barriers = [[] for _ in range(ranks)], [[] for _ in range(ranks)]
+    for each in events:
+        span = 1e-6 * each["ts"], 1e-6 * (each["ts"] + each["dur"])
+        if each["name"] == "wait":
+            waits[each["pid"]].append(span)
+        elif each["name"] == "barrier":
+            barriers[each["pid"]].append(span)
+    began, ended = (max(sorted(mine)[k][1] for mine in barriers) for k in (0, 1))
+    works = []
+    for spans in waits:
+        last, mine = 0.0, []
         for begin, end in sorted(spans):
-            mine.append((last, max(last, min(begin, ended))))
-            last = max(last, min(end, ended))
-        result.append([*mine, (last, ended)])
-    return result
+            begin, end = (min(max(t - began, 0.0), ended - began) for t in (begin, end))
+            if begin > last:
+                mine.append((last, begin))
+            last = max(last, end)
+        works.append([*mine, (last, ended - began)])
+    return works, ended - began
 
 
-def diagram(works, began, ended, columns=60):
+def diagram(works, seconds, columns=60):
     """Yield a line for each rank: which part of each moment it was busy."""
-    width = (ended - began) / columns
+    width = seconds / columns
     for rank, spans in enumerate(works):
         cells = ""
         for column in range(columns):
-            left = began + column * width
+            left = column * width
             part = sum(max(0.0, min(e, left + width) - max(b, left)) for b, e in spans) / width
             cells += "#" if part > 0.5 else "."
         yield f"rank {rank}  {cells}"
 
 
-def draw(works, began, ended, path):
+def draw(works, seconds, path):
     """Draw when each rank was busy."""
-    import matplotlib as mpl
-
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise SystemExit("no picture: matplotlib is not installed") from None
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 0.9 + 0.4 * len(works)), layout="constrained")
     for rank, spans in enumerate(works):
-        lengths = [(1e3 * (b - began), 1e3 * (e - b)) for b, e in spans]
-        axes.broken_barh([(0.0, 1e3 * (ended - began))], (rank - 0.35, 0.7), color="#eceef0")
+        lengths = [(1e3 * b, 1e3 * (e - b)) for b, e in spans]
+        axes.broken_barh([(0.0, 1e3 * seconds)], (rank - 0.35, 0.7), color="#eceef0")
         axes.broken_barh(lengths, (rank - 0.35, 0.7), color="#0a7d91")
     axes.set_yticks(range(len(works)), [f"rank {rank}" for rank in range(len(works))])
     axes.invert_yaxis()
@@ -201,30 +206,29 @@ def main():
         path = cc.broadcast_object(f"{folder}/rnn.json")
         with comm.timeline(path):
             cc.barrier()
-            began = time.perf_counter()
             loss, of_input = pipelined(layer, sequence, targets, pause)
-            ended = time.perf_counter()
-        spans = comm.gather_object((began, ended))
-        waiting = waits(path, p) if r == 0 else None
-        cc.barrier()  # before the file is removed
+            cc.barrier()  # the ranks that are ready wait for the others
+        works, seconds = busy(path, p) if r == 0 else (None, None)
 
     loss = cc.broadcast_object(loss, root=p - 1)
     gradients = cc.gather_object(layer.gradients)
     if r:
         return
     want, of_layers, of_sequence = in_one_process(sequence, targets)
-    pairs = [(a, b) for mine, whole in zip(gradients, of_layers, strict=True) for a, b in zip(mine, whole, strict=True)]
+    pairs = [
+        (a, b)
+        for mine, whole in zip(gradients, of_layers, strict=True)
+        for a, b in zip(mine, whole, strict=True)
+    ]
     pairs += [(np.array(of_input), np.array(of_sequence)), (np.array([loss]), np.array([want]))]
     error = max(np.abs(a - b).max() / np.abs(b).max() for a, b in pairs)
-    began, ended = min(b for b, _ in spans), max(e for _, e in spans)
-    works = busy(waiting, began, ended)
-    print(*diagram(works, began, ended), sep="\n")
-    idle = [1 - sum(e - b for b, e in each) / (ended - began) for each in works]
+    print(*diagram(works, seconds), sep="\n")
+    idle = [1 - sum(e - b for b, e in each) / seconds for each in works]
     print("idle:", ", ".join(f"rank {k} {100 * part:.0f} %" for k, part in enumerate(idle)))
     print(f"by the formula {100 * (p - 1) / (options.length + p - 1):.0f} % of each pass")
     print(f"{p} layers; loss and gradients differ from those of one process by {error:.0e}")
     if options.picture:
-        draw(works, began, ended, options.picture)
+        draw(works, seconds, options.picture)
         print(f"drawn: {options.picture}")
     if not error < 1e-12:
         raise SystemExit("the pipeline computes something else")

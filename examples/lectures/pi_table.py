@@ -112,13 +112,15 @@ def main():
         measure(options.points)
         return
     print(f"{options.points} points")
-    print("ranks         pi   mpi4py  speed-up  collectives  speed-up   the sum alone: mpi4py, ours")
+    print(
+        "ranks         pi   mpi4py  speed-up  collectives  speed-up   the sum alone: mpi4py, ours"
+    )
     alone = None
     for n, pi, seconds, ours, call, our_call in rows(options.ranks, options.points):
         alone = alone or (n * seconds, n * ours)
         print(
             f"{n:5.0f}  {pi:9.6f}  {seconds:5.2f} s  {alone[0] / seconds:8.2f}  {ours:9.2f} s  "
-            f"{alone[1] / ours:8.2f}  {call:17.1f} us {our_call:6.1f} us",
+            f"{alone[1] / ours:8.2f}  {call:19.1f} us {our_call:5.1f} us",
             flush=True,
         )
 

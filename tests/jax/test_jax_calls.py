@@ -61,6 +61,7 @@ def test_operations_and_what_can_be_an_array(how):
     equal(how(lambda x: cj.allreduce(x, op="avg"))(x), every((2,)).mean(0) + 1)
     scaled = how(lambda x: cj.allreduce(x, prescale=0.5, postscale=4.0))(x)
     equal(scaled, 2 * (every((2,)) + 1).sum(0))
+    equal(how(lambda: cj.allreduce(x))(), cj.allreduce(x))  # a constant of the program
     equal(how(lambda: cj.allreduce(3))(), jnp.asarray(3 * SIZE))
     equal(how(lambda: cj.allreduce([1.5]))(), jnp.array([1.5 * SIZE]))
 
@@ -138,7 +139,9 @@ def test_a_batch_is_one_call(name):
         with cc.world().trace() as trace:
             equal(how(jax.vmap(call))(xs), expected)
         assert len(trace) == 1
-        equal(how(jax.vmap(call, in_axes=1, out_axes=1))(xs.swapaxes(0, 1)), expected.swapaxes(0, 1))
+        equal(
+            how(jax.vmap(call, in_axes=1, out_axes=1))(xs.swapaxes(0, 1)), expected.swapaxes(0, 1)
+        )
     grads = jax.jit(jax.vmap(jax.grad(lambda x: (call(x) ** 2).sum())))(xs)
     one = jnp.stack([jax.grad(lambda x: (call(x) ** 2).sum())(x) for x in xs])
     np.testing.assert_allclose(grads, one, rtol=1e-6)
@@ -156,7 +159,7 @@ def test_second_derivatives():
     first = jax.grad(cubed)(x)
     np.testing.assert_allclose(first, SIZE * 4 * x * total.sum(0), rtol=1e-6)
     second = jax.jit(jax.grad(lambda x: jax.grad(cubed)(x).sum()))(x)
-    ranks = (every((3,)) + 1)
+    ranks = every((3,)) + 1
     expected = SIZE * (4 * total.sum(0) + 8 * x * ranks.sum(0))
     np.testing.assert_allclose(second, expected, rtol=1e-6)
 
@@ -167,7 +170,7 @@ def test_integers_and_auxiliary_results_need_no_gradient():
         most = cj.allreduce(x, op=cc.MAX)  # without a gradient, and none is asked for
         return (cj.allreduce(x) / count).sum(), most
 
-    (value, most), grad = jax.jit(jax.value_and_grad(function, has_aux=True))(mine((2,)))
+    (_, most), grad = jax.jit(jax.value_and_grad(function, has_aux=True))(mine((2,)))
     equal(most, mine((2,), rank=SIZE - 1))
     np.testing.assert_allclose(grad, jnp.full(2, 0.5))
     with pytest.raises(ArgumentError, match="allreduce with op MAX has no gradient"):
