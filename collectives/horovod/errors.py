@@ -22,6 +22,9 @@ class HorovodInternalError(RuntimeError):
     The text says what the ranks have submitted, or which of them is missing or lost.
     """
 
+    # AutoGraph of TensorFlow keeps the class of errors that are made like this one.
+    __init__ = Exception.__init__
+
 
 class HorovodArgumentError(HorovodInternalError, ValueError):
     """A call cannot be made on this rank: nothing was submitted.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from collectives.graphs.tensorflow import Phases, reduced, unconverted
 from collectives.graphs.terms import Terms
-from collectives.graphs.tensorflow import array, callback, reduced
 from collectives.horovod.arrays import allgather_async
 from collectives.horovod.ops import Average
 
@@ -54,14 +54,14 @@ def rows_reduced(tensor: Any, terms: Terms) -> Any:
 def _joined(tensor: Any, name: str, terms: Terms) -> Any:
     """Return the rows of a tensor of all ranks."""
 
-    def join(x: Any) -> Any:
-        return allgather_async(np.asarray(x, order="C"), name, terms.process_set).wait()
+    phases = Phases()
+    key = phases.named(name)
 
-    if tf.executing_eagerly():
-        return tf.convert_to_tensor(join(array(tensor)))
-    made = tf.numpy_function(callback(join), [tensor], tensor.dtype)
-    made.set_shape([None, *tensor.shape[1:]])
-    return made
+    def join(arrays: Any) -> Any:
+        return allgather_async(np.asarray(arrays[0], order="C"), key, terms.process_set)
+
+    part = phases.submit(join, [tensor])
+    return phases.wait(part, [(tensor.dtype, [None, *tensor.shape[1:]])])[0]
 
 
 def branch(condition: Any, yes: Callable[[], object], no: Callable[[], object]) -> None:
@@ -75,8 +75,3 @@ def branch(condition: Any, yes: Callable[[], object], no: Callable[[], object]) 
         return run
 
     tf.cond(condition, with_result(yes), with_result(no))
-
-
-def unconverted(function: Any) -> Any:
-    """Return the `function`, which AutoGraph leaves as it is. Local."""
-    return tf.autograph.experimental.do_not_convert(function)
