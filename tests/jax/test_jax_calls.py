@@ -138,7 +138,9 @@ def test_a_batch_is_one_call(name):
         with cc.world().trace() as trace:
             equal(how(jax.vmap(call))(xs), expected)
         assert len(trace) == 1
-        equal(how(jax.vmap(call, in_axes=1, out_axes=1))(xs.swapaxes(0, 1)), expected.swapaxes(0, 1))
+        equal(
+            how(jax.vmap(call, in_axes=1, out_axes=1))(xs.swapaxes(0, 1)), expected.swapaxes(0, 1)
+        )
     grads = jax.jit(jax.vmap(jax.grad(lambda x: (call(x) ** 2).sum())))(xs)
     one = jnp.stack([jax.grad(lambda x: (call(x) ** 2).sum())(x) for x in xs])
     np.testing.assert_allclose(grads, one, rtol=1e-6)
@@ -156,7 +158,7 @@ def test_second_derivatives():
     first = jax.grad(cubed)(x)
     np.testing.assert_allclose(first, SIZE * 4 * x * total.sum(0), rtol=1e-6)
     second = jax.jit(jax.grad(lambda x: jax.grad(cubed)(x).sum()))(x)
-    ranks = (every((3,)) + 1)
+    ranks = every((3,)) + 1
     expected = SIZE * (4 * total.sum(0) + 8 * x * ranks.sum(0))
     np.testing.assert_allclose(second, expected, rtol=1e-6)
 

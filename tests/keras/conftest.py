@@ -21,11 +21,11 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 os.environ["COLLECTIVES_KERAS_COMPAT"] = "0"
 
-import keras  # noqa: E402
-import pytest  # noqa: E402
+import keras
+import pytest
 
-import collectives.keras as hvd  # noqa: E402
-from collectives.keras import compat  # noqa: E402
+import collectives.keras as hvd
+from collectives.keras import compat
 
 # Whether Keras is left as it is where the environment says so.
 pytest.IS_LEFT = not hasattr(keras.optimizers.SGD, "lr")  # type: ignore[attr-defined]
