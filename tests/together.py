@@ -1,4 +1,4 @@
-"""What tests have in common that all ranks of ``mpiexec`` run together; a ``conftest.py`` imports it.
+"""What tests have in common that all ranks run together; a ``conftest.py`` imports it.
 
 A rank whose test fails prints its report and ends the job, because the others wait for it. A test
 that takes longer than DEADLINE seconds prints where it is and exits.
@@ -28,6 +28,7 @@ __all__ = [
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
 
 _stderr = pytest.StashKey[Any]()
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:

@@ -121,5 +121,3 @@ __all__ = [
 
 hooks.install()
 compat.install()
-
-del compat, hooks

@@ -12,7 +12,7 @@ from collectives.horovod import basics
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.objects import allgather_object
 from collectives.horovod.ops import Min
-from collectives.keras.optimizer import state_of
+from collectives.keras.distribution import state_of
 from collectives.keras.values import allreduce
 from collectives.keras.variables import broadcast_variables
 
@@ -25,7 +25,20 @@ __all__ = [
 ]
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+class _Callback(keras.callbacks.Callback):
+    """A callback that the older ``tf_keras`` takes as well: it asks which methods there are."""
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+class BroadcastGlobalVariablesCallback(_Callback):
     """Have all ranks start with the variables of one: those of the model and of its optimizer.
 
     It sends them when training begins, if all ranks have them by then, and else after the first
@@ -58,7 +71,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             return
         model = self.model
         if allreduce(int(model.built), "whether models are built", op=Min):
-            if not model.optimizer.built:
+            if not getattr(model.optimizer, "built", True):
                 model.optimizer.build(model.trainable_variables)
             self._send()
 
@@ -77,7 +90,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.broadcast_done = True
 
 
-class MetricAverageCallback(keras.callbacks.Callback):
+class MetricAverageCallback(_Callback):
     """Average the metrics of an epoch over the ranks, for callbacks that come after it in the list.
 
     What only some ranks have, such as the loss of a validation, is averaged over those, and all
@@ -102,7 +115,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
                 logs[name] = sum(values) / len(values)
 
 
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(_Callback):
     """Set the learning rate to ``initial_lr * multiplier(epoch)``.
 
     Parameters
@@ -249,7 +262,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Put the learning rate into `logs`, and say that it is reached in the last `epoch`. Local."""
+        """Put the learning rate into `logs`; say after the last `epoch` that it is reached. Local."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch + 1 == self.end_epoch and basics.rank() == 0:
             print(

@@ -19,7 +19,7 @@ __all__ = ["CallableList", "definer", "install"]
 
 
 class CallableList(list[Any]):
-    """A list that returns itself when it is called, as ``optimizer.variables`` once was a method."""
+    """A list that returns itself when it is called: ``optimizer.variables`` was a method once."""
 
     def __call__(self) -> CallableList:
         """Return it. Local."""

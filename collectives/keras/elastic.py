@@ -15,8 +15,8 @@ import numpy as np
 from collectives.horovod import basics
 from collectives.horovod.elastic import ObjectState, State, run_fn
 from collectives.horovod.objects import broadcast_object
+from collectives.keras.distribution import state_of
 from collectives.keras.hooks import raising
-from collectives.keras.optimizer import state_of
 from collectives.keras.variables import broadcast_variables
 
 __all__ = [

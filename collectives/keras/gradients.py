@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import keras
@@ -11,12 +10,9 @@ import numpy as np
 
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import allreduce_async
-from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.objects import allgather_object
 from collectives.horovod.ops import Sum
-from collectives.keras import backends
 
-__all__ = ["Plan", "check_alike", "reduced"]
+__all__ = ["Plan", "reduced"]
 
 
 class Plan(NamedTuple):
@@ -24,6 +20,8 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
+    on : module
+        That of the framework, as `backends` has it.
     terms : Terms
     sparse_as_dense : bool
         Whether gradients that list some rows only are reduced with all rows.
@@ -37,6 +35,7 @@ class Plan(NamedTuple):
         Whether those are divided by the number of ranks.
     """
 
+    on: Any
     terms: Terms
     sparse_as_dense: bool
     passes: int
@@ -59,40 +58,6 @@ class Plan(NamedTuple):
             variables = each.trainable_variables if isinstance(each, keras.Layer) else [each]
             found.update(id(variable) for variable in variables)
         return found
-
-
-def check_alike(variables: Sequence[Any], plan: Plan) -> None:
-    """Raise an error on all ranks if the variables that they share have different shapes.
-    Collective.
-
-    Parameters
-    ----------
-    variables : sequence of variable
-    plan : Plan
-
-    Raises
-    ------
-    HorovodArgumentError
-        With what differs.
-    """
-    if plan.is_alone:
-        return
-    local, process_set = plan.local_ids(), plan.terms.process_set
-    mine = [
-        f"{keras.backend.standardize_dtype(each.dtype)} {tuple(each.shape)}"
-        for each in variables
-        if id(each) not in local
-    ]
-    every = allgather_object(mine, f"variables of {plan.terms.name}", process_set)
-    for number, first in enumerate(zip_longest(*every, fillvalue="missing"), start=1):
-        if len(set(first)) > 1:
-            ranks = process_set.ranks or range(len(every))
-            said = "; ".join(
-                f"rank {rank}: {each}" for rank, each in zip(ranks, first, strict=True)
-            )
-            raise HorovodArgumentError(
-                f"the variables that are trained differ between ranks, variable {number}: {said}"
-            )
 
 
 def reduced(grads: Sequence[Any], variables: Sequence[Any], plan: Plan) -> list[Any]:
@@ -124,7 +89,7 @@ def reduced(grads: Sequence[Any], variables: Sequence[Any], plan: Plan) -> list[
 
 def _shared(grads: list[Any], variables: list[Any], plan: Plan) -> list[Any]:
     """Return the gradients of variables that all ranks share."""
-    on, terms = backends.chosen(), plan.terms
+    on, terms = plan.on, plan.terms
     missing: list[int] = []
     if on.ARE_SEEN_LATE:
         grads, missing = _filled(grads, variables, terms)
@@ -141,9 +106,7 @@ def _shared(grads: list[Any], variables: list[Any], plan: Plan) -> list[Any]:
     return [results.get(k) for k in range(len(grads))]
 
 
-def _filled(
-    grads: list[Any], variables: list[Any], terms: Terms
-) -> tuple[list[Any], list[int]]:
+def _filled(grads: list[Any], variables: list[Any], terms: Terms) -> tuple[list[Any], list[int]]:
     """Return gradients with zeros where only other ranks have one, and which no rank has."""
     marks = np.array([each is not None for each in grads], np.float32)
     name = f"{terms.name}, which there are"

@@ -1,10 +1,10 @@
 """Where Keras itself has to know of distributed optimizers.
 
-`install` changes four of its methods, for distributed optimizers only. A `LossScaleOptimizer` that is
-made of one takes its place: whether gradients are finite is asked of those that are reduced, so that
-all ranks take the same answer. ``compile`` does not ask XLA to compile what calls Python. ``fit``
-and ``train_on_batch`` raise the errors of the library where a compiled step has only passed their
-text on.
+`install` changes some of its methods, for distributed optimizers only. A `LossScaleOptimizer` that
+is made of one takes its place: whether gradients are finite is asked of those that are reduced, so
+that all ranks have the same answer. ``compile`` does not ask XLA to compile what calls Python. On JAX,
+``fit`` and ``train_on_batch`` raise the errors of the library, whose text is all that a compiled
+step passes on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import keras
 
-from collectives.graphs import kept
+from collectives.keras import backends
 from collectives.keras.compat import definer
-from collectives.keras.optimizer import distribute, is_distributed, plan_of, release
+from collectives.keras.distribution import distribute, is_distributed, plan_of, release
 
 __all__ = ["install", "raising"]
 
@@ -29,9 +29,10 @@ def install() -> None:
     scaler.__init__ = _marked(_outermost(scaler.__init__))
     trainer = definer(keras.Model, "compile")
     trainer.compile = _without_xla(trainer.compile)
-    for name in ("fit", "train_on_batch"):
-        trainer = definer(keras.Model, name)
-        setattr(trainer, name, raising(getattr(trainer, name)))
+    if keras.backend.backend() == "jax":
+        for name in ("fit", "train_on_batch"):
+            trainer = definer(keras.Model, name)
+            setattr(trainer, name, raising(getattr(trainer, name)))
 
 
 def _marked(function: Any) -> Any:
@@ -56,9 +57,7 @@ def _without_xla(plain: Any) -> Any:
     """Return ``compile``, which leaves XLA out on TensorFlow."""
 
     @functools.wraps(plain)
-    def compile(
-        self: Any, optimizer: Any = "rmsprop", *arguments: Any, **options: Any
-    ) -> Any:
+    def compile(self: Any, optimizer: Any = "rmsprop", *arguments: Any, **options: Any) -> Any:
         calls_python = is_distributed(optimizer) and not plan_of(optimizer).is_alone
         if calls_python and keras.backend.backend() == "tensorflow":
             if options.setdefault("jit_compile", False) is True:
@@ -73,22 +72,18 @@ def _without_xla(plain: Any) -> Any:
 
 
 def raising(plain: Any) -> Any:
-    """Return a function that raises the errors of the library, of which compiled steps only pass
-    the text on. Local.
+    """Return a function that raises the errors of the library, and not those of the backend that
+    tell of them. Local.
 
     Parameters
     ----------
     plain : callable
     """
+    own_errors = backends.chosen().own_errors
 
     @functools.wraps(plain)
     def function(*arguments: Any, **options: Any) -> Any:
-        try:
+        with own_errors():
             return plain(*arguments, **options)
-        except Exception as error:
-            found = kept.found(str(error))
-            if found is None:
-                raise
-            raise found  # noqa: B904  its cause is that of the library
 
     return function

@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 
-from collectives.keras import backends
 from collectives.keras.gradients import Plan
 
 __all__ = ["Sums"]
@@ -68,7 +67,7 @@ class Sums:
         skip : callable
             It is called instead after any other pass.
         """
-        on = backends.chosen()
+        on = self.plan.on
         sums = [self.sums[self.places[id(each)]] for each in variables]
         for k, (each, total) in enumerate(zip(grads, sums, strict=True)):
             if each is not None:

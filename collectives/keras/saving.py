@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from collectives.keras.compression import Compression
-from collectives.keras.optimizer import DistributedOptimizer, is_distributed
+from collectives.keras.distribution import is_distributed
+from collectives.keras.optimizer import DistributedOptimizer
 
 __all__ = ["load_model"]
 

@@ -12,11 +12,11 @@ import collectives.keras as hvd
 several = pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
 
 
-def model(*layers, rate=0.1, optimizer=None):
+def model(*layers, rate=0.1):
     keras.utils.set_random_seed(RANK)
     net = keras.Sequential([*layers, keras.layers.Dense(2), keras.layers.Dense(1)])
-    optimizer = optimizer or keras.optimizers.SGD(rate, momentum=0.5)
-    net.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss="mse")
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.5))
+    net.compile(optimizer=optimizer, loss="mse", run_eagerly=True)  # nothing has to be compiled
     return net
 
 
@@ -149,7 +149,10 @@ def test_values():
 
 
 def test_variables_are_sent():
-    made = [keras.Variable(np.full((2, 2), float(RANK))), keras.Variable(RANK, dtype="int32", trainable=False)]
+    made = [
+        keras.Variable(np.full((2, 2), float(RANK))),
+        keras.Variable(RANK, dtype="int32", trainable=False),
+    ]
     seed = keras.random.SeedGenerator(RANK).state
     hvd.broadcast_variables([*made, seed], root_rank=SIZE - 1)
     assert (numbers(made) == SIZE - 1).all()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
-from places import RANK, SIZE
 
 import collectives.keras as hvd
 
@@ -38,14 +34,5 @@ def test_what_no_version_has_is_still_refused():
         keras.Sequential().compile(experimental=True)
 
 
-@pytest.mark.skipif(SIZE > 2, reason="does not depend on the number of ranks")
-def test_keras_may_be_left_as_it_is(monkeypatch):
-    if RANK:
-        return
-    monkeypatch.setenv("COLLECTIVES_KERAS_COMPAT", "0")
-    program = """
-import keras, collectives.keras
-optimizer = keras.optimizers.SGD(0.1)
-assert not hasattr(optimizer, "lr") and not callable(optimizer.variables)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+def test_keras_may_be_left_as_it_is():
+    assert pytest.IS_LEFT  # conftest.py has looked

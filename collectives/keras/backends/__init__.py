@@ -4,7 +4,8 @@
 ``is_sparse(tensor)``, ``densified(tensor)`` and ``rows_reduced(tensor, terms)`` are for gradients
 that list some rows only; ``branch(condition, yes, no)`` runs one of two functions that change
 variables; ``unconverted(function)`` keeps a function from what rewrites Python code;
-``ARE_SEEN_LATE`` says whether it is known only when a step runs which variables have no gradient.
+``own_errors()`` is a context in which errors of the library are raised that a compiled step tells
+of; ``ARE_SEEN_LATE`` says whether which variables have no gradient is known only when a step runs.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from collectives.graphs.jax import reduced
+from collectives.graphs.jax import own_errors, reduced
 
 __all__ = [
     "ARE_SEEN_LATE",
     "branch",
     "densified",
     "is_sparse",
+    "own_errors",
     "reduced",
     "rows_reduced",
     "unconverted",
