@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from collectives.horovod.handles import names
 from collectives.horovod.ops import Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.torch import gradients
 from collectives.torch.compression import Compression, Compressor
-from collectives.torch.handles import Tensors, names
+from collectives.torch.handles import Tensors
 from collectives.torch.moving import (
     allgather_async,
     alltoall_async,

@@ -19,10 +19,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle, submit
 from collectives.horovod.ops import Average, ReduceOp, scaling
 from collectives.horovod.process_sets import ProcessSet
 from collectives.torch.compression import FP16Compressor, NoneCompressor
-from collectives.torch.handles import Handle, array, submit
+from collectives.torch.handles import array
 from collectives.torch.moving import sparse_allreduce_async
 from collectives.torch.reducing import allreduce_async_
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from collectives.horovod.handles import Handle
 from collectives.horovod.objects import allgather_object, broadcast_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.handles import Handle
 from collectives.torch.moving import broadcast_async_
 
 __all__ = [

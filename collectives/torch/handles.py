@@ -1,86 +1,19 @@
-"""Handles: what the asynchronous calls return, and what waits for them."""
+"""Tensors as the collectives take them, and what waits for asynchronous calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from collectives import background
-from collectives.errors import CollectivesError
-from collectives.horovod.errors import HorovodArgumentError, translated, translation
-from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle
 from collectives.text.words import shown
 
-__all__ = [
-    "Handle",
-    "Submitted",
-    "Tensors",
-    "array",
-    "barrier",
-    "changed",
-    "grouped",
-    "join",
-    "names",
-    "new",
-    "poll",
-    "submit",
-    "synchronize",
-]
-
+__all__ = ["Tensors", "array", "changed", "new", "poll", "synchronize"]
 
 Tensors = Sequence[torch.Tensor]
-# A submission, and what makes the output of its result, unless that is the output.
-Submitted = tuple[background.Handle, Callable[[Any], Any] | None]
-
-
-class Handle:
-    """A collective, or a group of them, that was submitted for tensors.
-
-    Parameters
-    ----------
-    parts : sequence of background.Handle
-        What was submitted.
-    finish : callable or None
-        It is given the results of the parts, and returns the output; None if there is one part,
-        whose result is the output.
-    """
-
-    __slots__ = ("_finish", "_parts", "_result")
-
-    def __init__(
-        self, parts: Sequence[background.Handle], finish: Callable[..., Any] | None
-    ) -> None:
-        self._parts, self._finish = parts, finish
-        self._result: Any = None
-
-    def done(self) -> bool:
-        """Return whether it is complete, or has failed. Local."""
-        return all(each.done() for each in self._parts)
-
-    def wait(self) -> Any:
-        """Wait for it and return its output; see `synchronize`.
-        Local, but it waits for what the other ranks submit.
-        """
-        if self._parts:
-            results = waited(self._parts)
-            self._result = results[0] if self._finish is None else self._finish(*results)
-            self._parts = ()
-        return self._result
-
-
-def waited(parts: Sequence[background.Handle]) -> list[Any]:
-    """Return the results of some submissions, when all of them have ended. Local."""
-    results, problem = [], None
-    for each in parts:
-        try:
-            results.append(each.wait())
-        except CollectivesError as error:
-            problem = problem or error
-    if problem is not None:
-        raise translation(problem) from problem
-    return results
 
 
 def poll(handle: Handle) -> bool:
@@ -123,66 +56,6 @@ def synchronize(handle: Handle) -> Any:
         rank is lost, or a deadline has passed.
     """
     return handle.wait() if isinstance(handle, Handle) else None
-
-
-def join(device: int = -1) -> int:
-    """Take part in what the other ranks reduce, with zeros, until all ranks have joined.
-    Collective.
-
-    Parameters
-    ----------
-    device : int
-        Ignored; it is there for programs that pass it.
-
-    Returns
-    -------
-    int
-        The rank that was last.
-
-    Raises
-    ------
-    HorovodInternalError
-        If a rank is lost, or a deadline has passed.
-    """
-    with translated():
-        return background.join(global_process_set.comm())
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks have called it.
-    Collective.
-
-    Parameters
-    ----------
-    process_set : ProcessSet
-        The ranks.
-
-    Raises
-    ------
-    HorovodInternalError
-        If a rank is lost, or a deadline has passed.
-    """
-    with translated():
-        background.submit("barrier", group=process_set.comm()).wait()
-
-
-def submit(kind: str, name: str | None, *arrays: Any, **options: Any) -> background.Handle:
-    """Submit a collective for tensors that `array` has returned. Local.
-
-    Parameters
-    ----------
-    kind : str
-        As for `collectives.background.submit`.
-    name : str or None
-        As the program gave it. Calls of different kinds may have the same.
-    *arrays, **options
-        As for `collectives.background.submit`.
-    """
-    try:
-        key = None if name is None else f"{kind}.{name}"
-        return background.submit(kind, *arrays, name=key, **options)
-    except CollectivesError as error:
-        raise translation(error) from error
 
 
 def array(tensor: torch.Tensor) -> torch.Tensor:
@@ -241,49 +114,3 @@ def changed(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     elif not tensor.is_inference():
         torch.autograd.graph.increment_version(tensor)
     return tensor
-
-
-def names(name: str | None, count: int) -> list[str | None]:
-    """Return the names of the members of a group. Local.
-
-    Parameters
-    ----------
-    name : str or None
-        That of the group.
-    count : int
-        How many there are.
-    """
-    if name is None:
-        return [None] * count
-    return [f"{name}, {k} of {count}" for k in range(1, count + 1)]
-
-
-def grouped(
-    name: str | None,
-    tensors: Iterable[torch.Tensor],
-    start: Callable[[torch.Tensor, str | None], Submitted],
-) -> Handle:
-    """Submit several tensors, and return one handle. Local.
-
-    Parameters
-    ----------
-    name : str or None
-        That of the group.
-    tensors : iterable of Tensor
-    start : callable
-        It is given a tensor and its name, and returns the handle, and what makes the output of the
-        result.
-    """
-    each = list(tensors)
-    if not each:
-        raise HorovodArgumentError("tensors is empty, and must have at least one tensor")
-    started = [
-        start(tensor, part) for tensor, part in zip(each, names(name, len(each)), strict=True)
-    ]
-    return Handle(
-        [handle for handle, _ in started],
-        lambda *results: [
-            result if finish is None else finish(result)
-            for (_, finish), result in zip(started, results, strict=True)
-        ],
-    )

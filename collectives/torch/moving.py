@@ -9,19 +9,11 @@ from typing import Any
 import torch
 
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle, Submitted, grouped, submit
 from collectives.horovod.ops import Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.handles import (
-    Handle,
-    Submitted,
-    Tensors,
-    array,
-    changed,
-    grouped,
-    new,
-    submit,
-)
+from collectives.torch.handles import Tensors, array, changed, new
 
 __all__ = [
     "allgather_async",

@@ -35,6 +35,7 @@ from collectives.horovod import (
     start_timeline,
     stop_timeline,
 )
+from collectives.horovod.handles import barrier, join
 from collectives.torch.blocking import (
     allgather,
     allreduce,
@@ -48,7 +49,7 @@ from collectives.torch.blocking import (
     grouped_reducescatter,
     reducescatter,
 )
-from collectives.torch.handles import barrier, join, poll, synchronize
+from collectives.torch.handles import poll, synchronize
 from collectives.torch.moving import (
     allgather_async,
     alltoall_async,

@@ -10,18 +10,10 @@ import torch
 from collectives.background.engine import submit_steps
 from collectives.horovod import adasum
 from collectives.horovod.errors import HorovodArgumentError, translated
+from collectives.horovod.handles import Handle, Submitted, grouped, submit
 from collectives.horovod.ops import Adasum, Average, ReduceOp, Scaling, chosen, scaling
 from collectives.horovod.process_sets import ProcessSet, global_process_set
-from collectives.torch.handles import (
-    Handle,
-    Submitted,
-    Tensors,
-    array,
-    changed,
-    grouped,
-    new,
-    submit,
-)
+from collectives.torch.handles import Tensors, array, changed, new
 
 __all__ = [
     "allreduce_async",

@@ -1,0 +1,191 @@
+"""Buckets: arrays of one dtype that are reduced as one.
+
+A bucket of several arrays packs them into one, which is reduced in place, and the results are views
+of it. A bucket of one reduces it into a new array, without a copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.background.engine import fusion
+from collectives.graphs.terms import Terms
+from collectives.horovod.arrays import allreduce_async
+from collectives.horovod.handles import Handle
+from collectives.horovod.ops import Adasum
+
+__all__ = ["Bucket", "Kind", "aligned", "buckets"]
+
+ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
+
+Array = NDArray[Any]
+Groups = Sequence[Sequence[int]]
+
+
+class Kind(NamedTuple):
+    """What is known of a tensor before it is computed.
+
+    Attributes
+    ----------
+    dtype : str
+    itemsize : int
+    shape : tuple of int, or None
+        None if it is not known.
+    """
+
+    dtype: str
+    itemsize: int
+    shape: tuple[int, ...] | None
+
+    @property
+    def nbytes(self) -> int | None:
+        """How many bytes it has."""
+        return None if self.shape is None else prod(self.shape) * self.itemsize
+
+
+class Bucket(NamedTuple):
+    """Some tensors that are reduced together.
+
+    Attributes
+    ----------
+    places : list of int
+        Which of all tensors they are, the last one first.
+    name : str or None
+        What is submitted for them is called so.
+    terms : Terms
+    """
+
+    places: list[int]
+    name: str | None
+    terms: Terms
+
+    def start(self, arrays: Sequence[Array]) -> Packed:
+        """Submit the values of the tensors, `arrays`, in the order of the bucket. Collective."""
+        terms = self.terms
+        # The next forward pass needs the first tensors first.
+        options: dict[str, Any] = {"priority": -min(self.places)}
+        if terms.codec is not None:
+            options["compression"] = terms.codec
+        cuts = None
+        if len(arrays) == 1:
+            x = np.asarray(arrays[0], order="C")
+            out = aligned(x.nbytes).view(x.dtype).reshape(x.shape)
+        else:
+            x, cuts = packed(arrays)
+            out = x
+        scales = terms.prescale, terms.postscale
+        rest = terms.op, *scales, terms.process_set
+        return Packed(allreduce_async(x, out, self.name, *rest, **options), cuts)
+
+
+Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, and their shapes
+
+
+class Packed:
+    """A bucket that was submitted.
+
+    Parameters
+    ----------
+    handle : Handle
+    cuts : list of (int, tuple) or None
+        Where the arrays begin in that of the handle, and their shapes; None if it is one array.
+    """
+
+    def __init__(self, handle: Handle, cuts: Cuts | None) -> None:
+        self._handle, self._cuts = handle, cuts
+
+    def wait(self) -> list[Array]:
+        """Wait for it; return the results in the order of the bucket.
+        Local, but it waits for what the other ranks submit.
+        """
+        result = self._handle.wait()
+        if self._cuts is None:
+            return [result]
+        return [result[first : first + prod(shape)].reshape(shape) for first, shape in self._cuts]
+
+
+def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
+    """Return one array that contains some of one dtype, and where they are in it. Local.
+
+    Parameters
+    ----------
+    arrays : sequence of array
+    """
+    dtype = arrays[0].dtype
+    step = ALIGNMENT // dtype.itemsize
+    starts = [0, *itertools.accumulate(-(-each.size // step) * step for each in arrays)]
+    flat = aligned(starts[-1] * dtype.itemsize).view(dtype)
+    for each, first, after in zip(arrays, starts, starts[1:], strict=False):
+        end = first + each.size
+        np.copyto(flat[first:end].reshape(each.shape), each)
+        flat[end:after] = 0
+    return flat, [(first, each.shape) for first, each in zip(starts, arrays, strict=False)]
+
+
+def aligned(nbytes: int) -> Array:
+    """Return so many bytes of memory that a framework can take over without a copy. Local.
+
+    Parameters
+    ----------
+    nbytes : int
+    """
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + nbytes]
+
+
+def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -> list[Bucket]:
+    """Return what is reduced together, the last tensors first: backward passes compute them first.
+    Local, and the same on all ranks.
+
+    Parameters
+    ----------
+    kinds : sequence of Kind
+    terms : Terms
+    groups : sequence of sequence of int, optional
+        Which tensors are reduced together, as far as their dtypes are equal; all of them are in
+        one of the groups. By default, as many as fit into a bucket of
+        ``COLLECTIVES_FUSION_THRESHOLD``.
+    """
+    every = range(len(kinds))
+    if terms.op == Adasum:
+        parts: list[list[int]] = [[place] for place in reversed(every)]
+    elif groups is None:
+        parts = list(_parts(kinds, every, fusion(terms.process_set.comm())))
+    else:
+        last_first = sorted(groups, key=max, reverse=True)
+        parts = [part for group in last_first for part in _parts(kinds, sorted(group), None)]
+    return [Bucket(places, _name(places, len(kinds), terms.name), terms) for places in parts]
+
+
+def _parts(kinds: Sequence[Kind], places: Sequence[int], most: int | None) -> Iterator[list[int]]:
+    """Yield lists of tensors that have one dtype, and no more than so many bytes together."""
+    filled: dict[str, list[int]] = {}
+    room: dict[str, float] = {}
+    for place in reversed(places):
+        dtype, nbytes = kinds[place].dtype, kinds[place].nbytes
+        if most is not None and (nbytes is None or nbytes > most):
+            yield [place]
+            continue
+        if dtype in filled and room[dtype] < (nbytes or 0):
+            yield filled.pop(dtype)
+        if dtype not in filled:
+            filled[dtype], room[dtype] = [], float("inf") if most is None else most
+        filled[dtype].append(place)
+        room[dtype] -= nbytes or 0
+    yield from filled.values()
+
+
+def _name(places: list[int], count: int, name: str | None) -> str | None:
+    """Return the name of a bucket; it depends on what is in it alone."""
+    if name is None or count == 1:
+        return name
+    first, last = min(places) + 1, max(places) + 1
+    which = f"{first}" if first == last else f"{first} to {last}"
+    return f"{name}, {which} of {count}"

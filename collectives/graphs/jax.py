@@ -1,0 +1,272 @@
+"""Arrays of JAX, reduced over the ranks: eagerly, and in programs that `jax.jit` compiles.
+
+A compiled program calls functions of Python back in the order in which they were traced
+(`io_callback`), one at a time. What is ready is submitted by such a function while the program
+computes the rest, and one behind all of them waits for everything. They see the memory of the
+program, which it uses for something else when they return: what is submitted is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from numpy.typing import NDArray
+
+from collectives.errors import CollectivesError
+from collectives.graphs.buckets import Kind, buckets
+from collectives.graphs.calls import Call
+from collectives.graphs.kept import found, text_of
+from collectives.graphs.terms import Terms
+from collectives.horovod.errors import HorovodInternalError
+
+__all__ = ["called_back", "is_compiled", "is_traced", "own_errors", "reduced", "settled"]
+
+Array = NDArray[Any]
+
+
+def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
+    """Reduce some arrays of all ranks.
+    Collective.
+
+    In a compiled program, what is computed first should come last, as the gradients of a model do.
+
+    Parameters
+    ----------
+    tensors : sequence of array
+        Of the same dtypes and shapes on all ranks. They may be traced.
+    terms : Terms
+        Calls of one program that may be under way at once need different names.
+
+    Returns
+    -------
+    list of jax.Array
+
+    Raises
+    ------
+    HorovodInternalError
+        If a collective fails. From a compiled program, `own_errors` raises it.
+    """
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
+    if not arrays:
+        return []
+    if terms.is_alone:
+        factor = terms.prescale * terms.postscale
+        return arrays if factor == 1.0 else [(x * factor).astype(x.dtype) for x in arrays]
+    if not isinstance(terms.compression, type):
+        return _reduced(arrays, terms)
+    compressor: Any = terms.compression
+    pairs = [compressor.compress(x) for x in arrays]
+    results = _reduced([x for x, _ in pairs], terms._replace(compression=None))
+    return [
+        compressor.decompress(x, context) for x, (_, context) in zip(results, pairs, strict=True)
+    ]
+
+
+def _reduced(arrays: list[jax.Array], terms: Terms) -> list[jax.Array]:
+    """Reduce arrays as they are."""
+    kinds = [Kind(x.dtype.name, x.dtype.itemsize, tuple(x.shape)) for x in arrays]
+    parts, call = buckets(kinds, terms), Call()
+    for part in parts:
+        call.add(part.start)
+    packed = [_packed([arrays[k] for k in part.places]) for part in parts]
+    made = (_in_phases if is_compiled(*arrays) else _at_once)(_Step(call), packed)
+    results: list[Any] = [None] * len(arrays)
+    for part, whole in zip(parts, made, strict=True):
+        shapes = tuple(tuple(arrays[k].shape) for k in part.places)
+        for place, result in zip(part.places, _cut(whole, shapes), strict=True):
+            results[place] = result
+    return results
+
+
+# Programs of JAX take a fraction of the time that its functions take for each array, and callbacks
+# as long for each array as for hundreds of kilobytes.
+
+
+@jax.jit
+def _packed(arrays: list[jax.Array]) -> jax.Array:
+    """Return arrays of one dtype as one array, in one dimension."""
+    return jnp.concatenate([x.ravel() for x in arrays])
+
+
+@partial(jax.jit, static_argnums=1)
+def _cut(whole: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    """Return the arrays that were packed, by their shapes."""
+    ends = [*accumulate(map(prod, shapes), initial=0)]
+    return [whole[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
+
+
+def _at_once(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
+    """Submit the buckets, and wait for them."""
+    settled()
+    for which, x in enumerate(packed):
+        step.submit(which, [np.asarray(x)])
+    results = [step.wait(which)[0] for which in range(len(packed))]
+    made: list[jax.Array] = jax.device_put(results)  # the memory is new, and theirs now
+    return made
+
+
+def _in_phases(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
+    """Have the program submit the buckets, and wait for them with the last one."""
+    first, nbytes = 0, 0
+    for which, x in enumerate(packed[:-1]):
+        nbytes += x.nbytes
+        if nbytes >= LEAST:
+            called_back(_Submission(step, first), None, *packed[first : which + 1])
+            first, nbytes = which + 1, 0
+    likes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in packed]
+    made: list[jax.Array] = called_back(_Submission(step, first, True), likes, *packed[first:])
+    return made
+
+
+LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
+
+
+class _Step:
+    """What is submitted and not waited for. The callbacks of a program come one at a time.
+
+    Parameters
+    ----------
+    call : Call
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.number = call, 0
+
+    def submit(self, which: int, arrays: Sequence[Array]) -> None:
+        """Submit a bucket. Collective."""
+        self.number = self.call.submit(self.number, which, arrays)
+
+    def wait(self, which: int) -> list[Array]:
+        """Wait for a bucket, and return the results. Local."""
+        return self.call.wait(self.number, which)
+
+
+@dataclass(frozen=True)
+class _Submission:
+    """The callback that submits some buckets, each as one array, and may wait for all."""
+
+    step: _Step
+    first: int
+    waits: bool = False
+
+    def __call__(self, *arrays: Array) -> list[Array] | None:
+        """Submit them; return all results if they are waited for. Collective."""
+        if self.first == 0:
+            self.step.number = 0
+        for which, x in enumerate(arrays, start=self.first):
+            self.step.submit(which, [np.array(x)])
+        if not self.waits:
+            return None
+        return [self.step.wait(which)[0] for which in range(self.step.call.count)]
+
+
+# -- callbacks, and their errors -------------------------------------------------------------------
+
+
+def is_traced(x: Any) -> bool:
+    """Return whether an array stands for what a transformation of JAX computes. Local.
+
+    Parameters
+    ----------
+    x : jax.Array
+    """
+    return isinstance(x, jax.core.Tracer)
+
+
+def is_compiled(*arrays: Any) -> bool:
+    """Return whether what is done with some arrays becomes part of a compiled program. Local.
+
+    Parameters
+    ----------
+    *arrays : jax.Array
+        They may be constants of the program.
+    """
+    return any(map(is_traced, arrays)) or is_traced(_nothing())
+
+
+@jax.jit
+def _nothing() -> jax.Array:
+    return jnp.zeros(())
+
+
+def called_back(function: Callable[..., Any], like: Any, *arrays: Any) -> Any:
+    """Have the program that is being traced call a function, in the order of the program.
+    Collective, if the function is.
+
+    Parameters
+    ----------
+    function : callable
+        It is given arrays of NumPy, which may not be written nor used later, and returns such.
+        Functions that are equal may share a compiled program. It must not use JAX.
+    like : nested value of jax.ShapeDtypeStruct, or None
+        What it returns.
+    *arrays : jax.Array
+        What it is given.
+
+    Returns
+    -------
+    nested value of jax.Array, or None
+    """
+    return io_callback(_Called(function), like, *arrays, ordered=True)
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A function for `io_callback` whose errors can be found by their text."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Call the function with arrays of NumPy."""
+        try:
+            return self.function(*[np.asarray(x) for x in arrays])
+        except (HorovodInternalError, CollectivesError, NotImplementedError) as error:
+            text = text_of(error)
+        raise RuntimeError(text)  # without the frames of the library
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise the library's own error where a compiled program has failed because of it.
+    Local.
+
+    JAX raises an error of its own, with the text, when a program has failed in which a collective
+    has. At the end of the ``with`` statement, it is waited for what programs that were started in
+    it communicate, so that errors are not raised later.
+
+    Raises
+    ------
+    HorovodInternalError, CollectivesError
+        The error of the collective.
+    """
+    try:
+        yield
+        jax.effects_barrier()
+    except Exception as error:
+        own = found(str(error))
+        if own is None:
+            raise
+        raise own from own.__cause__
+
+
+def settled() -> None:
+    """Wait until programs that were started have communicated, so that what comes now is next.
+    Local, but it waits for the other ranks.
+
+    Raises
+    ------
+    HorovodInternalError, CollectivesError
+        If a collective in one of them has failed.
+    """
+    with own_errors():
+        pass

@@ -1,0 +1,198 @@
+"""One collective on arrays of JAX, and what the transformations of JAX make of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from operator import index
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from collectives import _core
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError, UnsupportedTypeError
+from collectives.graphs.jax import called_back, is_compiled, is_traced, settled
+from collectives.reductions import AVG, SUM, Reduction
+
+__all__ = ["Call", "transformed"]
+
+FOLDS = ("allreduce", "reduce", "reduce_scatter")
+
+
+class Call(NamedTuple):
+    """A collective with its arguments, except for the array. Those that are alike are equal.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the collective. A ``"reduce"`` gives zeros to all ranks but the root.
+    comm : Communicator
+    op : Reduction or str
+    root : int
+    prescale, postscale : float
+    algorithm : str or None
+    timeout : float or None
+    """
+
+    kind: str
+    comm: Communicator
+    op: Reduction | str = SUM
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    algorithm: str | None = None
+    timeout: float | None = None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Make the call, or have the compiled program make it. Collective."""
+        if not is_compiled(x):
+            check_dtype(x)
+            settled()
+            result: jax.Array = self.run(x)
+            return result
+        self.check(x)
+        made: jax.Array = called_back(
+            self.run, jax.ShapeDtypeStruct(self.shape(x.shape), x.dtype), x
+        )
+        return made
+
+    def run(self, x: Any) -> Any:
+        """Make the call with an array of NumPy or JAX; return the result. Collective."""
+        options: dict[str, Any] = {"algorithm": self.algorithm, "timeout": self.timeout}
+        if self.kind in FOLDS:
+            options |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
+        if self.kind in ("broadcast", "reduce"):
+            options["root"] = self.root
+        result = getattr(self.comm, self.kind)(x, **options)
+        if result is None:  # of a reduce, on all ranks but the root
+            return (np if isinstance(x, np.ndarray) else jnp).zeros(x.shape, x.dtype)
+        return result
+
+    def check(self, like: Any) -> None:
+        """Raise what the call would raise for an array of this shape and dtype. Local."""
+        check_dtype(like)
+        if not 0 <= index(self.root) < self.comm.size:
+            raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
+        blank = np.empty(like.shape, like.dtype)
+        op = self.op if self.kind in FOLDS else None
+        scales = self.prescale, self.postscale
+        number = _core.COLLECTIVES.index(self.kind)
+        self.comm._engine.verify(number, blank, op, self.algorithm, *scales)
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result for an array of this `shape`. Local."""
+        size = self.comm.size
+        if self.kind == "allgather":
+            return (size, *shape)
+        if self.kind != "reduce_scatter":
+            return shape
+        if shape and shape[0] % size == 0:
+            return (shape[0] // size, *shape[1:])
+        return (prod(shape) // size,)
+
+    def batched(self, xs: jax.Array) -> jax.Array:
+        """Make one call for arrays along the first axis; return the results along it.
+        Collective.
+        """
+        if self.kind == "allgather":
+            return jnp.moveaxis(transformed(self, xs), 1, 0)
+        if self.kind not in ("reduce_scatter", "alltoall"):
+            return transformed(self, xs)
+        count, *shape = xs.shape
+        self.check(jax.ShapeDtypeStruct(tuple(shape), xs.dtype))
+        # What goes to a rank is in one piece in each array, and has to be in one piece here.
+        size = self.comm.size
+        parts = xs.reshape(count, size, prod(shape) // size)
+        moved = transformed(self, jnp.moveaxis(parts, 1, 0))
+        if self.kind == "alltoall":
+            return jnp.moveaxis(moved, 0, 1).reshape(xs.shape)
+        return moved.reshape(count, *self.shape(tuple(shape)))
+
+    def transposed(self, cotangent: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Return the cotangent of an array of this `shape`, given that of the result. Collective.
+
+        Raises
+        ------
+        ArgumentError
+            If the reduction is not linear.
+        """
+        call, factor = self._replace(algorithm=None), 1.0
+        if self.kind in FOLDS:
+            if self.op not in (SUM, AVG):
+                name = getattr(self.op, "name", self.op)
+                raise ArgumentError(
+                    f"{self.kind} with op {name} has no gradient: SUM and AVG have one"
+                )
+            factor = self.prescale * self.postscale / (self.comm.size if self.op == AVG else 1)
+        other = DUALS[self.kind]
+        if other in FOLDS:  # which scale by themselves
+            if self.kind not in FOLDS:
+                call = call._replace(op=SUM)
+            return transformed(call._replace(kind=other), cotangent).reshape(shape)
+        result = transformed(call._replace(kind=other), cotangent).reshape(shape)
+        return result if factor == 1.0 else result * factor
+
+
+# Each is linear, and the transpose of its matrix, which has a block for each two ranks, is the
+# other.
+DUALS = {
+    "allreduce": "allreduce",
+    "reduce_scatter": "allgather",
+    "allgather": "reduce_scatter",
+    "broadcast": "reduce",
+    "reduce": "broadcast",
+    "alltoall": "alltoall",
+}
+
+
+def check_dtype(x: Any) -> None:
+    """Raise an error if the elements of an array are no numbers. Local."""
+    if not isinstance(x.dtype, np.dtype):
+        raise UnsupportedTypeError(
+            f"x has the dtype {x.dtype}, which only JAX knows; of a key, pass "
+            f"jax.random.key_data(key)"
+        )
+
+
+def transformed(call: Call, x: jax.Array) -> jax.Array:
+    """Make a call with an array, which JAX may trace, differentiate or batch. Collective.
+
+    Parameters
+    ----------
+    call : Call
+    x : jax.Array
+
+    Returns
+    -------
+    jax.Array
+    """
+    if not is_traced(x):
+        return call(x)
+    return _differentiable(call, x.shape, x)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _differentiable(call: Call, shape: tuple[int, ...], x: jax.Array) -> jax.Array:
+    if not is_traced(x):
+        return call(x)
+    one = custom_vmap(call.__call__)
+    one.def_vmap(lambda size, is_batched, xs: (call.batched(xs), True))
+    made: jax.Array = one(x)
+    return made
+
+
+def _forward(call: Call, shape: tuple[int, ...], x: jax.Array) -> tuple[jax.Array, None]:
+    return _differentiable(call, shape, x), None
+
+
+def _backward(call: Call, shape: tuple[int, ...], _: None, cotangent: jax.Array) -> tuple[Any]:
+    if cotangent.dtype == jax.dtypes.float0:  # of integers
+        return (np.zeros(shape, jax.dtypes.float0),)
+    return (call.transposed(cotangent, shape),)
+
+
+_differentiable.defvjp(_forward, _backward)

@@ -1,0 +1,81 @@
+"""The examples whose models are divided or copied over the ranks, and the table of pi."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import on_ranks, run
+
+pytestmark = pytest.mark.any_mpi
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def needs(module):
+    """Skip a test where a module is not installed."""
+    is_missing = importlib.util.find_spec(module) is None
+    return pytest.mark.skipif(is_missing, reason=f"{module} is not installed")
+
+
+def output(name, ranks, *options):
+    """Run an example on some ranks; return what it prints."""
+    result = on_ranks(sys.executable, ranks, EXAMPLES / name, *options, deadline=90)
+    assert result.status == 0, result
+    return result.out
+
+
+def difference(text):
+    """Return by how much the result differs from that of one process."""
+    (number,) = re.findall(r"those of one process by (\S+)", text)
+    return float(number)
+
+
+@needs("jax")
+def test_jax_has_the_parameters_of_one_process():
+    losses = set()
+    for ranks in (1, 2):
+        out = output("jax_mnist.py", ranks, "--epochs", "1")
+        assert "all ranks have equal parameters" in out
+        assert difference(out) < 1e-4  # sums of float32 in another order, over 31 steps
+        losses.add(re.search(r"epoch 1: loss (\d\.\d\d)", out)[1])
+    assert len(losses) == 1
+
+
+@needs("torch")
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_network_that_is_cut_in_space(ranks):
+    out = output("lectures/halo_cnn.py", ranks)
+    assert len(re.findall(r"rank \d has rows", out)) == ranks
+    losses = re.findall(r"loss (\S+), in one process (\S+)\n", out)
+    assert len(losses) == 3
+    assert all(mine == one for mine, one in losses)
+    assert float(losses[-1][0]) < float(losses[0][0])
+    assert difference(out) < 1e-12
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_recurrent_network_with_a_layer_on_each_rank(ranks, tmp_path):
+    picture = tmp_path / "rnn.svg"
+    options = ["--picture", picture] if importlib.util.find_spec("matplotlib") else []
+    out = output("lectures/layer_per_rank_rnn.py", ranks, "--length", "6", "--cell", "4", *options)
+    assert difference(out) < 1e-12
+    rows = re.findall(r"^rank \d  ([#.]{60})$", out, re.MULTILINE)
+    assert len(rows) == ranks
+    if ranks > 1:  # the last layer cannot begin before the others have
+        assert rows[-1].startswith(".")
+        assert "#" in rows[-1]
+    if options:
+        assert picture.read_text().count("<svg") == 1
+
+
+def test_the_table_of_pi():
+    program = EXAMPLES / "lectures" / "pi_table.py"
+    command = [sys.executable, program, "--points", "20000", "--ranks", "1", "2"]
+    result = run(command, deadline=90)
+    assert result.status == 0, result
+    rows = [line.split() for line in result.out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["1", "2"]
+    for row in rows:
+        assert abs(float(row[1]) - 3.14159) < 5 * 1.65 / 20000**0.5
