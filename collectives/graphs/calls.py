@@ -56,6 +56,11 @@ class Call:
         self._steps: deque[tuple[int, _Step]] = deque(maxlen=STEPS)
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """How many parts it has."""
+        return len(self._starts)
+
     def add(self, start: Start) -> int:
         """Add a part; return its number. Local.
 

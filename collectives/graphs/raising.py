@@ -27,7 +27,7 @@ def install() -> None:
 
     def __init__(self: Any, node_def: Any, op: Any, message: str, *args: Any) -> None:
         plain(self, node_def, op, message, *args)
-        kept = found(message)
+        kept: Any = found(message)
         if kept is not None:
             self.__class__ = _derived(type(kept))
             self.kept = kept
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 @cache
-def _derived(kind: type[BaseException]) -> Any:
+def _derived(kind: Any) -> Any:
     """Return a class of errors that are TensorFlow's, and of a `kind` of the library."""
     members = {
         "__module__": kind.__module__,

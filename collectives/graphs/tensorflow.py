@@ -91,9 +91,10 @@ def reduction(
     if terms.is_alone or not dense:
         factor = terms.prescale * terms.postscale
         return lambda: dense if factor == 1.0 else [_times(each, factor) for each in dense]
+    compressor: Any = terms.compression if isinstance(terms.compression, type) else None
     pairs = [(each, None) for each in dense]
-    if isinstance(terms.compression, type):
-        pairs = [terms.compression.compress(each) for each in dense]
+    if compressor is not None:
+        pairs = [compressor.compress(each) for each in dense]
         dense = [each for each, _ in pairs]
     inner = terms._replace(
         name=None if terms.name is None else phases.named(terms.name), compression=terms.codec
@@ -108,11 +109,10 @@ def reduction(
             made = _waited(phases, number, inputs, inner)
             for place, each in zip(part.places, made, strict=True):
                 results[place] = each
-        if not isinstance(terms.compression, type):
+        if compressor is None:
             return results
         return [
-            terms.compression.decompress(each, ctx)
-            for each, (_, ctx) in zip(results, pairs, strict=True)
+            compressor.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
         ]
 
     return finish

@@ -22,7 +22,7 @@ class HorovodInternalError(RuntimeError):
     The text says what the ranks have submitted, or which of them is missing or lost.
     """
 
-    # AutoGraph of TensorFlow keeps the class of errors that are made like this one.
+    # AutoGraph of TensorFlow keeps the class of errors whose method is this one.
     __init__ = Exception.__init__
 
 
@@ -62,4 +62,5 @@ def translation(error: CollectivesError) -> HorovodInternalError:
     kind = HorovodInternalError
     if isinstance(error, ArgumentError | UnsupportedTypeError):
         kind = HorovodArgumentError
-    return kind(error_text(error))
+    made: HorovodInternalError = kind(error_text(error))
+    return made

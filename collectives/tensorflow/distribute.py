@@ -22,7 +22,7 @@ __all__ = ["CrossDeviceOps"]
 Tensor = Any
 
 
-class CrossDeviceOps(tf.distribute.CrossDeviceOps):  # type: ignore[misc]
+class CrossDeviceOps(tf.distribute.CrossDeviceOps):
     """What a `tf.distribute.MirroredStrategy` reduces with, where it runs on several ranks.
 
     Collective, when it is made and for each reduction: the values of this rank's devices are added

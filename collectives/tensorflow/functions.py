@@ -188,7 +188,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """A hook for sessions that sends all global variables of one rank to all ranks at first.
 
     Parameters

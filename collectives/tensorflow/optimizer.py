@@ -91,7 +91,7 @@ def DistributedOptimizer(
     )
 
 
-class _Distributed(Graphs):  # type: ignore[misc]
+class _Distributed(Graphs):
     """An optimizer of TensorFlow 1 whose gradients are reduced."""
 
     def __init__(

@@ -18,7 +18,7 @@ Tensor = Any
 
 
 @tf.keras.utils.register_keras_serializable(package="collectives")
-class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalisation over the batches of all ranks.
 
     In training, each pass is collective, forward and backward. Ranks may have batches of different

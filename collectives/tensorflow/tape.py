@@ -260,7 +260,7 @@ def DistributedGradientTape(
         )
     terms = predivided(op, gradient_predivide_factor, compression, process_set)
     groups = checked_groups(num_groups, groups)
-    kind = type(gradtape)
+    kind: Any = type(gradtape)
     made: Any = object.__new__(kind if issubclass(kind, _Methods) else _distributed(kind))
     made.__dict__ = gradtape.__dict__  # one state, whichever of the two is used
     made._reducer = Reducer(terms, sparse_as_dense, groups, scale_local_gradients)
