@@ -1,16 +1,12 @@
 """Buckets: arrays of one dtype that are reduced as one.
 
-Arrays come in as a program computes them, and may not be written. A bucket of several packs them
-into one array, which is reduced in place, and the results are views of it. A bucket of one reduces
-it into a new array, without a copy.
+A bucket of several arrays packs them into one, which is reduced in place, and the results are views
+of it. A bucket of one reduces it into a new array, without a copy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -24,12 +20,12 @@ from collectives.horovod.arrays import allreduce_async
 from collectives.horovod.handles import Handle
 from collectives.horovod.ops import Adasum
 
-__all__ = ["Bucket", "Call", "Kind", "aligned", "buckets", "packed"]
+__all__ = ["Bucket", "Kind", "aligned", "buckets"]
 
-ALIGNMENT = 64  # bytes: frameworks take memory over without a copy that begins at a multiple
-STEPS = 8  # of a call that are kept, of which more than one exists where threads make it
+ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
 
 Array = NDArray[Any]
+Groups = Sequence[Sequence[int]]
 
 
 class Kind(NamedTuple):
@@ -60,61 +56,58 @@ class Bucket(NamedTuple):
     ----------
     places : list of int
         Which of all tensors they are, the last one first.
-    name : str
+    name : str or None
         What is submitted for them is called so.
-    priority : int
-        That of tensors that come first is highest: the next forward pass needs them first.
+    terms : Terms
     """
 
     places: list[int]
-    name: str
-    priority: int
+    name: str | None
+    terms: Terms
 
-
-def buckets(kinds: Sequence[Kind], terms: Terms) -> list[Bucket]:
-    """Return what is reduced together, the last tensors first: backward passes compute them first.
-    Local, and the same on all ranks.
-
-    Parameters
-    ----------
-    kinds : sequence of Kind
-    terms : Terms
-    """
-    most = 0 if terms.op == Adasum else fusion(terms.process_set.comm())
-    return [
-        Bucket(places, _name(places, len(kinds), terms.name), -min(places))
-        for places in _parts(kinds, most)
-    ]
-
-
-def _parts(kinds: Sequence[Kind], most: int) -> Iterator[list[int]]:
-    """Yield lists of tensors that have one dtype, and no more than so many bytes together."""
-    filled: dict[str, list[int]] = {}
-    room: dict[str, int] = {}
-    for place in reversed(range(len(kinds))):
-        dtype, nbytes = kinds[place].dtype, kinds[place].nbytes
-        if not most or nbytes is None or nbytes > most:
-            yield [place]
-            continue
-        if dtype in filled and room[dtype] < nbytes:
-            yield filled.pop(dtype)
-        if dtype not in filled:
-            filled[dtype], room[dtype] = [], most
-        filled[dtype].append(place)
-        room[dtype] -= nbytes
-    yield from filled.values()
-
-
-def _name(places: list[int], count: int, name: str) -> str:
-    """Return the name of a bucket; it depends on what is in it alone."""
-    if count == 1:
-        return name
-    first, last = max(places) + 1, min(places) + 1
-    which = f"{first}" if first == last else f"{first} to {last}"
-    return f"{name}, {which} of {count}"
+    def start(self, arrays: Sequence[Array]) -> Packed:
+        """Submit the values of the tensors, `arrays`, in the order of the bucket. Collective."""
+        terms = self.terms
+        # The next forward pass needs the first tensors first.
+        options: dict[str, Any] = {"priority": -min(self.places)}
+        if terms.codec is not None:
+            options["compression"] = terms.codec
+        cuts = None
+        if len(arrays) == 1:
+            x = np.asarray(arrays[0], order="C")
+            out = aligned(x.nbytes).view(x.dtype).reshape(x.shape)
+        else:
+            x, cuts = packed(arrays)
+            out = x
+        scales = terms.prescale, terms.postscale
+        rest = terms.op, *scales, terms.process_set
+        return Packed(allreduce_async(x, out, self.name, *rest, **options), cuts)
 
 
 Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, and their shapes
+
+
+class Packed:
+    """A bucket that was submitted.
+
+    Parameters
+    ----------
+    handle : Handle
+    cuts : list of (int, tuple) or None
+        Where the arrays begin in that of the handle, and their shapes; None if it is one array.
+    """
+
+    def __init__(self, handle: Handle, cuts: Cuts | None) -> None:
+        self._handle, self._cuts = handle, cuts
+
+    def wait(self) -> list[Array]:
+        """Wait for it; return the results in the order of the bucket.
+        Local, but it waits for what the other ranks submit.
+        """
+        result = self._handle.wait()
+        if self._cuts is None:
+            return [result]
+        return [result[first : first + prod(shape)].reshape(shape) for first, shape in self._cuts]
 
 
 def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
@@ -126,14 +119,13 @@ def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
     """
     dtype = arrays[0].dtype
     step = ALIGNMENT // dtype.itemsize
-    sizes = [each.size for each in arrays]
-    starts = [0, *itertools.accumulate(-(-size // step) * step for size in sizes)]
+    starts = [0, *itertools.accumulate(-(-each.size // step) * step for each in arrays)]
     flat = aligned(starts[-1] * dtype.itemsize).view(dtype)
-    for each, start, after in zip(arrays, starts, starts[1:], strict=False):
-        end = start + each.size
-        np.copyto(flat[start:end].reshape(each.shape), each)
+    for each, first, after in zip(arrays, starts, starts[1:], strict=False):
+        end = first + each.size
+        np.copyto(flat[first:end].reshape(each.shape), each)
         flat[end:after] = 0
-    return flat, [(start, each.shape) for start, each in zip(starts, arrays, strict=False)]
+    return flat, [(first, each.shape) for first, each in zip(starts, arrays, strict=False)]
 
 
 def aligned(nbytes: int) -> Array:
@@ -148,113 +140,52 @@ def aligned(nbytes: int) -> Array:
     return memory[first : first + nbytes]
 
 
-class Step:
-    """One run of a `Call`: what it has submitted, and how that is cut into arrays.
+def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -> list[Bucket]:
+    """Return what is reduced together, the last tensors first: backward passes compute them first.
+    Local, and the same on all ranks.
 
     Parameters
     ----------
-    count : int
-        How many buckets there will be.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.handles: list[Handle | None] = [None] * count
-        self.cuts: list[Cuts | None] = [None] * count
-
-    def drain(self) -> None:
-        """Wait for all that was submitted. Local, but it waits for the other ranks."""
-        for each in self.handles:
-            if each is not None:
-                with contextlib.suppress(RuntimeError):  # nobody wants the result
-                    each.wait()
-
-
-class Call:
-    """The reduction of some tensors, at one place of a program that runs again and again.
-
-    Parameters
-    ----------
-    parts : list of Bucket
+    kinds : sequence of Kind
     terms : Terms
+    groups : sequence of sequence of int, optional
+        Which tensors are reduced together, as far as their dtypes are equal; all of them are in
+        one of the groups. By default, as many as fit into a bucket of
+        ``COLLECTIVES_FUSION_THRESHOLD``.
     """
-
-    def __init__(self, parts: list[Bucket], terms: Terms) -> None:
-        self.parts, self.terms = parts, terms
-        self._steps: deque[tuple[int, Step]] = deque(maxlen=STEPS)
-        self._lock = threading.Lock()
-
-    def submit(self, number: int, which: int, arrays: Sequence[Array]) -> int:
-        """Submit a bucket. Collective.
-
-        Parameters
-        ----------
-        number : int
-            That of the step, which `submit` has returned for the first bucket; 0 for that.
-        which : int
-            Which bucket it is.
-        arrays : sequence of array
-            In the order of the bucket. They are not written.
-
-        Returns
-        -------
-        int
-            The number of the step.
-        """
-        number, step = self._begin() if number == 0 else (number, self._find(number))
-        bucket, terms = self.parts[which], self.terms
-        options: dict[str, Any] = {"priority": bucket.priority}
-        if terms.codec is not None:
-            options["compression"] = terms.codec
-        if len(arrays) == 1:
-            x = np.asarray(arrays[0], order="C")
-            out = aligned(x.nbytes).view(x.dtype).reshape(x.shape)
-        else:
-            x, step.cuts[which] = packed(arrays)
-            out = x
-        scales = terms.prescale, terms.postscale
-        step.handles[which] = allreduce_async(
-            x, out, bucket.name, terms.op, *scales, terms.process_set, **options
-        )
-        return number
-
-    def wait(self, number: int, which: int) -> list[Array]:
-        """Wait for a bucket; return the results in its order.
-        Local, but it waits for what the other ranks submit.
-
-        Parameters
-        ----------
-        number : int
-            That of the step.
-        which : int
-            Which bucket it is.
-        """
-        step = self._find(number)
-        handle, cuts = step.handles[which], step.cuts[which]
-        assert handle is not None
-        try:
-            result = handle.wait()
-        except BaseException:
-            step.drain()  # so that the names are free when the program goes on
-            raise
-        step.handles[which] = step.cuts[which] = None
-        if cuts is None:
-            return [result]
-        return [result[first : first + prod(shape)].reshape(shape) for first, shape in cuts]
-
-    def _begin(self) -> tuple[int, Step]:
-        """Return a new step, when nothing is under way of an earlier one that was given up."""
-        with self._lock:
-            earlier = [step for _, step in self._steps]
-        for each in earlier:
-            each.drain()
-        number, step = next(_numbers), Step(len(self.parts))
-        with self._lock:
-            self._steps.append((number, step))
-        return number, step
-
-    def _find(self, number: int) -> Step:
-        with self._lock:
-            return dict(self._steps)[number]
+    every = range(len(kinds))
+    if terms.op == Adasum:
+        parts: list[list[int]] = [[place] for place in reversed(every)]
+    elif groups is None:
+        parts = list(_parts(kinds, every, fusion(terms.process_set.comm())))
+    else:
+        last_first = sorted(groups, key=max, reverse=True)
+        parts = [part for group in last_first for part in _parts(kinds, sorted(group), None)]
+    return [Bucket(places, _name(places, len(kinds), terms.name), terms) for places in parts]
 
 
-_numbers = itertools.count(1)
+def _parts(kinds: Sequence[Kind], places: Sequence[int], most: int | None) -> Iterator[list[int]]:
+    """Yield lists of tensors that have one dtype, and no more than so many bytes together."""
+    filled: dict[str, list[int]] = {}
+    room: dict[str, float] = {}
+    for place in reversed(places):
+        dtype, nbytes = kinds[place].dtype, kinds[place].nbytes
+        if most is not None and (nbytes is None or nbytes > most):
+            yield [place]
+            continue
+        if dtype in filled and room[dtype] < (nbytes or 0):
+            yield filled.pop(dtype)
+        if dtype not in filled:
+            filled[dtype], room[dtype] = [], float("inf") if most is None else most
+        filled[dtype].append(place)
+        room[dtype] -= nbytes or 0
+    yield from filled.values()
+
+
+def _name(places: list[int], count: int, name: str | None) -> str | None:
+    """Return the name of a bucket; it depends on what is in it alone."""
+    if name is None or count == 1:
+        return name
+    first, last = min(places) + 1, max(places) + 1
+    which = f"{first}" if first == last else f"{first} to {last}"
+    return f"{name}, {which} of {count}"

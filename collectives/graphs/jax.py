@@ -23,7 +23,8 @@ from jax.experimental import io_callback
 from numpy.typing import NDArray
 
 from collectives.errors import CollectivesError
-from collectives.graphs.buckets import Call, Kind, buckets
+from collectives.graphs.buckets import Kind, buckets
+from collectives.graphs.calls import Call
 from collectives.graphs.kept import found, text_of
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodInternalError
@@ -74,11 +75,13 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
 def _reduced(arrays: list[jax.Array], terms: Terms) -> list[jax.Array]:
     """Reduce arrays as they are."""
     kinds = [Kind(x.dtype.name, x.dtype.itemsize, tuple(x.shape)) for x in arrays]
-    call = Call(buckets(kinds, terms), terms)
-    packed = [_packed([arrays[k] for k in part.places]) for part in call.parts]
+    parts, call = buckets(kinds, terms), Call()
+    for part in parts:
+        call.add(part.start)
+    packed = [_packed([arrays[k] for k in part.places]) for part in parts]
     made = (_in_phases if is_compiled(*arrays) else _at_once)(_Step(call), packed)
     results: list[Any] = [None] * len(arrays)
-    for part, whole in zip(call.parts, made, strict=True):
+    for part, whole in zip(parts, made, strict=True):
         shapes = tuple(tuple(arrays[k].shape) for k in part.places)
         for place, result in zip(part.places, _cut(whole, shapes), strict=True):
             results[place] = result
@@ -164,7 +167,7 @@ class _Submission:
             self.step.submit(which, [np.array(x)])
         if not self.waits:
             return None
-        return [self.step.wait(which)[0] for which in range(len(self.step.call.parts))]
+        return [self.step.wait(which)[0] for which in range(self.step.call.count)]
 
 
 # -- callbacks, and their errors -------------------------------------------------------------------

@@ -23,9 +23,9 @@ class Terms(NamedTuple):
         or a codec, or its name.
     process_set : ProcessSet
         The ranks.
-    name : str
+    name : str or None
         What the tensors are called, on all ranks: what is submitted for them has names that begin
-        with it.
+        with it. What has none is matched by its place.
     """
 
     op: ReduceOp
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
     postscale: float = 1.0
     compression: Any = None
     process_set: ProcessSet = global_process_set
-    name: str = "gradients"
+    name: str | None = "gradients"
 
     @property
     def codec(self) -> Any:

@@ -22,6 +22,9 @@ class HorovodInternalError(RuntimeError):
     The text says what the ranks have submitted, or which of them is missing or lost.
     """
 
+    # AutoGraph of TensorFlow keeps the class of errors whose method is this one.
+    __init__ = Exception.__init__
+
 
 class HorovodArgumentError(HorovodInternalError, ValueError):
     """A call cannot be made on this rank: nothing was submitted.
@@ -59,4 +62,5 @@ def translation(error: CollectivesError) -> HorovodInternalError:
     kind = HorovodInternalError
     if isinstance(error, ArgumentError | UnsupportedTypeError):
         kind = HorovodArgumentError
-    return kind(error_text(error))
+    made: HorovodInternalError = kind(error_text(error))
+    return made

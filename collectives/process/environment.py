@@ -40,6 +40,7 @@ VARIABLES = {
     "COLLECTIVES_SIZE": (r"0*[1-9]\d*", "a positive number of ranks"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
     "COLLECTIVES_TIMELINE_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_KERAS_COMPAT": (r"[01]", "0 or 1"),
 }
 
 # Others that the library, its build and its tests read.

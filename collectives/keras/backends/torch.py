@@ -1,0 +1,82 @@
+"""Keras on torch: gradients are dense, and a step runs when all of them are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from collectives.graphs.terms import Terms
+from collectives.horovod.handles import Submitted, grouped, submit
+from collectives.horovod.ops import scaling
+from collectives.torch.blocking import grouped_allreduce
+from collectives.torch.compression import Compression
+from collectives.torch.handles import array, new
+
+__all__ = [
+    "ARE_SEEN_LATE",
+    "branch",
+    "densified",
+    "is_sparse",
+    "own_errors",
+    "reduced",
+    "rows_reduced",
+    "unconverted",
+]
+
+own_errors = nullcontext  # errors of the library come out as they are
+ARE_SEEN_LATE = True
+
+
+@torch.compiler.disable  # type: ignore[misc]  # it has no annotations
+def reduced(tensors: Sequence[torch.Tensor], terms: Terms) -> list[torch.Tensor]:
+    """Return `tensors` as they are reduced over the ranks, by `terms`. Collective."""
+    factors = terms.prescale, terms.postscale
+    with torch.no_grad():
+        if terms.codec is not None:
+            return _coded(tensors, terms)
+        compression = terms.compression or Compression.none
+        return grouped_allreduce(
+            tensors, None, terms.name, compression, terms.op, *factors, terms.process_set
+        )
+
+
+def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> Any:
+    """Return tensors that were sent by a codec of the library."""
+    comm = terms.process_set.comm()
+    how = scaling(terms.op, True, terms.prescale, terms.postscale, comm.size)
+    options = {"op": how.op, "prescale": how.prescale, "postscale": how.postscale}
+
+    def start(tensor: torch.Tensor, name: str | None) -> Submitted:
+        x = array(tensor)
+        coded = {"compression": terms.codec, "group": comm, **options}
+        return submit("allreduce", name, x, new(x), **coded), None
+
+    return grouped(terms.name, tensors, start).wait()
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Return whether a `tensor` lists some rows only: `densified` leaves none. Local."""
+    return False
+
+
+def densified(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a `tensor` with all rows. Local."""
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def rows_reduced(tensor: Any, terms: Any) -> Any:
+    """Refuse a `tensor` that lists some rows only, whatever the `terms`: there is none. Local."""
+    raise NotImplementedError
+
+
+def branch(condition: Any, yes: Callable[[], object], no: Callable[[], object]) -> None:
+    """Run `yes` or `no`, as the `condition` says. Local."""
+    yes() if condition else no()
+
+
+def unconverted(function: Any) -> Any:
+    """Return the `function`, which nothing rewrites. Local."""
+    return function

@@ -1,0 +1,312 @@
+"""Callbacks for ``fit``: a common start, metrics and learning rates of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import keras
+
+from collectives.horovod import basics
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.objects import allgather_object
+from collectives.horovod.ops import Min
+from collectives.keras.distribution import state_of
+from collectives.keras.values import allreduce
+from collectives.keras.variables import broadcast_variables
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+
+class _Callback(keras.callbacks.Callback):
+    """A callback that the older ``tf_keras`` takes as well: it asks which methods there are."""
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+class BroadcastGlobalVariablesCallback(_Callback):
+    """Have all ranks start with the variables of one: those of the model and of its optimizer.
+
+    It sends them when training begins, if all ranks have them by then, and else after the first
+    batch, which builds them.
+
+    Parameters
+    ----------
+    root_rank : int
+        Whose variables are sent.
+    device : str
+        Ignored; it is there for programs that pass it.
+    local_variables : variable, or sequence of variable, optional
+        What each rank keeps for itself.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.broadcast_done = False
+        given = [] if local_variables is None else local_variables
+        self._local = list(given) if isinstance(given, list | tuple | set) else [given]
+
+    def register_local_var(self, var: Any) -> None:
+        """Keep a variable, `var`, from being sent. Local."""
+        self._local.append(var)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Send the variables, if all ranks have them; `logs` is not used. Collective."""
+        if self.broadcast_done:
+            return
+        model = self.model
+        if allreduce(int(model.built), "whether models are built", op=Min):
+            if not getattr(model.optimizer, "built", True):
+                model.optimizer.build(model.trainable_variables)
+            self._send()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Send the variables after the first batch, if that has not been done before; `batch` and
+        `logs` are not used. Collective.
+        """
+        if not self.broadcast_done:
+            self._send()
+
+    def _send(self) -> None:
+        model = self.model
+        variables = [*model.weights, *state_of(model.optimizer)]
+        local = {id(each) for each in self._local}
+        broadcast_variables([each for each in variables if id(each) not in local], self.root_rank)
+        self.broadcast_done = True
+
+
+class MetricAverageCallback(_Callback):
+    """Average the metrics of an epoch over the ranks, for callbacks that come after it in the list.
+
+    What only some ranks have, such as the loss of a validation, is averaged over those, and all
+    ranks get it.
+
+    Parameters
+    ----------
+    device : str
+        Ignored; it is there for programs that pass it.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Average what `logs` says of the `epoch`. Collective."""
+        mine = {name: float(value) for name, value in (logs or {}).items()}
+        every = allgather_object(mine)
+        for name in sorted({name for each in every for name in each}):
+            values = [each[name] for each in every if name in each]
+            if logs is not None:
+                logs[name] = sum(values) / len(values)
+
+
+class LearningRateScheduleCallback(_Callback):
+    """Set the learning rate to ``initial_lr * multiplier(epoch)``.
+
+    Parameters
+    ----------
+    initial_lr : float
+    multiplier : float or callable
+        A function of the epoch; a number is raised to the power of the epochs since `start_epoch`.
+    start_epoch : int
+        The first epoch in which it does so.
+    end_epoch : int, optional
+        The first epoch in which it does so no longer.
+    staircase : bool
+        Whether it does so at the beginning of each epoch, with a whole number; otherwise, before
+        each batch, with the epoch as a fraction.
+    momentum_correction : bool
+        Whether the momentum that an optimizer has gathered is scaled as the learning rate is: the
+        gradients in it stand for steps at the rate before.
+    steps_per_epoch : int, optional
+        Needed where Keras does not know it: with ``staircase=False``, and data of unknown length.
+
+    References
+    ----------
+    P. Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, 2017,
+    arXiv:1706.02677.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr is None, and must be a learning rate")
+        self.initial_lr = initial_lr
+        self.start_epoch, self.end_epoch = start_epoch, end_epoch
+        self.staircase, self.momentum_correction = staircase, momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        self.multiplier: Callable[[float], float]
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            base = multiplier
+            self.multiplier = lambda epoch: base ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Find the number of steps of an epoch; `logs` is not used. Local."""
+        if self.staircase or self.steps_per_epoch:
+            return
+        self.steps_per_epoch = (self.params or {}).get("steps")
+        if not self.steps_per_epoch:
+            raise HorovodArgumentError(
+                f"Keras does not know how many steps an epoch has: pass steps_per_epoch to "
+                f"{type(self).__name__}"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the `epoch`; `logs` is not used. Local."""
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set the learning rate for the `batch`, if it changes; `logs` is not used. Local."""
+        is_over = self.end_epoch is not None and self.current_epoch >= self.end_epoch
+        if self.current_epoch < self.start_epoch or is_over:
+            return
+        if self.staircase and batch == 0:
+            self._set(self.current_epoch)
+        elif not self.staircase:
+            self._set(self.current_epoch + batch / (self.steps_per_epoch or 1))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Put the learning rate into `logs`, at the end of the `epoch`. Local."""
+        if logs is not None:
+            logs["lr"] = self._rate()
+
+    def _rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+    def _set(self, epoch: float) -> None:
+        before, now = self._rate(), self.initial_lr * self.multiplier(epoch)
+        if before == now:
+            return
+        self.model.optimizer.learning_rate = now
+        if self.momentum_correction and before:
+            _scale_momentum(self.model.optimizer, now / before)
+
+
+def _scale_momentum(optimizer: Any, factor: float) -> None:
+    """Scale the momentum that an optimizer has gathered. It has the learning rate in it where there
+    is a number that says how much of it is kept.
+    """
+    holder = getattr(optimizer, "inner_optimizer", optimizer)
+    if getattr(holder, "momentum", None) and holder.built:
+        for each in getattr(holder, "momentums", None) or getattr(holder, "_momentums", []):
+            each.assign(each * factor)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raise the learning rate from that of one rank to `initial_lr`, a little before each batch.
+
+    It is ``initial_lr / size * (epoch * (size - 1) / warmup_epochs + 1)``, where the epoch has a
+    fraction, and is that of the batch's end.
+
+    Parameters
+    ----------
+    initial_lr : float
+        The learning rate for all ranks, such as that of one rank times their number.
+    warmup_epochs : float
+        How many epochs it takes.
+    momentum_correction, steps_per_epoch
+        As for `LearningRateScheduleCallback`.
+    verbose : int
+        Whether rank 0 says when it is over.
+
+    References
+    ----------
+    P. Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, 2017,
+    arXiv:1706.02677.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            size = basics.size()
+            epoch = min(epoch + 1.0 / (self.steps_per_epoch or 1), warmup_epochs)
+            return (epoch * (size - 1) / warmup_epochs + 1) / size
+
+        last = ceil(warmup_epochs)
+        super().__init__(
+            initial_lr, multiplier, 0, last, False, momentum_correction, steps_per_epoch
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Put the learning rate into `logs`; say after the last `epoch` that it is reached. Local."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose and epoch + 1 == self.end_epoch and basics.rank() == 0:
+            print(
+                f"\nEpoch {epoch + 1}: the learning rate is warmed up, and is {self._rate():g}",
+                flush=True,
+            )
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Keep the best model so far in a file, which rank 0 writes.
+
+    Parameters
+    ----------
+    monitor : str
+        The metric. Put a `MetricAverageCallback` in front, so that it is that of all ranks.
+    verbose, mode, save_freq
+        As for Keras's ``ModelCheckpoint``.
+    filepath : str
+        The file. It may also be set later, as the attribute of that name.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        filepath: str = "best_model.keras",
+    ) -> None:
+        super().__init__(
+            filepath,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            mode=mode,
+            save_freq=save_freq,
+        )
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep the model after the `batch`, if `save_freq` and `logs` say so. Local."""
+        if basics.rank() == 0:
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Keep the model after the `epoch`, if `save_freq` and `logs` say so. Local."""
+        if basics.rank() == 0:
+            super().on_epoch_end(epoch, logs)

@@ -1,0 +1,80 @@
+"""Idioms of older versions of Keras, accepted by Keras 3.
+
+Programs of the years up to 2023 call ``optimizer.variables()``, read and set ``optimizer.lr``, pass
+``lr=`` to an optimizer, and pass ``experimental_run_tf_function=`` to ``compile``. `install` has
+Keras 3 accept all of these, for every optimizer and model of the process, and changes nothing else.
+``COLLECTIVES_KERAS_COMPAT=0`` leaves Keras as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+
+from collectives.process import environment
+
+__all__ = ["CallableList", "definer", "install"]
+
+
+class CallableList(list[Any]):
+    """A list that returns itself when it is called: ``optimizer.variables`` was a method once."""
+
+    def __call__(self) -> CallableList:
+        """Return it. Local."""
+        return self
+
+
+def definer(cls: Any, name: str) -> Any:
+    """Return the class that defines an attribute of a class. Local.
+
+    Parameters
+    ----------
+    cls : type
+    name : str
+    """
+    return next(each for each in cls.__mro__ if name in vars(each))
+
+
+def install() -> None:
+    """Have Keras accept the older idioms, unless the environment says not to. Local."""
+    base = definer(keras.optimizers.Optimizer, "variables")
+    if not environment.flag("COLLECTIVES_KERAS_COMPAT", True) or hasattr(base, "lr"):
+        return
+    for each in (base, keras.optimizers.LossScaleOptimizer):
+        each.variables = property(_calling(each.variables.fget), doc=each.variables.__doc__)
+    base.lr = property(
+        lambda self: self.learning_rate,
+        lambda self, value: setattr(self, "learning_rate", value),
+        doc="The older name of ``learning_rate``.",
+    )
+    base.__init__ = _with_rate(base.__init__)
+    trainer = definer(keras.Model, "compile")
+    trainer.compile = _without_run(trainer.compile)
+
+
+def _calling(variables: Any) -> Any:
+    """Return the function of a property `variables`, whose list can be called."""
+    return functools.wraps(variables)(lambda self: CallableList(variables(self)))
+
+
+def _with_rate(plain: Any) -> Any:
+    """Return the method that makes an optimizer, which takes ``lr`` for the learning rate."""
+
+    @functools.wraps(plain)
+    def __init__(self: Any, learning_rate: Any, *arguments: Any, **options: Any) -> None:
+        plain(self, options.pop("lr", learning_rate), *arguments, **options)
+
+    return __init__
+
+
+def _without_run(plain: Any) -> Any:
+    """Return ``compile``, which takes ``experimental_run_tf_function`` and ignores it."""
+
+    @functools.wraps(plain)
+    def compile(self: Any, *arguments: Any, **options: Any) -> Any:
+        options.pop("experimental_run_tf_function", None)
+        return plain(self, *arguments, **options)
+
+    return compile

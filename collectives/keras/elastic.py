@@ -1,0 +1,197 @@
+"""Horovod's elastic interface: a model's state that is kept, restored and sent to all ranks.
+
+Ranks are neither replaced nor added yet. Where a collective fails, the state that was last kept is
+restored, and the error goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from collectives.horovod import basics
+from collectives.horovod.elastic import ObjectState, State, run_fn
+from collectives.horovod.objects import broadcast_object
+from collectives.keras.distribution import state_of
+from collectives.keras.hooks import raising
+from collectives.keras.variables import broadcast_variables
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function: it is called with a state that all ranks have from rank 0.
+    Collective.
+
+    Ranks that are lost are not replaced yet: a `HorovodInternalError` restores the state and goes
+    on. After a `HostsUpdatedInterrupt`, the function begins again.
+
+    Parameters
+    ----------
+    func : callable
+        Its first argument is the state, such as a `KerasState`.
+
+    Returns
+    -------
+    callable
+        With the same arguments.
+    """
+    return run_fn(raising(func), _reset)
+
+
+def _reset() -> None:
+    basics.shutdown()
+    basics.init()
+
+
+class KerasState(ObjectState):
+    """A state of a model, its optimizer, and other objects, which are attributes.
+
+    Parameters
+    ----------
+    model : keras.Model
+        It has to be built.
+    optimizer : Optimizer, optional
+        By default, that which the model was compiled with.
+    **kwargs
+        Other objects by their names; they have to be picklable.
+
+    Raises
+    ------
+    ValueError
+        If the model is not built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if not model.built:
+            raise ValueError("the model is not built: call model.build(input_shape) before")
+        self.model = model
+        self.optimizer = optimizer if optimizer is not None else model.optimizer
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        self._keep()
+        super().__init__(broadcast_object, basics.rank, **kwargs)
+
+    def save(self) -> None:
+        """Keep the state as it is now. Local."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to the state that was last kept. Local."""
+        for each, value in zip(self._variables(), self._kept, strict=True):
+            each.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Send the state of rank 0 to all ranks, and keep it.
+        Collective.
+        """
+        broadcast_variables(self._variables(), root_rank=0)
+        self._keep()
+        super().sync()
+
+    def _variables(self) -> list[Any]:
+        state = [] if self.optimizer is None else state_of(self.optimizer)
+        return [*self.model.weights, *state]
+
+    def _keep(self) -> None:
+        self._kept = [np.array(keras.ops.convert_to_numpy(each)) for each in self._variables()]
+
+
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commit a state after every few batches, and after each epoch.
+
+    Parameters
+    ----------
+    state : State
+    batches_per_commit : int
+    """
+
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state, self.batches_per_commit = state, batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin to count; `logs` is not used. Local."""
+        self.batches_remaining = self.batches_per_commit
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commit the state if it is time after a `batch`; `logs` is not used. Collective."""
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self._commit()
+            self.batches_remaining = self.batches_per_commit
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commit the state after an `epoch`; `logs` is not used. Collective."""
+        self._commit()
+
+    def _commit(self) -> None:
+        _ = self.model  # on JAX, this brings the variables up to date
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):
+    """Keep the number of the batch in a state, as its attribute ``batch``.
+
+    Parameters
+    ----------
+    state : State
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state: Any = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Forget how many steps an epoch has; `logs` is not used. Local."""
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Count what is left of an `epoch`; `logs` is not used. Local."""
+        if self.params.get("steps"):
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep the number of the `batch`; `logs` is not used. Local."""
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Begin again with the batches after an `epoch`; `logs` is not used. Local."""
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):
+    """Keep the number of epochs in a state, as its attribute ``epoch``, over several ``fit``.
+
+    Parameters
+    ----------
+    state : State
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state: Any = state
+        self.initial_epoch = self.state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Note which epoch it is; `logs` is not used. Local."""
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Count the `epoch`; `logs` is not used. Local."""
+        self.state.epoch = self.initial_epoch + epoch + 1

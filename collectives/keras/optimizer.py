@@ -1,0 +1,246 @@
+"""`DistributedOptimizer`: an optimizer whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from collectives.graphs.terms import Terms
+from collectives.horovod import basics
+from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.keras import backends
+from collectives.keras.compression import Compression
+from collectives.keras.distribution import distribute, holder_of, is_distributed, plan_of
+from collectives.keras.gradients import Plan
+from collectives.text.words import shown
+
+__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "planned"]
+
+_numbers: Counter[str] = Counter()  # how many optimizers have had a name
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer reduce the gradients of all ranks before each step.
+    Collective.
+
+    Parameters
+    ----------
+    optimizer : keras.optimizers.Optimizer
+        It is changed, and returned: its variables and its configuration stay as they are, and a
+        model that is saved with it can be loaded without this library. A `LossScaleOptimizer` that
+        is put around it later takes its place.
+    name : str, optional
+        What its submissions are called. By default, ``Distributed`` and the name of its class.
+    device_dense, device_sparse : str
+        Ignored; they are there for programs that pass them.
+    compression : Compressor, or codec of `collectives.compression`
+        How gradients are sent: ``Compression.none``, ``Compression.fp16``, a class of your own, or
+        such as ``"int8"``.
+    sparse_as_dense : bool
+        Whether gradients that list some rows only, such as those of embeddings on TensorFlow, are
+        reduced with all rows.
+    gradient_predivide_factor : float
+        With ``Average``: gradients are divided by it before they are added, and the sum is
+        multiplied by it and divided by the number of ranks.
+    op : ReduceOp
+        ``Average`` or ``Sum``.
+    backward_passes_per_step : int
+        How many steps of the program add up to a gradient that is reduced and applied. Between
+        them, nothing of the model is changed. Gradients with some rows only are added with all.
+    average_aggregated_gradients : bool
+        Whether that gradient is divided by the number of passes.
+    num_groups : int
+        Deprecated: pass `groups`.
+    groups : int or list of list of variable, optional
+        Accepted for compatibility: what is small is reduced together in any case.
+    process_set : ProcessSet
+        The ranks. Others take their steps alone.
+    scale_local_gradients : bool
+        Whether gradients of variables that are registered by ``register_local_var`` are divided by
+        the number of ranks.
+
+    Returns
+    -------
+    Optimizer
+        `optimizer`. It has a method more: ``register_local_var(variable)`` keeps the gradient of a
+        variable from being reduced.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    _check(optimizer, backward_passes_per_step)
+    if num_groups:
+        warnings.warn("num_groups= is deprecated: pass groups=", DeprecationWarning, stacklevel=2)
+    plan = planned(
+        backends.chosen(),
+        name or f"Distributed{type(optimizer).__name__}",
+        op,
+        gradient_predivide_factor,
+        compression,
+        process_set,
+        sparse_as_dense=sparse_as_dense,
+        passes=backward_passes_per_step,
+        averages=average_aggregated_gradients,
+        groups=groups,
+        scales_local=scale_local_gradients,
+    )
+    return distribute(optimizer, plan)
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer reduce the gradients of all ranks, but not those of some layers.
+    Collective.
+
+    Parameters
+    ----------
+    optimizer, name, device_dense, device_sparse, compression, sparse_as_dense
+        As for `DistributedOptimizer`.
+    gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients
+        As for `DistributedOptimizer`.
+    groups, process_set, scale_local_gradients
+        As for `DistributedOptimizer`.
+    local_layers : keras.Layer, or sequence of keras.Layer, optional
+        The layers that each rank trains by itself. They may be built later.
+
+    Returns
+    -------
+    Optimizer
+        `optimizer`, as of `DistributedOptimizer`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    layers = [local_layers] if isinstance(local_layers, keras.Layer) else list(local_layers or ())
+    for each in layers:
+        if not isinstance(each, keras.Layer):
+            raise ValueError(f"local_layers has {shown(each)}, and must have layers of Keras")
+    made = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    plan_of(made).local.extend(layers)
+    return made
+
+
+def _check(optimizer: Any, passes: int) -> None:
+    """Raise an error if an optimizer cannot be distributed."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(f"optimizer is {shown(optimizer)}, and must be an optimizer of Keras 3")
+    if is_distributed(optimizer):
+        raise ValueError("the optimizer is distributed already")
+    if passes != 1 and holder_of(optimizer).gradient_accumulation_steps:
+        raise ValueError(
+            "backward_passes_per_step and the optimizer's own gradient_accumulation_steps are both "
+            "given: pass one of them"
+        )
+
+
+def planned(
+    on: Any,
+    name: str,
+    op: ReduceOp,
+    factor: float,
+    compression: Any,
+    process_set: ProcessSet,
+    *,
+    sparse_as_dense: bool,
+    passes: int,
+    averages: bool,
+    groups: Any,
+    scales_local: bool,
+) -> Plan:
+    """Return how an optimizer reduces its gradients. Local.
+
+    Parameters
+    ----------
+    on : module
+        That of the framework, as `backends` has it.
+    name : str
+    op : ReduceOp
+    factor : float
+        ``gradient_predivide_factor``.
+    compression : Compressor or codec
+    process_set : ProcessSet
+    sparse_as_dense, passes, averages, groups, scales_local
+        As for `DistributedOptimizer`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    op = chosen(op, None)
+    if op not in (Average, Sum):
+        raise ValueError(f"op is {op.name}, and must be Average or Sum")
+    if factor != 1.0 and op != Average:
+        raise ValueError(f"gradient_predivide_factor is {factor}, and op is {op.name}: use Average")
+    if type(passes) is not int or passes < 1:
+        raise ValueError(
+            f"backward_passes_per_step is {shown(passes)}, and must be a positive whole number"
+        )
+    if groups is not None and not (isinstance(groups, list) or groups > 0):
+        raise ValueError(f"groups is {shown(groups)}, and must be a positive number, or lists")
+    size = basics.size()
+    if process_set.included():
+        size = process_set.comm().size
+    prescale, postscale = 1.0, 1.0
+    if factor != 1.0:
+        prescale, postscale, op = 1.0 / factor, factor / size, Sum
+    terms = Terms(op, prescale, postscale, compression, process_set, _named(name))
+    return Plan(on, terms, sparse_as_dense, passes, averages, [], scales_local)
+
+
+def _named(name: str) -> str:
+    """Return a name that no other optimizer of this process has."""
+    _numbers[name] += 1
+    return name if _numbers[name] == 1 else f"{name} (optimizer {_numbers[name]})"

@@ -1,0 +1,52 @@
+"""Models from files, with distributed optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+
+from collectives.keras.compression import Compression
+from collectives.keras.distribution import is_distributed
+from collectives.keras.optimizer import DistributedOptimizer
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a model; its optimizer goes on where it was, and is distributed.
+    Collective.
+
+    Parameters
+    ----------
+    filepath : str
+        What ``model.save`` has written, with or without this library.
+    custom_optimizers : iterable of type, optional
+        Classes of optimizers that Keras does not have.
+    custom_objects : mapping of str, optional
+        Other classes and functions that Keras does not have, by their names.
+    compression : Compressor, or codec of `collectives.compression`
+        As for `DistributedOptimizer`.
+    legacy_opts : bool
+        Ignored: Keras 3 has no older optimizers.
+
+    Returns
+    -------
+    Model
+        As it was saved; if that was without an optimizer, it has none.
+    """
+    objects = {each.__name__: each for each in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not is_distributed(optimizer):
+        DistributedOptimizer(optimizer, compression=compression)
+        if keras.backend.backend() == "tensorflow":
+            model.jit_compile = False  # XLA does not compile calls of Python
+    return model

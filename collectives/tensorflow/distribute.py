@@ -1,0 +1,180 @@
+"""What strategies of `tf.distribute` reduce with, over devices and over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from collectives.communicator import Communicator
+from collectives.graphs.buckets import aligned, buckets
+from collectives.graphs.tensorflow import Phases, kind_of
+from collectives.graphs.terms import Terms
+from collectives.horovod.errors import HorovodArgumentError, translated
+from collectives.horovod.ops import REDUCTIONS, Average, ReduceOp, Sum, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.tensorflow.moving import allgather
+from collectives.tensorflow.reducing import reduce_all
+
+__all__ = ["CrossDeviceOps"]
+
+Tensor = Any
+
+
+class CrossDeviceOps(tf.distribute.CrossDeviceOps):
+    """What a `tf.distribute.MirroredStrategy` reduces with, where it runs on several ranks.
+
+    Collective, when it is made and for each reduction: the values of this rank's devices are added
+    on one of them, the sums are reduced over the ranks, and the results are copied to the devices.
+
+    Parameters
+    ----------
+    algorithm : str, optional
+        By which the ranks reduce, as for `Communicator.allreduce`; the fastest one by default.
+    op : ReduceOp
+        What sums become over the ranks. ``Average``, the default, is right where a strategy has
+        divided by the number of its own replicas, as ``model.fit`` does; or ``Sum``. Means become
+        the mean of all.
+    process_set : ProcessSet
+        The ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such algorithm for this number of ranks.
+    """
+
+    def __init__(
+        self,
+        algorithm: str | None = None,
+        op: ReduceOp = Average,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__()
+        self.algorithm, self.op, self.process_set = algorithm, chosen(op, None), process_set
+        if self.op not in (Average, Sum):
+            raise HorovodArgumentError(f"op is {self.op!r}, and must be Average or Sum")
+        self._comm = process_set.comm().dup()
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        """How many processes there are: where it is 1, one device alone is not reduced."""
+        return self._comm.size
+
+    def reduce_implementation(
+        self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
+    ) -> Any:
+        """Reduce one value. Collective.
+
+        Parameters
+        ----------
+        reduce_op, per_replica_value, destinations, options
+            As for ``tf.distribute.CrossDeviceOps.reduce``.
+        """
+        pairs = [(per_replica_value, destinations)]
+        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
+
+    def batch_reduce_implementation(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any
+    ) -> list[Any]:
+        """Reduce several values. Collective.
+
+        Parameters
+        ----------
+        reduce_op, value_destination_pairs, options
+            As for ``tf.distribute.CrossDeviceOps.batch_reduce``.
+        """
+        means = reduce_op == tf.distribute.ReduceOp.MEAN
+        local = [_added(value.values, means) for value, _ in value_destination_pairs]
+        results = self._reduced(local, Average if means else self.op)
+        return [
+            self.broadcast(result, destinations)
+            for result, (_, destinations) in zip(results, value_destination_pairs, strict=True)
+        ]
+
+    def _reduced(self, values: list[Any], op: ReduceOp) -> list[Any]:
+        """Reduce the values over the ranks."""
+        if self._comm.size == 1:
+            return values
+        sparse = [k for k, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
+        dense = [k for k in range(len(values)) if k not in sparse]
+        terms = Terms(op, process_set=self.process_set, name=None)
+        phases = Phases()
+        finish = _start(phases, self._comm, [values[k] for k in dense], terms, self.algorithm)
+        results = dict(zip(dense, finish(), strict=True))
+        results.update(zip(sparse, reduce_all([values[k] for k in sparse], terms), strict=True))
+        return [results[k] for k in range(len(values))]
+
+    def _gather_implementation(
+        self, per_replica_value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        """Join the values of all devices of all ranks."""
+        joined = tf.concat([tf.convert_to_tensor(each) for each in per_replica_value.values], axis)
+        if self._comm.size > 1:
+            order = [axis, *[k for k in range(joined.shape.rank) if k != axis]]
+            back = [order.index(k) for k in range(joined.shape.rank)]
+            first = tf.transpose(joined, order)
+            joined = tf.transpose(allgather(first, process_set=self.process_set), back)
+        return self.broadcast(joined, destinations)
+
+    def __deepcopy__(self, memo: Any) -> CrossDeviceOps:
+        """Return itself: strategies are copied, and communicators are not."""
+        return self
+
+
+def _added(values: Sequence[Any], means: bool) -> Any:
+    """Return the sum of what the devices of this rank have, or the mean."""
+    if any(isinstance(each, tf.IndexedSlices) for each in values):
+        joined = [tf.concat([each.values for each in values], 0)]
+        if means:
+            joined = [joined[0] / len(values)]
+        indices = tf.concat([each.indices for each in values], 0)
+        return tf.IndexedSlices(joined[0], indices, values[0].dense_shape)
+    tensors = [tf.convert_to_tensor(each) for each in values]
+    total = tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
+    return tf.cast(total / len(tensors), total.dtype) if means and len(tensors) > 1 else total
+
+
+def _start(
+    phases: Phases, comm: Communicator, tensors: list[Tensor], terms: Terms, algorithm: str | None
+) -> Callable[[], list[Tensor]]:
+    """Start to reduce tensors by an algorithm; return a function that waits."""
+    parts = buckets([kind_of(each) for each in tensors], terms)
+    numbers = []
+    for part in parts:
+        inexact = [tensors[k].dtype.is_floating or tensors[k].dtype.is_complex for k in part.places]
+        op = REDUCTIONS[terms.op if all(inexact) else Sum]
+        divisor = comm.size if terms.op == Average and not all(inexact) else 1
+
+        def start(arrays: Any, op: Any = op, divisor: int = divisor) -> _Started:
+            return _Started(comm, arrays, op, divisor, algorithm)
+
+        numbers.append(phases.submit(start, [tensors[k] for k in part.places]))
+
+    def finish() -> list[Tensor]:
+        results: list[Tensor] = [None] * len(tensors)
+        for part, number in zip(parts, numbers, strict=True):
+            likes = [(tensors[k].dtype, tensors[k].shape) for k in part.places]
+            for place, each in zip(part.places, phases.wait(number, likes), strict=True):
+                results[place] = each
+        return results
+
+    return finish
+
+
+class _Started:
+    """Arrays that are being reduced by an algorithm."""
+
+    def __init__(
+        self, comm: Communicator, arrays: Any, op: Any, divisor: int, algorithm: str | None
+    ) -> None:
+        out = [aligned(each.nbytes).view(each.dtype).reshape(each.shape) for each in arrays]
+        with translated():
+            self.request = comm.iallreduce_many(arrays, out, op=op, algorithm=algorithm)
+        self.divisor = divisor
+
+    def wait(self) -> Any:
+        with translated():
+            results = self.request.wait()
+        return results if self.divisor == 1 else [each // self.divisor for each in results]

@@ -1,0 +1,17 @@
+"""Horovod's elastic interface for models of Keras: that of `collectives.keras.elastic`."""
+
+from collectives.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
+
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

@@ -1,0 +1,339 @@
+"""Collectives that move tensors: allgather, broadcast, alltoall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from collectives.graphs.buckets import aligned
+from collectives.graphs.tensorflow import Phases, listed, reduced, unconverted
+from collectives.graphs.terms import Terms
+from collectives.horovod.arrays import allgather_async, alltoall_async, broadcast_async
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle, names
+from collectives.horovod.ops import Average
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+
+__all__ = [
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "gathering",
+    "grouped_allgather",
+    "sending",
+]
+
+Tensor = Any
+Finish = Callable[[], Any]
+
+
+@unconverted
+def allgather(
+    tensor: Tensor,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Join the tensors of all ranks along the first dimension.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of the same dtype and shape on all ranks, except for the first dimension.
+    name : str, optional
+        As for `allreduce`.
+    ignore_name_scope : bool
+        Ignored; it is there for programs that pass it.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    Tensor
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`.
+    """
+    return gathering(Phases(), tf.convert_to_tensor(tensor), name, process_set)()
+
+
+@unconverted
+def grouped_allgather(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Join several tensors of all ranks, each along the first dimension.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        As for `allgather`; as many on all ranks.
+    name, ignore_name_scope, process_set
+        As for `allgather`.
+
+    Returns
+    -------
+    list of Tensor
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allgather`, if one of them fails.
+    """
+    phases = Phases()
+    finish = [
+        gathering(phases, tf.convert_to_tensor(each), part, process_set)
+        for part, each in zip(names(name, len(tensors)), tensors, strict=True)
+    ]
+    return [each() for each in finish]
+
+
+def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Finish:
+    """Submit a tensor, as `allgather` does; return a function that waits for the result.
+    Collective.
+
+    Parameters
+    ----------
+    phases : Phases
+    tensor, name, process_set
+        As for `allgather`.
+    """
+    if tensor.shape.rank == 0:
+        raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
+    if process_set.comm().size == 1:
+        return lambda: tensor
+    key = None if name is None else phases.named(name)
+
+    def start(arrays: Any) -> Handle:
+        return allgather_async(np.asarray(arrays[0], order="C"), key, process_set)
+
+    part = phases.submit(start, [tensor])
+
+    def waited(x: Tensor) -> Any:
+        shape = tf.TensorShape(None) if x.shape.rank is None else [None, *x.shape[1:]]
+        (joined,) = phases.wait(part, [(x.dtype, shape)])
+
+        def grad(back: Tensor) -> Tensor:
+            rows = tf.shape(x)[:1]
+            every = allgather(rows, process_set=process_set)
+            (mean,) = reduced([back], Terms(Average, process_set=process_set, name=None))
+            first = tf.reduce_sum(every[: process_set.comm().rank])
+            return mean[first : first + rows[0]]
+
+        return joined, grad
+
+    return lambda: tf.custom_gradient(waited)(tensor)
+
+
+@unconverted
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """Send the tensor of one rank to all ranks.
+    Collective.
+
+    It is differentiable: the gradient of the root is the mean of all, and that of others is zero.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of the same dtype and shape on all ranks.
+    root_rank : int
+        The rank whose tensor it is, among all ranks.
+    name : str, optional
+        As for `allreduce`.
+    ignore_name_scope : bool
+        Ignored; it is there for programs that pass it.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    Tensor
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`.
+    """
+    phases, x = Phases(), tf.convert_to_tensor(tensor)
+    key = None if name is None else phases.named(name)
+    finish = sending(phases, x, root_rank, key, process_set)
+
+    def waited(x: Tensor) -> Any:
+        def grad(back: Tensor) -> Tensor:
+            (mean,) = reduced([back], Terms(Average, process_set=process_set, name=None))
+            is_root = process_set.comm().rank == process_set.place(root_rank)
+            return mean if is_root else tf.zeros_like(mean)
+
+        return finish(), grad
+
+    return tf.custom_gradient(waited)(x)
+
+
+def sending(
+    phases: Phases, x: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> Finish:
+    """Submit a tensor, as `broadcast` does; return a function that waits for the result, which is
+    not differentiable. Collective.
+
+    Parameters
+    ----------
+    phases : Phases
+    x : Tensor
+    root_rank, name, process_set
+        As for `broadcast`.
+    """
+    comm, root = process_set.comm(), process_set.place(root_rank)
+    if comm.size == 1:
+        return lambda: tf.identity(x)
+
+    def start(arrays: Any) -> Handle:
+        source = arrays[0]
+        out = aligned(source.nbytes).view(source.dtype).reshape(source.shape)
+        if comm.rank == root:
+            out[...] = source
+        return broadcast_async(out, root_rank, name, process_set)
+
+    part = phases.submit(start, [x])
+    return lambda: phases.wait(part, [(x.dtype, x.shape)])[0]
+
+
+@unconverted
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Tensor]:
+    """Send variables of one rank to all ranks, in place.
+    Collective.
+
+    Parameters
+    ----------
+    variables : sequence of Variable
+        Of the same dtypes and shapes on all ranks.
+    root_rank : int
+        Whose variables are sent, among all ranks.
+    name : str, optional
+        As for `allreduce`.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    list of Tensor
+        Their values.
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`.
+    """
+    phases = Phases()
+    key = None if name is None else phases.named(name)
+    finish = [
+        sending(phases, tf.convert_to_tensor(each), root_rank, part, process_set)
+        for part, each in zip(names(key, len(variables)), variables, strict=True)
+    ]
+    values = [each() for each in finish]
+    made = assigned(variables, values)
+    with tf.control_dependencies([] if tf.executing_eagerly() else made):
+        return [tf.identity(each) for each in values]
+
+
+def assigned(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
+    """Set some variables; return the operations in a graph of TensorFlow 1. Local.
+
+    Parameters
+    ----------
+    variables : sequence of Variable
+        Of TensorFlow, or of Keras.
+    values : sequence of Tensor
+    """
+    made = [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
+    return [each for each in made if each is not None]
+
+
+@unconverted
+def alltoall(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send a part of the tensor to each rank, cut along the first dimension.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of the same dtype and shape on all ranks, except for the first dimension.
+    splits : Tensor or sequence of int, optional
+        How many rows each rank gets, that for rank 0 first; equally many by default.
+    name : str, optional
+        As for `allreduce`.
+    ignore_name_scope : bool
+        Ignored; it is there for programs that pass it.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    Tensor, or tuple of Tensor
+        The received parts, that of rank 0 first. If `splits` is given, also how many rows came from
+        each rank.
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`.
+    """
+    x = tf.convert_to_tensor(tensor)
+    if x.shape.rank == 0:
+        raise HorovodArgumentError("the tensor has no dimensions, and alltoall cuts the first")
+    sizes = None if splits is None else tf.convert_to_tensor(splits)
+    phases = Phases()
+    key = None if name is None else phases.named(name)
+
+    def start(arrays: Any) -> Handle:
+        counts = None if sizes is None else arrays[1]
+        return alltoall_async(np.asarray(arrays[0], order="C"), counts, key, process_set)
+
+    part = phases.submit(start, [x] if sizes is None else [x, sizes])
+
+    def waited(x: Tensor) -> Any:
+        shape = tf.TensorShape(None) if x.shape.rank is None else [None, *x.shape[1:]]
+        size = process_set.comm().size
+        moved, received = phases.wait(part, [(x.dtype, shape), (tf.int64, [size])])
+
+        def grad(back: Tensor, unused: Any = None) -> Tensor:
+            returned, _ = alltoall(back, received, process_set=process_set)
+            left = tf.shape(x)[0] - tf.shape(returned)[0]  # rows that were sent to nobody
+            return tf.pad(returned, [[0, left], *[[0, 0]] * (x.shape.rank - 1)])
+
+        return (moved, received), grad
+
+    moved, received = listed(tf.custom_gradient(waited)(x))
+    return moved if sizes is None else (moved, tf.cast(received, sizes.dtype))

@@ -1,0 +1,129 @@
+"""`DistributedOptimizer`: an optimizer whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import tensorflow as tf
+
+from collectives.horovod.ops import Adasum, Average, ReduceOp, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.tensorflow.compression import Compression
+from collectives.tensorflow.tape import Groups, Reducer, checked_groups, predivided
+
+__all__ = ["DistributedOptimizer"]
+
+Graphs: Any = tf.compat.v1.train.Optimizer  # that of TensorFlow 1
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer reduce the gradients of all ranks before it applies them.
+    Local; its steps are collective.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Of Keras, or of ``tf.compat.v1.train``, whose ``compute_gradients`` then reduces.
+    name : str, optional
+        As the optimizer's.
+    use_locking : bool
+        As for optimizers of TensorFlow 1.
+    device_dense, device_sparse, compression, sparse_as_dense, op
+        As for `DistributedGradientTape`; Keras's optimizers do not take ``Adasum``.
+    backward_passes_per_step : int
+        How many batches add up to a gradient that is reduced: only with Keras's optimizers.
+    average_aggregated_gradients : bool
+        Whether such a sum is divided by their number.
+    gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients
+        As for `DistributedGradientTape`.
+
+    Returns
+    -------
+    Optimizer
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    groups = checked_groups(num_groups, groups)
+    terms = predivided(op, gradient_predivide_factor, compression, process_set)
+    if isinstance(optimizer, Graphs):
+        if backward_passes_per_step != 1:
+            raise ValueError(
+                f"backward_passes_per_step is {backward_passes_per_step}, and optimizers of "
+                f"tf.compat.v1 take 1 only: use one of Keras"
+            )
+        reducer = Reducer(terms, sparse_as_dense, groups, scale_local_gradients)
+        return _Distributed(optimizer, reducer, name, use_locking)
+    if chosen(op, None) == Adasum:
+        raise ValueError("op == Adasum is not supported yet with Keras")
+    keras = importlib.import_module("collectives.tensorflow.keras")
+    return keras.DistributedOptimizer(
+        optimizer,
+        name=name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+class _Distributed(Graphs):
+    """An optimizer of TensorFlow 1 whose gradients are reduced."""
+
+    def __init__(
+        self, optimizer: Any, reducer: Reducer, name: str | None, use_locking: bool
+    ) -> None:
+        super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
+        self._optimizer, self._reducer = optimizer, reducer
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave the gradient of a variable, `var`, as it is on this rank. Local."""
+        self._reducer.add_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Compute the gradients, and reduce them; the arguments are those of the optimizer's own
+        method, `args` and `kwargs`. Collective.
+        """
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        gradients, variables = [each for each, _ in pairs], [each for _, each in pairs]
+        return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply gradients, as the optimizer does with `args` and `kwargs`. Local."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a slot of the optimizer, as it does with `args` and `kwargs`. Local."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the names of slots, as the optimizer does with `args` and `kwargs`. Local."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the optimizer's variables, as it does with `args` and `kwargs`. Local."""
+        return self._optimizer.variables(*args, **kwargs)

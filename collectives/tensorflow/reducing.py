@@ -1,0 +1,299 @@
+"""Collectives that reduce tensors: allreduce and reducescatter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from collectives.graphs.buckets import Groups
+from collectives.graphs.tensorflow import Phases, reduction, unconverted
+from collectives.graphs.terms import Terms
+from collectives.horovod.arrays import reducescatter_async
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle, names
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.tensorflow.compression import Compression
+from collectives.tensorflow.moving import allgather, gathering
+
+__all__ = [
+    "allreduce",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reduce_all",
+    "reducescatter",
+]
+
+Tensor = Any
+
+
+@unconverted
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce the tensors of all ranks; return the result on all ranks.
+    Collective.
+
+    It is differentiable: the gradient is reduced in the same way.
+
+    Parameters
+    ----------
+    tensor : Tensor, Variable or IndexedSlices
+        Of the same shape and dtype on all ranks. Of IndexedSlices, the slices of all ranks are
+        joined.
+    average : bool, optional
+        Deprecated: pass `op`.
+    device_dense, device_sparse : str
+        Ignored; they are there for programs that pass them.
+    compression : Compressor, or codec of `collectives.compression`
+        How the tensor is sent.
+    op : ReduceOp
+        ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. The mean of
+        integers is truncated.
+    prescale_factor, postscale_factor : float
+        Factors of the tensors, and of the result.
+    name : str, optional
+        What the call is named. Ranks may make calls with names in different orders.
+    process_set : ProcessSet
+        The ranks.
+    ignore_name_scope : bool
+        Ignored; it is there for programs that pass it.
+
+    Returns
+    -------
+    Tensor or IndexedSlices
+
+    Raises
+    ------
+    HorovodArgumentError
+        If an argument is wrong; nothing was submitted.
+    HorovodInternalError
+        If the ranks have submitted different things under this name, a rank is lost, or a deadline
+        has passed.
+    """
+    factors = prescale_factor, postscale_factor
+    terms = Terms(chosen(op, average), *factors, compression, process_set, name)
+    (result,) = reduce_all([tensor], terms)
+    return result
+
+
+@unconverted
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce several tensors of all ranks, as one message for each dtype.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor, Variable or IndexedSlices
+        As for `allreduce`; as many on all ranks.
+    average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor
+        As for `allreduce`.
+    process_set, ignore_name_scope, name
+        As for `allreduce`.
+
+    Returns
+    -------
+    list of Tensor or IndexedSlices
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`, if one of them fails.
+    """
+    factors = prescale_factor, postscale_factor
+    terms = Terms(chosen(op, average), *factors, compression, process_set, name)
+    return reduce_all(tensors, terms, [range(len(tensors))] if tensors else None)
+
+
+def reduce_all(tensors: Sequence[Any], terms: Terms, groups: Groups | None = None) -> list[Any]:
+    """Reduce tensors and IndexedSlices of all ranks.
+    Collective.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor, Variable or IndexedSlices
+    terms : Terms
+    groups : sequence of sequence of int, optional
+        As for `collectives.graphs.buckets.buckets`.
+    """
+    phases = Phases()
+    sparse = {k for k, each in enumerate(tensors) if isinstance(each, tf.IndexedSlices)}
+    dense = [k for k in range(len(tensors)) if k not in sparse]
+    if groups is not None and sparse:
+        place = {k: new for new, k in enumerate(dense)}
+        groups = [[place[k] for k in group if k in place] for group in groups]
+        groups = [group for group in groups if group]
+    finish = reduction(phases, [tensors[k] for k in dense], terms, groups)
+    joined = {k: _joining(phases, tensors[k], terms, k) for k in sorted(sparse, reverse=True)}
+    results = dict(zip(dense, finish(), strict=True))
+    return [joined[k]() if k in sparse else results[k] for k in range(len(tensors))]
+
+
+def _joining(phases: Phases, slices: Any, terms: Terms, place: int) -> Callable[[], Any]:
+    """Submit the slices; return a function that waits, and returns those of all ranks."""
+    if terms.op not in (Average, Sum):
+        remedy = ": pass sparse_as_dense=True" if terms.op == Adasum else ""
+        raise NotImplementedError(
+            f"IndexedSlices are reduced by Average and Sum only, not by {terms.op.name}{remedy}"
+        )
+    name = None if terms.name is None else f"{terms.name}, slices {place + 1}"
+    parts = [None, None] if name is None else [f"{name}, values", f"{name}, indices"]
+    values = gathering(phases, slices.values, parts[0], terms.process_set)
+    indices = gathering(phases, slices.indices, parts[1], terms.process_set)
+    size = terms.process_set.comm().size if terms.op == Average else 1
+    factor = terms.prescale * terms.postscale / size
+
+    def finish() -> Any:
+        joined = values()
+        if factor != 1.0:
+            joined = tf.cast(tf.cast(joined, _exact(joined.dtype)) * factor, joined.dtype)
+        return tf.IndexedSlices(joined, indices(), slices.dense_shape)
+
+    return finish
+
+
+def _exact(dtype: Any) -> Any:
+    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
+
+
+@unconverted
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Reduce the tensors of all ranks; return a part of the result, along the first dimension.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensor : Tensor or Variable
+        As for `allreduce`, with at least one dimension. If the ranks do not divide the first one,
+        the parts of the first ranks have one row more.
+    device_dense, compression, name, process_set, ignore_name_scope
+        As for `allreduce`.
+    op : ReduceOp
+        As for `allreduce`, except for ``Adasum``.
+    prescale_factor, postscale_factor : float
+        As for `allreduce`.
+
+    Returns
+    -------
+    Tensor
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `allreduce`.
+    """
+    terms = Terms(op, prescale_factor, postscale_factor, compression, process_set, name)
+    return _scattering(Phases(), tensor, terms)()
+
+
+@unconverted
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Tensor]:
+    """Reduce several tensors of all ranks; return a part of each.
+    Collective.
+
+    It is differentiable.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor or Variable
+        As for `reducescatter`; as many on all ranks.
+    device_dense, compression, op, process_set, prescale_factor, postscale_factor
+        As for `reducescatter`.
+    ignore_name_scope, name
+        As for `reducescatter`.
+
+    Returns
+    -------
+    list of Tensor
+
+    Raises
+    ------
+    HorovodInternalError
+        As for `reducescatter`, if one of them fails.
+    """
+    phases = Phases()
+    terms = Terms(op, prescale_factor, postscale_factor, compression, process_set)
+    finish = [
+        _scattering(phases, each, terms._replace(name=part))
+        for part, each in zip(names(name, len(tensors)), tensors, strict=True)
+    ]
+    return [each() for each in finish]
+
+
+def _scattering(phases: Phases, tensor: Any, terms: Terms) -> Callable[[], Tensor]:
+    """Submit a tensor; return a function that waits for this rank's part."""
+    x, ctx = terms.compression.compress(tf.convert_to_tensor(tensor))
+    op, process_set = chosen(terms.op, None), terms.process_set
+    scales = terms.prescale, terms.postscale
+    if op == Adasum:
+        raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
+    if x.shape.rank == 0:
+        raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
+    key = None if terms.name is None else phases.named(terms.name)
+
+    def start(arrays: Any) -> Handle:
+        array = np.asarray(arrays[0], order="C")
+        return reducescatter_async(array, key, op, *scales, process_set)
+
+    part = phases.submit(start, [x])
+
+    def waited(x: Tensor) -> Any:
+        shape = tf.TensorShape(None) if x.shape.rank is None else [None, *x.shape[1:]]
+        (made,) = phases.wait(part, [(x.dtype, shape)])
+
+        def grad(back: Tensor) -> Tensor:
+            factor = scales[0] * scales[1] * (process_set.comm().size if op == Sum else 1)
+            return allgather(back * tf.cast(factor, back.dtype), process_set=process_set)
+
+        return made, grad
+
+    return lambda: terms.compression.decompress(tf.custom_gradient(waited)(x), ctx)

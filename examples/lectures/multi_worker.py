@@ -1,0 +1,19 @@
+"""What `tf.distribute.MultiWorkerMirroredStrategy` does: a copy of the model in each process.
+
+TensorFlow's class is told the addresses of all workers in ``TF_CONFIG``, and whether they reduce
+by ``RING``, by ``NCCL``, or by what it chooses. Here, the launcher starts the ranks, and each has
+one device::
+
+    collectives run -n 2 examples/lectures/multi_worker.py
+"""
+
+import strategies
+import tensorflow as tf
+
+import collectives.tensorflow as hvd
+
+hvd.init()
+operations = hvd.CrossDeviceOps(algorithm="ring")
+strategy = tf.distribute.MirroredStrategy(["CPU:0"], cross_device_ops=operations)
+model, accuracy = strategies.train(strategy)
+strategies.report("multi-worker mirrored", model, accuracy)
