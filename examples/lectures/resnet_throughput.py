@@ -73,7 +73,7 @@ def measure(arguments):
             loss = loss_of(labels, model(images, training=True))
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     hvd.broadcast_variables(model.variables, root_rank=0)
@@ -84,7 +84,7 @@ def measure(arguments):
         if k >= arguments.warmup_steps:
             rates.append(arguments.batch_size / (time.perf_counter() - began))
     every = hvd.allgather_object(rates)
-    return [sum(each) for each in zip(*every)], hvd.rank(), hvd.size()
+    return [sum(each) for each in zip(*every, strict=True)], hvd.rank(), hvd.size()
 
 
 def rows_of(path):
@@ -111,7 +111,7 @@ def draw(rows, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ranks, rates, deviations = zip(*rows)
+    ranks, rates, deviations = zip(*rows, strict=True)
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     axes.plot(ranks, [n * rates[0] / ranks[0] for n in ranks], ":", color="grey", label="ideal")
     axes.errorbar(ranks, rates, deviations, fmt="o-", capsize=3, label="ResNet-34")
