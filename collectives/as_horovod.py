@@ -23,8 +23,7 @@ __all__ = ["install"]
 
 VERSION = "0.28.1"  # of the interface
 
-# Front ends have the names of Horovod's, also for what is below them; which modules are imported for
-# others.
+# Front ends have the names of Horovod's, also for what is below them; what is imported for others.
 FRONT_ENDS = ("torch", "tensorflow", "keras")
 MODULES = {
     "horovod.common.basics": "collectives.horovod.basics",
