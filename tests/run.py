@@ -61,14 +61,17 @@ LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3
 # Of the tests of front ends for PyTorch, which import it on every rank.
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
-# Of the tests of front ends for other frameworks: folder, numbers of ranks, and the variables that
-# they are set by.
+# Of the tests of front ends for other frameworks: which, on how many ranks, and the variables that
+# are set. On 4 ranks, programs are enough.
 FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
-    ("tensorflow", (1, 2, 4), {}),
-    ("keras", (1, 2, 4), {"KERAS_BACKEND": "tensorflow"}),
-    ("keras", (2,), {"KERAS_BACKEND": "torch"}),
-    ("keras", (2,), {"KERAS_BACKEND": "jax"}),
-    ("jax", (1, 2, 4), {}),
+    ("frontends/tensorflow", (1, 2), {}),
+    ("frontends/tensorflow/test_tf_programs.py", (4,), {}),
+    ("frontends/keras", (1, 2), {"KERAS_BACKEND": "tensorflow"}),
+    ("frontends/keras/test_keras_programs.py", (4,), {"KERAS_BACKEND": "tensorflow"}),
+    ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
+    ("frontends/keras", (2,), {"KERAS_BACKEND": "jax"}),
+    ("frontends/jax", (1, 2), {}),
+    ("frontends/jax/test_jax_training.py", (4,), {}),
 )
 # The steps of a run that names none.
 USUAL = (
@@ -213,6 +216,9 @@ class Run:
             for family, python in self.python.items()
             if 1 in self.ranks_of(family)
         ]
+        if self.frameworks_python is not None:  # what other environments have no framework for
+            words = "project/test_docstrings.py", "arrays/test_frameworks.py"
+            suites.append(Suite(self.frameworks_python, "mpich", 1, *words))
         suites += self.framework_suites(lambda ranks: ranks == 1)
         with ThreadPoolExecutor(2) as pool:
             for suite, result in zip(suites, pool.map(Suite.run, suites), strict=True):
@@ -261,9 +267,9 @@ class Run:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
         for family, python in self.python.items():
             for ranks in TORCH_RANKS[family]:
-                self.run_suite(Suite(python, family, ranks, "torch"))
+                self.run_suite(Suite(python, family, ranks, "frontends/torch"))
         torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
-        self.command(*torchrun, *PYTEST, "torch", deadline=MPI_DEADLINE)
+        self.command(*torchrun, *PYTEST, "frontends/torch", deadline=MPI_DEADLINE)
 
     def frameworks(self) -> None:
         """The front ends for TensorFlow, Keras and JAX, under MPICH, on more ranks than one."""

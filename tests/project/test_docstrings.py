@@ -20,15 +20,20 @@ ORDER += ["Examples"]
 
 # The commands' own modules are no interface; their help texts are under test with the commands.
 # What binds to CuPy can be imported only where that is, and the interface to drivers says once that
-# all of it is local. To import `as_horovod` is to use it. A front end needs its framework.
+# all of it is local. To import `as_horovod` is to use it.
 INTERNAL = re.compile(r"collectives\.(_|cli|__main__|as_horovod|devices\.(cupy_|driver))")
-FRONT_END = re.compile(r"collectives\.(keras|tensorflow|torch)\b")
+FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "torch")
 
 
-def is_there(name):
-    """Say whether a module can be imported: a front end needs its framework."""
-    front_end = FRONT_END.match(name)
-    return front_end is None or importlib.util.find_spec(front_end[1]) is not None
+def loaded(name):
+    """Return a module, or None if it needs a framework that is not here."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        cause = error if error.name is not None else error.__cause__
+        if getattr(cause, "name", None) in FRAMEWORKS:
+            return None
+        raise
 
 
 def modules():
@@ -36,10 +41,9 @@ def modules():
     yield collectives
     # Packages are imported to see what is in them; one whose framework is missing has nothing.
     for info in pkgutil.walk_packages(collectives.__path__, "collectives.", lambda name: None):
-        if not INTERNAL.match(info.name) and is_there(info.name):
-            module = importlib.import_module(info.name)
-            if hasattr(module, "__all__"):
-                yield module
+        module = None if INTERNAL.match(info.name) else loaded(info.name)
+        if hasattr(module, "__all__"):
+            yield module
 
 
 def members(owner):

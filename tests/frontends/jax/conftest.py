@@ -1,4 +1,4 @@
-"""Tests of the front end for JAX: ``mpiexec -n 2 python -m pytest tests/jax``.
+"""Tests of the front end for JAX: ``mpiexec -n 2 python -m pytest tests/frontends/jax``.
 
 All ranks run the same tests. A rank whose test fails prints its report and ends the job, because
 the others wait for it. A test that takes longer than DEADLINE seconds prints where it is and exits.
