@@ -1,4 +1,6 @@
-"""Tests of Keras 3 on one backend: ``KERAS_BACKEND=jax mpiexec -n 2 python -m pytest tests/frontends/keras``.
+"""Tests of Keras 3 on one backend.
+
+``KERAS_BACKEND=jax mpiexec -n 2 python -m pytest tests/frontends/keras``.
 
 All ranks run the same tests. The backend is that of the environment, or TensorFlow.
 """

@@ -1,4 +1,6 @@
-"""Tests of the front end for TensorFlow: ``mpiexec -n 2 python -m pytest tests/frontends/tensorflow``.
+"""Tests of the front end for TensorFlow.
+
+``mpiexec -n 2 python -m pytest tests/frontends/tensorflow``.
 
 All ranks run the same tests.
 """
