@@ -73,7 +73,7 @@ class Call(NamedTuple):
         return result
 
     def check(self, like: Any) -> None:
-        """Raise what the call would raise for an array with the shape and dtype of `like`. Local."""
+        """Raise what the call would raise for an array like `like`, of any values. Local."""
         check_dtype(like)
         if not 0 <= index(self.root) < self.comm.size:
             raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
