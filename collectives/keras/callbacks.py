@@ -262,7 +262,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Put the learning rate into `logs`; say after the last `epoch` that it is reached. Local."""
+        """Put the learning rate of the `epoch` into `logs`, and say when it is reached. Local."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch + 1 == self.end_epoch and basics.rank() == 0:
             print(

@@ -101,8 +101,9 @@ def release(optimizer: Any) -> Plan:
     for each in (optimizer, holder_of(optimizer)):
         vars(each).pop("_passes", None)
         vars(each).pop("_distribution", None)
-        if isinstance(each, _Counting):
-            _CLASS.__set__(each, type(each)._plain)
+        kind: Any = type(each)
+        if issubclass(kind, _Counting):
+            _CLASS.__set__(each, kind._plain)
     return plan
 
 
@@ -208,7 +209,7 @@ class _Distributed(_Counting):
 
     def stateless_apply(
         self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> Any:
         """Return the variables as `apply` changes them. Collective.
 
         Parameters

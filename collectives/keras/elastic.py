@@ -183,10 +183,10 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
     state : State
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Any) -> None:
         super().__init__()
-        self.state: Any = state
-        self.initial_epoch = self.state.epoch
+        self.state = state
+        self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Note which epoch it is; `logs` is not used. Local."""

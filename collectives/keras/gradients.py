@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
         Layers may have been built since the last call.
         """
-        found = set()
+        found: set[int] = set()
         for each in self.local:
             variables = each.trainable_variables if isinstance(each, keras.Layer) else [each]
             found.update(id(variable) for variable in variables)

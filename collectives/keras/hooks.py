@@ -2,9 +2,9 @@
 
 `install` changes some of its methods, for distributed optimizers only. A `LossScaleOptimizer` that
 is made of one takes its place: whether gradients are finite is asked of those that are reduced, so
-that all ranks have the same answer. ``compile`` does not ask XLA to compile what calls Python. On JAX,
-``fit`` and ``train_on_batch`` raise the errors of the library, whose text is all that a compiled
-step passes on.
+that all ranks have the same answer. ``compile`` does not ask XLA to compile what calls Python. On
+JAX, ``fit`` and ``train_on_batch`` raise the errors of the library, whose text is all that a
+compiled step passes on.
 """
 
 from __future__ import annotations

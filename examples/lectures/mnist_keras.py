@@ -12,6 +12,7 @@ import argparse
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # ranks share the cores of a host
 
 import digits
 import tensorflow as tf
@@ -36,6 +37,7 @@ def network():
 
 
 def main():
+    """Train; return the model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60, help="of an epoch, on all ranks together")
@@ -44,7 +46,6 @@ def main():
     arguments = parser.parse_args()
 
     hvd.init()
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # ranks share the cores of a host
     gpus = tf.config.experimental.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -78,6 +79,7 @@ def main():
         print(f"{hvd.size()} ranks: {float(accuracy):.1%} recognised", flush=True)
         if arguments.save:
             model.save(arguments.save)
+    return model
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # ranks share the cores of a host
 
 import digits
 import tensorflow as tf
@@ -42,6 +43,7 @@ def draw(history, path):
 
 
 def main():
+    """Train; return the model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=32, help="on each rank")
@@ -51,7 +53,6 @@ def main():
     arguments = parser.parse_args()
 
     hvd.init()
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # ranks share the cores of a host
     tf.keras.utils.set_random_seed(1 + hvd.rank())
     training, tested = digits.load()
     count = len(training[0]) // hvd.size()  # as many on all ranks, so that they make as many steps
@@ -83,6 +84,7 @@ def main():
         draw(history, f"{arguments.folder}/accuracy_{hvd.size()}.pdf")
         accuracy = history["val_accuracy"][-1]
         print(f"{hvd.size()} ranks: {accuracy:.1%} recognised, {seconds:.2f} s", flush=True)
+    return model
 
 
 if __name__ == "__main__":

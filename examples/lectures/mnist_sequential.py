@@ -10,6 +10,7 @@ import os
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # ranks share the cores of a host
 
 import digits
 import tensorflow as tf
@@ -37,7 +38,6 @@ def main():
     parser.add_argument("--lr", type=float, default=0.05)
     arguments = parser.parse_args()
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.keras.utils.set_random_seed(1)
     training, tested = digits.load()
     model = network()

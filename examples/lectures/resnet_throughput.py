@@ -17,9 +17,10 @@ import time
 from statistics import mean, stdev
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # ranks share the cores of a host
 
 FIELDS = "ranks", "mean", "deviation"
-BLOCKS = (1, 3), (2, 4), (4, 6), (8, 3)  # how wide, and how many: 33 convolutions, and a layer
+BLOCKS = 3, 4, 6, 3  # of two convolutions; each group is twice as wide as that before
 
 
 def block(keras, x, filters, stride):
@@ -36,7 +37,7 @@ def block(keras, x, filters, stride):
     return keras.layers.ReLU()(x + around)
 
 
-def resnet34(keras, size, width, classes=10):
+def resnet(keras, size, width, blocks, classes=10):
     """Return the network, whose first convolutions have `width` filters: 64 in the paper.
 
     K. He, X. Zhang, S. Ren, J. Sun, Deep residual learning for image recognition, CVPR 2016.
@@ -45,9 +46,9 @@ def resnet34(keras, size, width, classes=10):
     x = keras.layers.Conv2D(width, 7, 2, "same", use_bias=False)(x)
     x = keras.layers.ReLU()(keras.layers.BatchNormalization()(x))
     x = keras.layers.MaxPooling2D(3, 2, "same")(x)
-    for wide, count in BLOCKS:
+    for group, count in enumerate(blocks):
         for k in range(count):
-            x = block(keras, x, wide * width, 2 if k == 0 and wide > 1 else 1)
+            x = block(keras, x, 2**group * width, 2 if k == 0 and group else 1)
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, keras.layers.Dense(classes)(x))
 
@@ -59,11 +60,10 @@ def measure(arguments):
     import collectives.tensorflow as hvd
 
     hvd.init()
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # ranks share the cores of a host
     tf.keras.utils.set_random_seed(hvd.rank())
     images = tf.random.normal((arguments.batch_size, arguments.size, arguments.size, 3))
     labels = tf.random.uniform((arguments.batch_size,), 0, 10, tf.int64)
-    model = resnet34(tf.keras, arguments.size, arguments.width)
+    model = resnet(tf.keras, arguments.size, arguments.width, arguments.blocks)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.SGD(0.01 * hvd.size())
 
@@ -73,7 +73,7 @@ def measure(arguments):
             loss = loss_of(labels, model(images, training=True))
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     hvd.broadcast_variables(model.variables, root_rank=0)
@@ -84,7 +84,7 @@ def measure(arguments):
         if k >= arguments.warmup_steps:
             rates.append(arguments.batch_size / (time.perf_counter() - began))
     every = hvd.allgather_object(rates)
-    return [sum(each) for each in zip(*every)], hvd.rank(), hvd.size()
+    return [sum(each) for each in zip(*every, strict=True)], hvd.rank(), hvd.size()
 
 
 def rows_of(path):
@@ -111,7 +111,7 @@ def draw(rows, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ranks, rates, deviations = zip(*rows)
+    ranks, rates, deviations = zip(*rows, strict=True)
     figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     axes.plot(ranks, [n * rates[0] / ranks[0] for n in ranks], ":", color="grey", label="ideal")
     axes.errorbar(ranks, rates, deviations, fmt="o-", capsize=3, label="ResNet-34")
@@ -131,6 +131,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8, help="on each rank")
     parser.add_argument("--size", type=int, default=32, help="of an image; 224 in the paper")
     parser.add_argument("--width", type=int, default=16, help="of the network; 64 in the paper")
+    parser.add_argument("--blocks", type=int, nargs="+", default=BLOCKS, help="of a ResNet-34")
     parser.add_argument("--append", metavar="FILE", help="where rank 0 writes a row: .csv")
     parser.add_argument("--table", metavar="FILE", help="print such a file, and do nothing else")
     parser.add_argument("--plot", metavar="FILE", help="with --table: draw it, too")

@@ -17,7 +17,9 @@ def test_programs_of_older_versions_run():
     assert len(optimizer.variables()) == len(optimizer.variables) == 2
     optimizer = hvd.DistributedOptimizer(optimizer)
     net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    net.compile(loss="mse", optimizer=optimizer, experimental_run_tf_function=False)
+    net.compile(
+        loss="mse", optimizer=optimizer, experimental_run_tf_function=False, run_eagerly=True
+    )
     net.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
     assert len(optimizer.variables()) == 6
     assert optimizer.lr is optimizer.learning_rate

@@ -43,12 +43,13 @@ def rows_reduced(tensor: Any, terms: Terms) -> Any:
     """Return the rows that the `tensor` of any rank lists, scaled by `terms`. Collective."""
     size = terms.process_set.comm().size
     factor = terms.prescale * terms.postscale / (size if terms.op == Average else 1)
+    compressor: Any = terms.compression if isinstance(terms.compression, type) else None
     values, ctx = tensor.values, None
-    if isinstance(terms.compression, type):
-        values, ctx = terms.compression.compress(values)
+    if compressor is not None:
+        values, ctx = compressor.compress(values)
     values = _joined(values, f"{terms.name}, values", terms)
-    if isinstance(terms.compression, type):
-        values = terms.compression.decompress(values, ctx)
+    if compressor is not None:
+        values = compressor.decompress(values, ctx)
     values = values if factor == 1.0 else values * tf.cast(factor, values.dtype)
     indices = _joined(tensor.indices, f"{terms.name}, indices", terms)
     return tf.IndexedSlices(values, indices, tensor.dense_shape)

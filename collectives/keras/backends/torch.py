@@ -30,20 +30,20 @@ own_errors = nullcontext  # errors of the library come out as they are
 ARE_SEEN_LATE = True
 
 
-@torch.compiler.disable  # type: ignore[misc]  # it has no annotations
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def reduced(tensors: Sequence[torch.Tensor], terms: Terms) -> list[torch.Tensor]:
     """Return `tensors` as they are reduced over the ranks, by `terms`. Collective."""
     factors = terms.prescale, terms.postscale
     with torch.no_grad():
         if terms.codec is not None:
             return _coded(tensors, terms)
-        compression = terms.compression or Compression.none
+        compression: Any = terms.compression or Compression.none
         return grouped_allreduce(
             tensors, None, terms.name, compression, terms.op, *factors, terms.process_set
         )
 
 
-def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> Any:
+def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> list[torch.Tensor]:
     """Return tensors that were sent by a codec of the library."""
     comm = terms.process_set.comm()
     how = scaling(terms.op, True, terms.prescale, terms.postscale, comm.size)
@@ -54,7 +54,8 @@ def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> Any:
         coded = {"compression": terms.codec, "group": comm, **options}
         return submit("allreduce", name, x, new(x), **coded), None
 
-    return grouped(terms.name, tensors, start).wait()
+    made: list[torch.Tensor] = grouped(terms.name, tensors, start).wait()
+    return made
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:

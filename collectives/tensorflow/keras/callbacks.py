@@ -1,4 +1,4 @@
-"""Callbacks for ``fit``: those of `collectives.keras.callbacks`, which ``tf_keras`` takes as well."""
+"""Callbacks for ``fit``: those of `collectives.keras.callbacks`, which ``tf_keras`` takes, too."""
 
 from collectives.keras.callbacks import (
     BestModelCheckpoint,
