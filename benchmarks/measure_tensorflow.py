@@ -1,11 +1,12 @@
 """What the front end for TensorFlow adds to an averaging.
 
-``mpiexec -n 2 python benchmarks/measure_tensorflow.py``: gradients of the given shapes are averaged in three ways, in turns: by one fused call on NumPy
-arrays (`allreduce_many`), by a tape's reduction in a `tf.function`, and by the same eagerly. Before
-each, the ranks meet. The steps of a small network (that of examples/lectures/cifar100_tape.py) are
-timed with a plain tape, with a distributed one, and with a plain one followed by the fused call:
-what the distributed step takes more than the latter is what the front end adds. Times are medians,
-of the slower rank.
+``mpiexec -n 2 python benchmarks/measure_tensorflow.py`` times steps in which a function computes
+gradients with a tape and applies them: on each rank alone, followed by one fused averaging of
+NumPy arrays of the same sizes, and with `DistributedGradientTape`. What the last one takes more
+than the second is what the front end adds; less, if communication and computation overlap. The
+gradients are those of products, of given sizes, and those of the network of the lecture's first
+program. The ranks meet before each step, the ways take turns, and times are medians, of the slower
+rank.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ import tensorflow as tf
 
 import collectives as cc
 import collectives.tensorflow as hvd
-from collectives.graphs.tensorflow import reduced
-from collectives.graphs.terms import Terms
 
 # How many gradients there are, and how many elements each has: many small ones, the shapes of
 # ResNet-50 as far as their number and their sum go, and few large ones.
@@ -51,19 +50,52 @@ def timed(ways: dict[str, Callable[[], object]], repetitions: int) -> dict[str, 
     return dict(zip(ways, cc.allreduce(mine, op=cc.MAX).tolist(), strict=True))
 
 
-def of_gradients(sizes: list[int], repetitions: int) -> dict[str, float]:
-    """Return the times of averaging gradients. Collective."""
-    tensors = [tf.ones(size) for size in sizes]
-    arrays = [np.ones(size, np.float32) for size in sizes]
+def of_variables(sizes: list[int], repetitions: int) -> dict[str, float]:
+    """Return the times of steps that compute and apply gradients of these sizes. Collective."""
+    variables = [tf.Variable(tf.ones(size)) for size in sizes]
+
+    def compute(tape: tf.GradientTape) -> tf.Tensor:
+        with tape:
+            return tf.add_n([tf.reduce_sum(each * each) for each in variables])
+
+    def apply(gradients: list[tf.Tensor]) -> None:
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.assign_sub(1e-6 * gradient)
+
+    return of_tapes(compute, variables, apply, repetitions)
+
+
+def of_tapes(
+    compute: Callable[[tf.GradientTape], tf.Tensor],
+    variables: list[tf.Variable],
+    apply: Callable[[list[tf.Tensor]], None],
+    repetitions: int,
+) -> dict[str, float]:
+    """Return the times of steps with tapes of different kinds. Collective."""
+    arrays = [np.zeros(each.shape, np.float32) for each in variables]
     outs = [np.empty_like(each) for each in arrays]
-    terms = Terms(hvd.Average)
-    function = tf.function(lambda *tensors: reduced(tensors, terms))
-    empty = tf.function(lambda *tensors: [tf.identity(each) for each in tensors])
+
+    def step(wrap: Callable[[tf.GradientTape], tf.GradientTape]) -> Callable[[], object]:
+        @tf.function
+        def run() -> tf.Tensor:
+            tape = tf.GradientTape()
+            value = compute(tape)
+            apply(wrap(tape).gradient(value, variables))
+            return value
+
+        return lambda: run().numpy()
+
+    plain = step(lambda tape: tape)
+
+    def fused() -> None:
+        plain()
+        cc.allreduce_many(arrays, outs, op=cc.AVG)
+
     ways = {
-        "allreduce_many": lambda: cc.allreduce_many(arrays, outs, op=cc.AVG),
-        "tf.function": lambda: function(*tensors),
-        "eager": lambda: reduced(tensors, terms),
-        "an empty tf.function": lambda: empty(*tensors),
+        "allreduce_many of NumPy arrays": lambda: cc.allreduce_many(arrays, outs, op=cc.AVG),
+        "a step of this rank alone": plain,
+        "such a step, and allreduce_many": fused,
+        "a step with DistributedGradientTape": step(hvd.DistributedGradientTape),
     }
     return timed(ways, repetitions)
 
@@ -83,38 +115,21 @@ def network() -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input((32, 32, 3)), *layers])
 
 
-def of_steps(batch: int, repetitions: int) -> dict[str, float]:
-    """Return the times of a training step. Collective."""
+def of_images(batch: int, repetitions: int) -> dict[str, float]:
+    """Return the times of training steps of the network. Collective."""
     model, optimizer = network(), tf.keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     loss = tf.keras.losses.CategoricalCrossentropy()
     x, y = tf.random.normal((batch, 32, 32, 3)), tf.one_hot(tf.range(batch) % 100, 100)
-    arrays = [np.zeros(each.shape, np.float32) for each in model.trainable_variables]
-    outs = [np.empty_like(each) for each in arrays]
 
-    def step(wrap: Callable[[tf.GradientTape], tf.GradientTape]) -> Callable[[], object]:
-        @tf.function
-        def run(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                value = loss(y, model(x, training=True))
-            gradients = wrap(tape).gradient(value, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return value
+    def compute(tape: tf.GradientTape) -> tf.Tensor:
+        with tape:
+            return loss(y, model(x, training=True))
 
-        return lambda: run(x, y).numpy()
+    def apply(gradients: list[tf.Tensor]) -> None:
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    plain = step(lambda tape: tape)
-
-    def fused() -> None:
-        plain()
-        cc.allreduce_many(arrays, outs, op=cc.AVG)
-
-    ways = {
-        "a step without the other ranks": plain,
-        "and one allreduce_many": fused,
-        "a step with DistributedGradientTape": step(hvd.DistributedGradientTape),
-    }
-    return timed(ways, repetitions)
+    return of_tapes(compute, model.trainable_variables, apply, repetitions)
 
 
 def main() -> None:
@@ -125,9 +140,8 @@ def main() -> None:
     options = parser.parse_args()
     hvd.init()
     for name, sizes in CASES.items():
-        times = of_gradients(sizes, options.repetitions)
-        report(f"gradients, {name}", times)
-    report(f"a step of {options.batch} images", of_steps(options.batch, options.repetitions))
+        report(f"gradients: {name}", of_variables(sizes, options.repetitions))
+    report(f"images: {options.batch}", of_images(options.batch, options.repetitions))
 
 
 def report(title: str, times: dict[str, float]) -> None:

@@ -6,7 +6,8 @@ DistributedDataParallel and under FSDP2; and the share of communication in it, w
 that the step takes longer than without communication: with a hook for DDP that leaves gradients as
 they are, and with torch's backend "fake" under FSDP2. The same step with Horovod's
 DistributedOptimizer comes last, and the step of the bare model, which it is held against. All of
-them take turns, and the numbers are medians over all turns.
+them take turns, and the numbers are medians over all turns. The state is that of two of the cores
+(see the manual on measuring).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import collectives.torch as hvd
+from collectives import default
+from collectives.measuring import state
 
 BACKENDS = "collectives", "gloo"
 NOTHING = "fake"
@@ -102,8 +105,18 @@ def seconds(function: Callable[[], object], calls: int) -> float:
     return MPI.COMM_WORLD.allreduce((time.perf_counter() - began) / calls, MPI.MAX)
 
 
-def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
-    """Return the times of each measurement of each backend."""
+def round_trip() -> float | None:
+    """Return the seconds that a flag needs from rank 0 to rank 1 and back. Collective."""
+    comm = default.world()
+    if comm._segment is None:
+        return None
+    return float(comm._segment.round_trip(1 - comm.rank, 20)) if comm.rank < 2 else None
+
+
+def measure(
+    arguments: argparse.Namespace, groups: dict[str, Any]
+) -> tuple[Times, list[float | None]]:
+    """Return the times of each measurement of each backend, and the round trips."""
     torch.manual_seed(MPI.COMM_WORLD.rank)
     data = torch.randn(arguments.batch, WIDTH)
     tasks: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
@@ -122,18 +135,22 @@ def measure(arguments: argparse.Namespace, groups: dict[str, Any]) -> Times:
         tasks["collectives", HOROVOD] = horovod(data), 1
         tasks[NOTHING, HOROVOD] = stepping(model(), data), 1
     times: Times = {key: [] for key in tasks}
+    trips = []
     for turn in range(arguments.turns + 1):  # the first warms up
         for key, (function, calls) in tasks.items():
             took = seconds(function, calls)
             if turn:
                 times[key].append(took)
-    return times
+        trips += [round_trip()] if turn else []
+    return times, trips
 
 
-def report(times: Times) -> dict[str, Any]:
+def report(times: Times, trips: list[float | None]) -> dict[str, Any]:
     """Return the medians, in milliseconds, and the shares of communication."""
     medians = {key: median(values) * 1e3 for key, values in times.items()}
-    rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size}
+    found = [state.name(trip) for trip in trips if trip is not None]
+    turns = ", ".join(f"{found.count(each)} {each}" for each in dict.fromkeys(found))
+    rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size, "turns by state": turns or "unknown"}
     for label in dict.fromkeys(label for _, label in medians):
         if label == HOROVOD:
             for name, what in ((NOTHING, "bare model"), ("collectives", HOROVOD)):
@@ -168,7 +185,7 @@ def main() -> int:
     hvd.init_process_group()
     groups = {"collectives": dist.group.WORLD}
     groups |= {name: dist.new_group(backend=name) for name in ("gloo", NOTHING)}
-    rows = report(measure(arguments, groups))
+    rows = report(*measure(arguments, groups))
     if MPI.COMM_WORLD.rank == 0:
         if arguments.json:
             print(json.dumps(rows))

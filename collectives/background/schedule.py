@@ -74,8 +74,9 @@ class Schedule:
 
     def is_long(self, handle: Handle) -> bool:
         """Return whether the submission `handle` runs by pieces. Local."""
-        cuts = handle.fuses is not None and not handle.takes_steps
-        return cuts and handle.nbytes >= LONG * self.chunk
+        if handle.nbytes < LONG * self.chunk:
+            return False
+        return handle.fuses is not None and not handle.takes_steps
 
     def _piece(self, head: Handle) -> Batch:
         """Return the next chunk of a long submission, which stays until its last one is taken."""

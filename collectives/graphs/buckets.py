@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.background.engine import fusion
+from collectives.graphs.memory import ALIGNMENT, Memory, aligned
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import allreduce_async
 from collectives.horovod.handles import Handle
 from collectives.horovod.ops import Adasum
 
-__all__ = ["Bucket", "Kind", "aligned", "buckets"]
+__all__ = ["Bucket", "Groups", "Kind", "buckets"]
 
-ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
+LARGE = 256 << 10  # bytes from which on copying takes longer than a message of its own
 
 Array = NDArray[Any]
 Groups = Sequence[Sequence[int]]
@@ -65,8 +66,16 @@ class Bucket(NamedTuple):
     name: str | None
     terms: Terms
 
-    def start(self, arrays: Sequence[Array]) -> Packed:
-        """Submit the values of the tensors, `arrays`, in the order of the bucket. Collective."""
+    def start(self, arrays: Sequence[Array], memory: Memory | None = None) -> Packed:
+        """Submit the values of the tensors in the order of the bucket, or as one array.
+        Collective.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+        memory : Memory, optional
+            For the results.
+        """
         terms = self.terms
         # The next forward pass needs the first tensors first.
         options: dict[str, Any] = {"priority": -min(self.places)}
@@ -75,7 +84,8 @@ class Bucket(NamedTuple):
         cuts = None
         if len(arrays) == 1:
             x = np.asarray(arrays[0], order="C")
-            out = aligned(x.nbytes).view(x.dtype).reshape(x.shape)
+            taken = aligned(x.nbytes) if memory is None else memory.take(x.nbytes)
+            out = taken.view(x.dtype).reshape(x.shape)
         else:
             x, cuts = packed(arrays)
             out = x
@@ -128,18 +138,6 @@ def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
     return flat, [(first, each.shape) for first, each in zip(starts, arrays, strict=False)]
 
 
-def aligned(nbytes: int) -> Array:
-    """Return so many bytes of memory that a framework can take over without a copy. Local.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT
-    return memory[first : first + nbytes]
-
-
 def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -> list[Bucket]:
     """Return what is reduced together, the last tensors first: backward passes compute them first.
     Local, and the same on all ranks.
@@ -150,8 +148,8 @@ def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -
     terms : Terms
     groups : sequence of sequence of int, optional
         Which tensors are reduced together, as far as their dtypes are equal; all of them are in
-        one of the groups. By default, as many as fit into a bucket of
-        ``COLLECTIVES_FUSION_THRESHOLD``.
+        one of the groups. By default, as many small ones as fit into a bucket of
+        ``COLLECTIVES_FUSION_THRESHOLD``, and each large one alone.
     """
     every = range(len(kinds))
     if terms.op == Adasum:
@@ -170,7 +168,7 @@ def _parts(kinds: Sequence[Kind], places: Sequence[int], most: int | None) -> It
     room: dict[str, float] = {}
     for place in reversed(places):
         dtype, nbytes = kinds[place].dtype, kinds[place].nbytes
-        if most is not None and (nbytes is None or nbytes > most):
+        if most is not None and (nbytes is None or nbytes > min(most, LARGE)):
             yield [place]
             continue
         if dtype in filled and room[dtype] < (nbytes or 0):

@@ -230,7 +230,12 @@ class _Called:
         """Call the function with arrays of NumPy."""
         try:
             return self.function(*[np.asarray(x) for x in arrays])
-        except (HorovodInternalError, CollectivesError, NotImplementedError) as error:
+        except (
+            HorovodInternalError,
+            CollectivesError,
+            NotImplementedError,
+            KeyboardInterrupt,
+        ) as error:
             text = text_of(error)
         raise RuntimeError(text)  # without the frames of the library
 

@@ -8,6 +8,7 @@ results.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,15 +18,31 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+try:
+    from tensorflow.python.eager import record
+except ImportError:  # it has no public name
+    record = None
+
 from collectives.errors import CollectivesError
 from collectives.graphs import raising
-from collectives.graphs.buckets import ALIGNMENT, Groups, Kind, buckets
+from collectives.graphs.buckets import Bucket, Groups, Kind, Packed, buckets
 from collectives.graphs.calls import Call, Start
 from collectives.graphs.kept import text_of
+from collectives.graphs.memory import ALIGNMENT, Memory
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 
-__all__ = ["Like", "Phases", "asked", "kind_of", "reduced", "reduction", "unconverted"]
+__all__ = [
+    "Like",
+    "Phases",
+    "asked",
+    "differentiable",
+    "kind_of",
+    "listed",
+    "reduced",
+    "reduction",
+    "unconverted",
+]
 
 Array = NDArray[Any]
 Tensor = Any
@@ -99,15 +116,14 @@ def reduction(
     inner = terms._replace(
         name=None if terms.name is None else phases.named(terms.name), compression=terms.codec
     )
-    parts = buckets([kind_of(each) for each in dense], inner, groups)
-    numbers = [phases.submit(part.start, [dense[k] for k in part.places]) for part in parts]
+    gathered = _gathered(buckets([kind_of(each) for each in dense], inner, groups), dense)
+    numbers = [phases.submit(*phases.packing(parts, dense)) for parts in gathered]
 
     def finish() -> list[Tensor]:
         results: list[Tensor] = [None] * len(dense)
-        for part, number in zip(parts, numbers, strict=True):
-            inputs = [dense[k] for k in part.places]
-            made = _waited(phases, number, inputs, inner)
-            for place, each in zip(part.places, made, strict=True):
+        for parts, number in zip(gathered, numbers, strict=True):
+            made = _waited(phases, number, parts, dense, inner)
+            for place, each in zip((k for part in parts for k in part.places), made, strict=True):
                 results[place] = each
         if compressor is None:
             return results
@@ -118,21 +134,81 @@ def reduction(
     return finish
 
 
+LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
+
+
+def _gathered(parts: list[Bucket], tensors: list[Tensor]) -> list[list[Bucket]]:
+    """Return which buckets are submitted, and waited for, by the same callback."""
+    found: list[list[Bucket]] = [[]]
+    nbytes = 0.0
+    for part in parts:
+        if nbytes >= LEAST:
+            found.append([])
+            nbytes = 0
+        found[-1].append(part)
+        sizes = [kind_of(tensors[k]).nbytes for k in part.places]
+        nbytes += sum(LEAST if each is None else each for each in sizes)
+    return found
+
+
+class _Several:
+    """Buckets that were submitted together."""
+
+    def __init__(self, started: list[Packed]) -> None:
+        self._started = started
+
+    def wait(self) -> list[Array]:
+        results: list[Array] = []
+        problem: BaseException | None = None
+        for each in self._started:
+            try:
+                results += each.wait()
+            except HorovodInternalError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return results
+
+
 def _times(x: Tensor, factor: float) -> Tensor:
     if x.dtype.is_floating or x.dtype.is_complex:
         return x * tf.cast(factor, x.dtype)
     return tf.cast(tf.cast(x, tf.float64) * factor, x.dtype)
 
 
-def _waited(phases: Phases, number: int, inputs: list[Tensor], terms: Terms) -> list[Tensor]:
-    """Return the results of a bucket, whose gradients are reduced in the same way."""
+def _waited(
+    phases: Phases, number: int, parts: list[Bucket], tensors: list[Tensor], terms: Terms
+) -> list[Tensor]:
+    """Return the results of some buckets, whose gradients are reduced in the same way."""
     behind = terms._replace(name=None if terms.name is None else f"gradient of {terms.name}")
 
     def waited(*inputs: Tensor) -> Any:
-        made = phases.wait(number, [(each.dtype, each.shape) for each in inputs])
+        made = phases.unpacked(number, parts, inputs)
         return made, lambda *grads: reduced(grads, behind)
 
-    return listed(tf.custom_gradient(waited)(*inputs))
+    inputs = [tensors[k] for part in parts for k in part.places]
+    return listed(differentiable(waited)(*inputs))
+
+
+def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with a gradient of its own, as ``tf.custom_gradient`` takes it. Local.
+
+    Where no tape records, it is without: TensorFlow copies each tensor otherwise.
+
+    Parameters
+    ----------
+    function : callable
+        It returns its result, and a function of the gradients of that.
+    """
+    if not tf.executing_eagerly() or _may_record():
+        return cast(Callable[..., Any], tf.custom_gradient(function))
+    return lambda *inputs: function(*inputs)[0]
+
+
+def _may_record() -> bool:
+    """Return whether a tape may record what is executed eagerly."""
+    asks = getattr(record, "could_possibly_record", None)
+    return asks is None or asks()
 
 
 def listed(made: Any) -> list[Tensor]:
@@ -155,7 +231,7 @@ class Phases:
     """Collectives that are submitted first, and then waited for: at once, or in a graph."""
 
     def __init__(self) -> None:
-        self._call = Call()
+        self._call, self._memory = Call(), Memory()
         self._is_eager = tf.executing_eagerly()
         self._number: Any = 0  # of the step: a tensor in a graph
         if not self._is_eager:
@@ -184,6 +260,11 @@ class Phases:
             It submits the arrays that it is given, which it must not write.
         inputs : sequence of Tensor
         """
+        for each in inputs:
+            if each.dtype in (tf.string, tf.resource, tf.variant):
+                raise HorovodArgumentError(
+                    f"the tensor is of dtype {each.dtype.name}, and must have numbers"
+                )
         part, call = self._call.add(start), self._call
         if self._is_eager:
             self._number = call.submit(self._number, part, [_array(each) for each in inputs])
@@ -193,10 +274,68 @@ class Phases:
             return np.int64(call.submit(int(number), part, arrays))
 
         before = tf.constant(0, tf.int64) if part == 0 else self._number
-        inputs = [tf.stop_gradient(each) for each in inputs]
         self._number = tf.numpy_function(_called(submit), [before, *inputs], tf.int64)
         self._number.set_shape(())
         return part
+
+    def packing(self, parts: list[Bucket], tensors: list[Tensor]) -> tuple[Start, list[Tensor]]:
+        """Return what submits some buckets, and the tensors that it is given: in a graph, those of
+        a bucket are one, as TensorFlow joins them in less time than it passes them on. Local.
+
+        Parameters
+        ----------
+        parts : list of Bucket
+        tensors : list of Tensor
+            Of all buckets.
+        """
+        memory = None if self._is_eager else self._memory
+        inputs, counts = [], []
+        for part in parts:
+            mine = [tensors[k] for k in part.places]
+            if not self._is_eager and len(mine) > 1:
+                mine = [tf.concat([tf.reshape(each, [-1]) for each in mine], 0)]
+            inputs += mine
+            counts.append(len(mine))
+
+        def start(arrays: Sequence[Array]) -> _Several:
+            left = iter(arrays)
+            return _Several(
+                [
+                    part.start([next(left) for _ in range(count)], memory)
+                    for part, count in zip(parts, counts, strict=True)
+                ]
+            )
+
+        return start, inputs
+
+    def unpacked(self, number: int, parts: list[Bucket], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Wait for some buckets; return the results of all their tensors.
+        Local, but it waits for what the other ranks submit.
+
+        Parameters
+        ----------
+        number : int
+            What `submit` has returned.
+        parts : list of Bucket
+        tensors : sequence of Tensor
+            What was submitted, bucket by bucket.
+        """
+        left = iter(tensors)
+        likes = [[next(left) for _ in part.places] for part in parts]
+        if self._is_eager:
+            return self.wait(number, ())
+        kinds = [(each[0].dtype, each[0].shape if len(each) == 1 else [None]) for each in likes]
+        results: list[Tensor] = []
+        for made, mine in zip(self.wait(number, kinds), likes, strict=True):
+            if len(mine) == 1:
+                results.append(made)
+                continue
+            are_known = all(each.shape.is_fully_defined() for each in mine)
+            shapes = [each.shape if are_known else tf.shape(each) for each in mine]
+            sizes = [math.prod(each) if are_known else tf.reduce_prod(each) for each in shapes]
+            cut = tf.split(made, sizes, num=len(mine))
+            results += [tf.reshape(each, shape) for each, shape in zip(cut, shapes, strict=True)]
+        return results
 
     def wait(self, part: int, likes: Sequence[Like]) -> list[Tensor]:
         """Wait for what was submitted; return its results.

@@ -52,7 +52,7 @@ class Handle:
 
 
 def waited(parts: Sequence[background.Handle]) -> list[Any]:
-    """Return the results of some submissions, when all of them have ended. Local."""
+    """Return the results of some submissions, `parts`, when all of them have ended. Local."""
     results, problem = [], None
     for each in parts:
         try:

@@ -48,7 +48,7 @@ class Call(NamedTuple):
     timeout: float | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Make the call, or have the compiled program make it. Collective."""
+        """Make the call with `x`, or have the compiled program make it. Collective."""
         if not is_compiled(x):
             check_dtype(x)
             settled()
@@ -61,7 +61,7 @@ class Call(NamedTuple):
         return made
 
     def run(self, x: Any) -> Any:
-        """Make the call with an array of NumPy or JAX; return the result. Collective."""
+        """Make the call with `x`, an array of NumPy or JAX; return the result. Collective."""
         options: dict[str, Any] = {"algorithm": self.algorithm, "timeout": self.timeout}
         if self.kind in FOLDS:
             options |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
@@ -73,7 +73,7 @@ class Call(NamedTuple):
         return result
 
     def check(self, like: Any) -> None:
-        """Raise what the call would raise for an array of this shape and dtype. Local."""
+        """Raise what the call would raise for an array with the shape and dtype of `like`. Local."""
         check_dtype(like)
         if not 0 <= index(self.root) < self.comm.size:
             raise ArgumentError(f"root is {self.root}, and the ranks are 0 to {self.comm.size - 1}")
@@ -95,7 +95,7 @@ class Call(NamedTuple):
         return (prod(shape) // size,)
 
     def batched(self, xs: jax.Array) -> jax.Array:
-        """Make one call for arrays along the first axis; return the results along it.
+        """Make one call for `xs`, arrays along the first axis; return the results along it.
         Collective.
         """
         if self.kind == "allgather":
@@ -113,7 +113,8 @@ class Call(NamedTuple):
         return moved.reshape(count, *self.shape(tuple(shape)))
 
     def transposed(self, cotangent: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Return the cotangent of an array of this `shape`, given that of the result. Collective.
+        """Return the cotangent of an array of this `shape`, given the `cotangent` of the result.
+        Collective.
 
         Raises
         ------

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from collectives.communicator import Communicator
-from collectives.graphs.buckets import aligned, buckets
+from collectives.graphs.buckets import buckets
+from collectives.graphs.memory import aligned
 from collectives.graphs.tensorflow import Phases, kind_of
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodArgumentError, translated

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from collectives.graphs.tensorflow import Phases, unconverted
 from collectives.horovod import objects
-from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import assigned, sending
 
@@ -61,10 +60,6 @@ def broadcast_variables(
     """
     sent = [each for each in variables if not _is_seed(each)]
     values = [tf.convert_to_tensor(each) for each in sent]
-    for variable, value in zip(sent, values, strict=True):
-        if value.dtype in (tf.string, tf.resource, tf.variant):
-            name = getattr(variable, "name", variable)
-            raise HorovodArgumentError(f"{name} is of {value.dtype.name}, and has no numbers")
     phases = Phases()
     name = phases.named("variables")
     finish = [

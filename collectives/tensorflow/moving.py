@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from collectives.graphs.buckets import aligned
-from collectives.graphs.tensorflow import Phases, listed, reduced, unconverted
+from collectives.graphs.memory import aligned
+from collectives.graphs.tensorflow import Phases, differentiable, listed, reduced, unconverted
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import allgather_async, alltoall_async, broadcast_async
 from collectives.horovod.errors import HorovodArgumentError
@@ -136,7 +136,7 @@ def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: Pro
 
         return joined, grad
 
-    return lambda: tf.custom_gradient(waited)(tensor)
+    return lambda: differentiable(waited)(tensor)
 
 
 @unconverted
@@ -186,7 +186,7 @@ def broadcast(
 
         return finish(), grad
 
-    return tf.custom_gradient(waited)(x)
+    return differentiable(waited)(x)
 
 
 def sending(
@@ -335,5 +335,5 @@ def alltoall(
 
         return (moved, received), grad
 
-    moved, received = listed(tf.custom_gradient(waited)(x))
+    moved, received = listed(differentiable(waited)(x))
     return moved if sizes is None else (moved, tf.cast(received, sizes.dtype))

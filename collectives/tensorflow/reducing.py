@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from collectives.graphs.buckets import Groups
-from collectives.graphs.tensorflow import Phases, reduction, unconverted
+from collectives.graphs.tensorflow import Phases, differentiable, reduction, unconverted
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import reducescatter_async
 from collectives.horovod.errors import HorovodArgumentError
@@ -296,4 +296,4 @@ def _scattering(phases: Phases, tensor: Any, terms: Terms) -> Callable[[], Tenso
 
         return made, grad
 
-    return lambda: terms.compression.decompress(tf.custom_gradient(waited)(x), ctx)
+    return lambda: terms.compression.decompress(differentiable(waited)(x), ctx)

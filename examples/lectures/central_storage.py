@@ -17,9 +17,9 @@ hvd.init()
 CENTRE = 0
 
 model, loss = strategies.network(), strategies.loss()
-optimizer = tf.keras.optimizers.SGD(0.2) if hvd.rank() == CENTRE else None
+optimizer = tf.keras.optimizers.SGD(0.3) if hvd.rank() == CENTRE else None
 dataset = tf.data.Dataset.from_tensor_slices(strategies.load())
-dataset = dataset.repeat(3).batch(strategies.BATCH // hvd.size(), drop_remainder=True)
+dataset = dataset.repeat(2).batch(strategies.BATCH // hvd.size(), drop_remainder=True)
 
 
 @tf.function

@@ -143,6 +143,8 @@ def busy(path, ranks):
         elif each["name"] == "barrier":
             barriers[each["pid"]].append(span)
     began, ended = (max(sorted(mine)[k][1] for mine in barriers) for k in (0, 1))
+    for rank, mine in enumerate(barriers):
+        waits[rank].append(sorted(mine)[1])
     works = []
     for spans in waits:
         last, mine = 0.0, []

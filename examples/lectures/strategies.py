@@ -42,12 +42,12 @@ def loss():
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def train(strategy, epochs=3):
+def train(strategy, epochs=2):
     """Train the network under a strategy; return it, and the accuracy on all points."""
     x, y = load()
     with strategy.scope():
         model = network()
-        model.compile(tf.keras.optimizers.SGD(0.2), loss(), jit_compile=False)
+        model.compile(tf.keras.optimizers.SGD(0.3), loss(), jit_compile=False)
         hvd.broadcast_variables(model.variables, root_rank=0)
     model.fit(x, y, batch_size=BATCH // hvd.size(), epochs=epochs, verbose=0)
     return model, accuracy(model)

@@ -5,11 +5,11 @@ every way and under several seeds, and every result must be the right one.
 """
 
 import dataclasses
-import os
 from itertools import product
 
 import numpy as np
 import pytest
+from full import FULL
 from interpreter import expected, make_inputs, run
 
 from collectives import algorithms
@@ -21,7 +21,6 @@ from collectives.errors import ProofError
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [2, 3, 4, 5, 8]
 # On so many ranks there are thousands of mutants: one in so many will do, unless all are wanted.
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 ONE_IN = {} if FULL else {5: 2, 8: 6}
 
 

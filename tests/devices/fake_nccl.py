@@ -8,6 +8,7 @@ things are found.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -111,8 +112,9 @@ class FakeGroup:
     def close(self) -> None:
         self.driver.free(self.token)
         (self.folder / f"end.{self.rank}").touch()
-        if len(list(self.folder.glob("end.*"))) == self.size:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another rank that came last, too
+            if len(list(self.folder.glob("end.*"))) == self.size:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     # -- what that becomes ---------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import pytest
 from browser import browse, needs_chromium
+from full import FULL
 
 from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES
@@ -119,8 +120,8 @@ MACHINES = [
 
 def test_the_clock_is_that_of_the_simulation(written, tmp_path):
     jobs, plan = [], []
-    for collective, name in EVERY:
-        for told, topology in MACHINES:
+    for number, (collective, name) in enumerate(EVERY):
+        for told, topology in MACHINES if FULL else MACHINES[number % 3 :: 3]:
             p = topology.p
             root = roots(collective, p)[-1]
             nbytes = 8 if p == 7 else 100_003

@@ -15,6 +15,7 @@ from typing import Any
 os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
 os.environ["COLLECTIVES_PROFILE"] = "0"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # to compile takes most of the time
 
 import pytest
 from mpi4py import MPI

@@ -53,7 +53,7 @@ def test_a_program_for_horovod(tmp_path: Path, options: tuple[str, ...]) -> None
     assert done.stdout.splitlines() == [wanted] * 2
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "torch.nothing"])
+@pytest.mark.parametrize("name", ["mxnet", "torch.nothing"])
 def test_what_there_is_not_is_named(name: str) -> None:
     code = f"import collectives.as_horovod\nimport horovod.{name}"
     done = subprocess.run(

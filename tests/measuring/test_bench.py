@@ -61,7 +61,7 @@ def test_bench_measures_all_and_finds_nothing_wrong(words: str, tmp_path: Path) 
         assert {each["asked"] for each in rows} == ({8, 1000} if operation.moves else {0})
 
 
-@pytest.mark.each_mpi
+@pytest.mark.any_mpi
 def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "lazy.py"
     path.write_text(
@@ -78,7 +78,7 @@ def test_a_wrong_result_is_counted(tmp_path: Path) -> None:
     assert "4000 wrong elements" in done.stderr
 
 
-@pytest.mark.each_mpi
+@pytest.mark.any_mpi
 def test_bench_consistency_reports_ours_and_mpis(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = f"bench --consistency -n 2 -b 8 -e 16 --iters 3 --repeat 2 --json {path}"

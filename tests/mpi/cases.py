@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import operator
-import os
 
 import ml_dtypes
 import numpy as np
+from full import FULL
 
 import collectives as cc
 
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 LARGE = 2**20
 PERIOD, SHIFT, MOST_RANKS = 4099, 101, 64
 

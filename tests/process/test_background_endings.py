@@ -1,14 +1,12 @@
 """Programs with submissions in the background that end: well, early, by a signal, in a child."""
 
-import os
-
 import pytest
+from full import FULL
 from programs import program
 from ranks import Ranks
 from stress_background import ENDS, storm
 
 pytestmark = pytest.mark.each_mpi
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 
 @pytest.fixture

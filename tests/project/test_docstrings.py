@@ -22,13 +22,16 @@ ORDER += ["Examples"]
 # What binds to CuPy can be imported only where that is, and the interface to drivers says once that
 # all of it is local. To import `as_horovod` is to use it. A front end needs its framework.
 INTERNAL = re.compile(r"collectives\.(_|cli|__main__|as_horovod|devices\.(cupy_|driver))")
-FRONT_END = re.compile(r"collectives\.(keras|tensorflow|torch)\b")
+FRONT_END = re.compile(r"collectives\.(?:graphs\.)?(jax|keras|tensorflow|torch)\b")
 
 
 def is_there(name):
     """Say whether a module can be imported: a front end needs its framework."""
     front_end = FRONT_END.match(name)
-    return front_end is None or importlib.util.find_spec(front_end[1]) is not None
+    if front_end is None:
+        return True
+    found = importlib.util.find_spec(front_end[1])
+    return found is not None and found.origin is not None  # a folder of tests has its name, too
 
 
 def modules():

@@ -112,11 +112,35 @@ cdef class Task:
         """Note, on the timeline, that all ranks are known to have it. Local."""
         mark(self, SCHEDULED)
 
-    def ended(self):
-        """Note that it is complete, and record it on the timeline. Local."""
+    @property
+    def takes_steps(self):
+        """Whether it takes several collectives, one after the other."""
+        return self.arrays is not None
+
+    def end(self, error):
+        """Note that it is complete, or has failed with an `error`, and record it; return whether
+        functions are to be called now. Local.
+        """
+        self.error = error
         self.complete = True
         if tape != NULL and self.key is not None:
             record_task(self)
+        return self.callbacks is not None
+
+    def call_at_end(self, function):
+        """Add a `function` to those that are to be called when it is complete; return False if it
+        is complete already. Local.
+        """
+        cdef list alone = [function]
+        # From here on nothing is allocated that could have the garbage collector run, and with it
+        # another thread: as in end().
+        if self.complete:
+            return False
+        if self.callbacks is None:
+            self.callbacks = alone
+        else:
+            (<list>self.callbacks).append(function)
+        return True
 
     def start(self):
         """Start it; return the request.
