@@ -36,9 +36,9 @@ class Sums:
                 shape=each.shape,
                 dtype=each.dtype,
                 trainable=False,
-                name="sum_of_gradients",
+                name=f"sum_of_gradients_{k}",
             )
-            for each in variables
+            for k, each in enumerate(variables)
         ]
         self.seen: set[int] = set()  # which have had a gradient
 

@@ -1,4 +1,4 @@
-"""What differs between the backends of Keras. Each module has the same names:
+"""What differs between the backends of Keras. Each module has the same names.
 
 ``reduced(tensors, terms)`` returns dense tensors as they are reduced over the ranks;
 ``is_sparse(tensor)``, ``densified(tensor)`` and ``rows_reduced(tensor, terms)`` are for gradients

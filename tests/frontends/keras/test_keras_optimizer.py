@@ -234,6 +234,10 @@ def test_models_are_saved_as_without_the_library(tmp_path):
     plain = keras.models.load_model(path)
     assert type(plain.optimizer) is type(adam())
     assert len(plain.optimizer.variables) == len(optimizer.variables) - 1 - len(net.weights)
+    net.save(tmp_path / "model.h5")
+    older = keras.models.load_model(tmp_path / "model.h5")
+    assert type(older.optimizer) is type(adam())
+    assert distance(older, net) == 0
     loaded = hvd.load_model(path)
     loaded.fit(*batch, batch_size=ROWS, shuffle=False, verbose=0)
     assert_same_on_all_ranks(loaded)
