@@ -29,7 +29,8 @@ def install() -> None:
         plain(self, node_def, op, message, *args)
         kept: Any = found(message)
         if kept is not None:
-            self.__class__ = _derived(type(kept))
+            kind: Any = type(kept)
+            self.__class__ = _derived(kind)
             self.kept = kept
 
     __init__.is_aware_of_kept_errors = True  # type: ignore[attr-defined]
