@@ -262,6 +262,7 @@ def submit(
     group: Communicator | None = None,
     compression: Compressor | str | None = None,
     counts: Counts | None = None,
+    terms: str | None = None,
 ) -> Handle:
     """Submit a collective, which runs in the background; return at once.
     Collective: all ranks submit the same, each of its threads when it likes.
@@ -290,6 +291,9 @@ def submit(
         of the same name are one for a communicator: that which was submitted first.
     counts : sequence of int, optional
         As for ``alltoallv`` and ``reduce_scatterv``, which need it; other collectives take none.
+    terms : str, optional
+        What else must be the same on all ranks, such as the shapes of arrays that the program has
+        packed into `x`. The vector forms take none.
 
     Returns
     -------
@@ -306,8 +310,8 @@ def submit(
         If the communicator is freed or broken.
     """
     if isinstance(kind, str) and kind in VECTORS:
-        if out is not None or compression is not None:
-            raise ArgumentError(f"{kind} takes no out and no compression in the background")
+        if out is not None or compression is not None or terms is not None:
+            raise ArgumentError(f"{kind} takes no out, compression or terms in the background")
         size = _checked(group).size
         what = vector(kind, x, counts, op, (prescale, postscale), size)
         return submit_steps(what, name=name, priority=priority, group=group)
@@ -318,9 +322,11 @@ def submit(
     if counts is not None:
         raise ArgumentError(f"counts is given, and {kind} takes none")
     _check(name, priority)
+    if terms is not None and not isinstance(terms, str):
+        raise ArgumentError(f"terms is {shown(terms)}, and must be a text or None")
     found = _engine.group(group)
     arguments = x, out, op, root, prescale, postscale
-    handle = found.submit(number, arguments, name, priority, compression)
+    handle = found.submit(number, arguments, name, priority, compression, terms)
     _core.summon()
     return handle
 

@@ -141,6 +141,7 @@ class Group:
         name: str | None,
         priority: int,
         compression: Any,
+        terms: str | None = None,
     ) -> Handle:
         """Add a submission. Local.
 
@@ -150,14 +151,14 @@ class Group:
             The number of the collective.
         arguments : tuple
             `x`, `out`, `op`, `root`, `prescale` and `postscale`.
-        name, priority, compression
+        name, priority, compression, terms
             As for `submit`.
         """
         self.check()
         if compression is None:
-            handle = Handle(self.data._engine, kind, *arguments, name, priority)
+            handle = Handle(self.data._engine, kind, *arguments, name, priority, terms)
         else:
-            handle = self._compressed(kind, arguments, name, priority, compression)
+            handle = self._compressed(kind, arguments, name, priority, compression, terms)
         return self._add(handle, name)
 
     def submit_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
@@ -204,6 +205,7 @@ class Group:
         name: str | None,
         priority: int,
         compression: Any,
+        more: str | None,
     ) -> Handle:
         """Return the handle of an allreduce that is compressed."""
         if kind != ALLREDUCE:
@@ -223,6 +225,7 @@ class Group:
         terms = f"{codec.name} {arrays.op} {arrays.dtype} {prescale} {postscale} {arrays.shape}"
         if name is not None and hasattr(codec, "calls"):
             terms += f" {codec.calls(self.data, name)}"  # which random numbers go by
+        terms += "" if more is None else f" {more}"
         values = arrays.values, arrays.values, reductions.SUM, 0, 1.0, 1.0
         handle = Handle(engine, kind, *values, name, priority, terms)
         handle.codec, handle.arrays = codec, arrays

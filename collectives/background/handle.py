@@ -122,6 +122,8 @@ class Handle(_core.Task):
             what += f", root {self.root}"
         if self.scales != (1.0, 1.0):
             what += ", scaled by {:g} and {:g}".format(*self.scales)
+        if self.terms is not None:
+            what += f", {self.terms}"
         return what + self._priority()
 
     def _priority(self) -> str:

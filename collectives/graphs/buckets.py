@@ -60,11 +60,14 @@ class Bucket(NamedTuple):
     name : str or None
         What is submitted for them is called so.
     terms : Terms
+    shapes : list of (tuple of int, or None)
+        Their shapes, as far as these are known.
     """
 
     places: list[int]
     name: str | None
     terms: Terms
+    shapes: list[tuple[int, ...] | None]
 
     def start(self, arrays: Sequence[Array], memory: Memory | None = None) -> Packed:
         """Submit the values of the tensors in the order of the bucket, or as one array.
@@ -81,6 +84,7 @@ class Bucket(NamedTuple):
         options: dict[str, Any] = {"priority": -min(self.places)}
         if terms.codec is not None:
             options["compression"] = terms.codec
+        shapes: Sequence[tuple[int, ...] | None] = self.shapes
         cuts = None
         if len(arrays) == 1:
             x = np.asarray(arrays[0], order="C")
@@ -89,6 +93,9 @@ class Bucket(NamedTuple):
         else:
             x, cuts = packed(arrays)
             out = x
+            shapes = [shape for _, shape in cuts]
+        if len(self.places) > 1:
+            options["terms"] = f"packed from {', '.join(map(str, shapes))}"
         scales = terms.prescale, terms.postscale
         rest = terms.op, *scales, terms.process_set
         return Packed(allreduce_async(x, out, self.name, *rest, **options), cuts)
@@ -159,7 +166,15 @@ def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -
     else:
         last_first = sorted(groups, key=max, reverse=True)
         parts = [part for group in last_first for part in _parts(kinds, sorted(group), None)]
-    return [Bucket(places, _name(places, len(kinds), terms.name), terms) for places in parts]
+    return [
+        Bucket(
+            places,
+            _name(places, len(kinds), terms.name),
+            terms,
+            [kinds[place].shape for place in places],
+        )
+        for places in parts
+    ]
 
 
 def _parts(kinds: Sequence[Kind], places: Sequence[int], most: int | None) -> Iterator[list[int]]:

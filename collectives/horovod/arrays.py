@@ -57,7 +57,7 @@ def allreduce_async(
     prescale, postscale : float
     process_set : ProcessSet
     **options
-        ``priority`` and ``compression``, as for `collectives.background.submit`.
+        ``priority``, ``compression`` and ``terms``, as for `collectives.background.submit`.
 
     Raises
     ------

@@ -198,7 +198,9 @@ def test_compression_that_differs_or_is_impossible(comm):
         handle.wait()
 
 
-@pytest.mark.parametrize("what", ["shape", "dtype", "op", "root", "scale", "kind", "priority"])
+@pytest.mark.parametrize(
+    "what", ["shape", "dtype", "op", "root", "scale", "kind", "priority", "terms"]
+)
 def test_submissions_that_differ(comm, what):
     """All ranks raise the same error, which says what each has submitted; and go on."""
     if comm.size == 1:
@@ -210,6 +212,8 @@ def test_submissions_that_differ(comm, what):
         options["postscale"] = 2.0
     if last and what == "priority":
         options["priority"] = 7
+    if what == "terms":
+        options["terms"] = "packed from (2,), (1,)" if last else "packed from (1,), (2,)"
     kind = "broadcast" if what == "root" or (what == "kind" and last) else "allreduce"
     if what == "root":
         options["root"] = int(last)

@@ -15,7 +15,7 @@ cdef class Task:
     cdef Call call
     cdef tuple keep
     cdef object op
-    cdef readonly str name
+    cdef readonly str name, terms
     cdef readonly uint64_t signature
     cdef readonly int64_t nbytes  # of the whole array, equal on all ranks
     cdef readonly int itemsize
@@ -36,6 +36,7 @@ cdef class Task:
         engine.check_whole()
         self.engine = engine
         self.name = name
+        self.terms = terms
         self.priority = priority
         self.began = now()
         mark(self, SUBMITTED)

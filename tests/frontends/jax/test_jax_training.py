@@ -154,6 +154,16 @@ def test_gradients_that_differ(how):
     close(call(jnp.ones(3)), [jnp.ones(3)])
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@BOTH
+def test_gradients_that_differ_and_are_as_many(how):
+    """They are packed into arrays of one size."""
+    call = how(lambda x, y: cj.allreduce_gradients([x, y], name="packed"))
+    with pytest.raises(MismatchError, match=r"packed from \(\d,\), \(\d,\)"), cj.own_errors():
+        call(jnp.ones(3 + RANK), jnp.ones(5 - RANK))
+    close(call(jnp.ones(3), jnp.ones(1)), [jnp.ones(3), jnp.ones(1)])
+
+
 @BOTH
 def test_horovods_terms(how):
     hvd.init()

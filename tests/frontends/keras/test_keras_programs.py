@@ -14,7 +14,7 @@ from places import RANK, SIZE
 
 import collectives.keras as hvd
 
-LECTURES = Path(__file__).resolve().parents[2] / "examples" / "lectures"
+LECTURES = Path(__file__).resolve().parents[3] / "examples" / "lectures"
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
 

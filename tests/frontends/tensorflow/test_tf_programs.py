@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from places import RANK
 
-LECTURES = Path(__file__).resolve().parents[2] / "examples" / "lectures"
+LECTURES = Path(__file__).resolve().parents[3] / "examples" / "lectures"
 
 
 @pytest.fixture

@@ -330,3 +330,19 @@ def test_states_are_sent_kept_and_restored():
     assert train(state) == "done"
     others.sync()
     assert int(counts) == 0
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+def test_gradients_that_differ_and_are_as_many(way):
+    """They are packed into arrays of one size."""
+    shapes = (3, 4 + RANK % 2), (2,)
+    variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+
+    @way
+    def step():
+        with tf.GradientTape() as tape:
+            value = sum(tf.reduce_sum(each) for each in variables)
+        return hvd.DistributedGradientTape(tape).gradient(value, variables)
+
+    with pytest.raises(hvd.HorovodInternalError, match=r"packed from \(2,\), \(3, 4\)"):
+        step()
