@@ -96,11 +96,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """From three ranks on, and on two with Open MPI, each number of ranks has a third of the tests.
+    """From three ranks on, and on two with Open MPI, each number of ranks has a quarter of the tests.
 
-    So 3, 4 and 5 ranks have all of them, and 2 and 5 with Open MPI two thirds. Of those of devices,
-    which hardly depend on MPI, one and two ranks have a third as well, and those of frameworks are
-    left out with Open MPI. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
+    So 3 and 4 ranks with MPICH, and 2 and 5 with Open MPI, have all of them. Of those of devices,
+    which hardly depend on MPI, one and two ranks have a quarter as well, and those of frameworks
+    are left out with Open MPI. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
     """
     if not SHARES:
         others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
@@ -115,16 +115,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return  # a file that is run alone is run whole
     size = MPI.COMM_WORLD.Get_size()
     is_shared = size >= (2 if OPEN_MPI else SHARED_FROM)
-    number = size + (OPEN_MPI and size == 2)  # another third than on 5
     mine, others = [], []
     for item in items:
         name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
         if OPEN_MPI and OF_FRAMEWORKS.search(item.name):
             others.append(item)
             continue
-        third = (zlib.crc32(name.encode()) + number) % 3
+        is_of_others = (zlib.crc32(name.encode()) + size) % 4 > 0
         leaves = is_shared or item.path.name.startswith(OF_DEVICES)
-        (others if leaves and third else mine).append(item)
+        (others if leaves and is_of_others else mine).append(item)
     items[:] = mine
     config.hook.pytest_deselected(items=others)
 
