@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """From three ranks on, and on two with Open MPI, each number of ranks has a quarter of the tests.
+    """From three ranks on, and on two with Open MPI, each number has a quarter of the tests.
 
     So 3 and 4 ranks with MPICH, and 2 and 5 with Open MPI, have all of them. Of those of devices,
     which hardly depend on MPI, one and two ranks have a quarter as well, and those of frameworks
