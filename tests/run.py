@@ -213,7 +213,7 @@ class Run:
         """Algorithms, proofs, kernels, pictures, examples in docstrings: no launcher is needed."""
         others = ("-m", f"not {EACH} and not {ANY}")
         self.command(self.first, *PYTEST, *SIDE_BY_SIDE, ".", *others, deadline=DEADLINE)
-        left_out = [f"--ignore-glob=*/{each}" for each in WITHOUT_EXAMPLES]
+        left_out = [f"--ignore-glob=/*/{each}" for each in WITHOUT_EXAMPLES]
         doctests = ("--doctest-modules", *left_out, "--pyargs", "collectives")
         self.command(self.first, *PYTEST, *doctests)
 
