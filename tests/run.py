@@ -225,7 +225,8 @@ class Run:
             if 1 in self.ranks_of(family)
         ]
         if self.frameworks_python is not None:  # what other environments have no framework for
-            words = "project/test_docstrings.py", "arrays/test_frameworks.py"
+            words = ["project/test_docstrings.py", "arrays/test_frameworks.py"]
+            words += ["-k", "not no_framework_is_imported"]  # which starts a process without MPI
             suites.append(Suite(self.frameworks_python, "mpich", 1, *words))
         suites += self.framework_suites(lambda ranks: ranks == 1)
         with ThreadPoolExecutor(2) as pool:
