@@ -85,7 +85,6 @@ WITHOUT_EXAMPLES = (
 USUAL = (
     "installed",
     "lint",
-    "types",
     "symbolic",
     "alone",
     "launching",
@@ -218,7 +217,7 @@ class Run:
         self.command(self.first, *PYTEST, *doctests)
 
     def alone(self) -> None:
-        """The suites on one rank, which is one core: two of them at once."""
+        """What takes one core, two at a time: types, and the suites on one rank."""
         suites = [
             Suite(python, family, 1, "mpi")
             for family, python in self.python.items()
@@ -230,9 +229,11 @@ class Run:
             suites.append(Suite(self.frameworks_python, "mpich", 1, *words))
         suites += self.framework_suites(lambda ranks: ranks == 1)
         with ThreadPoolExecutor(2) as pool:
+            typed = pool.submit(self.types)
             for suite, result in zip(suites, pool.map(Suite.run, suites), strict=True):
                 print(f"{suite}\n{result.out}{result.err}\n  {result.seconds:.1f} s", flush=True)
                 self.judge(result, MPI_DEADLINE)
+            typed.result()
 
     def launching(self) -> None:
         """Processes, examples and the command line, in both environments at once."""
