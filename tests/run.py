@@ -40,7 +40,7 @@ PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 # Those run with both MPIs at once: so many for the one that has all tests, and for the other.
 SIDE_BY_SIDE = ("-n", "2")
-LAUNCHED_SIDE_BY_SIDE = (3, 3)
+LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3
 
 # How ranks talk in the suite, where that is not through shared memory and MPI: by messages of MPI
