@@ -6,7 +6,7 @@ import pytest
 from jobs import DEADLINE_PASSED
 from programs import program
 
-pytestmark = pytest.mark.each_mpi
+pytestmark = pytest.mark.any_mpi
 
 LATE = """
 import time
@@ -86,6 +86,7 @@ print("all came")
 """
 
 
+@pytest.mark.each_mpi
 @pytest.mark.parametrize(
     ("call", "validate"),
     [
