@@ -21,7 +21,7 @@ from collectives.errors import ProofError
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [2, 3, 4, 5, 8]
 # On so many ranks there are thousands of mutants: one in so many will do, unless all are wanted.
-ONE_IN = {} if FULL else {5: 2, 8: 6}
+ONE_IN = {} if FULL else {5: 3, 8: 12}
 
 
 def listed(messages):

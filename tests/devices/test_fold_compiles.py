@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from full import FULL
 
 from collectives.devices import folds
 
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 DEVICES = ["sm_80", "sm_90", "sm_100"]
 # One of each kind of element and of operation.
 SOME = [("SUM", "float32"), ("SUM", "float16"), ("MIN", "bfloat16"), ("PROD", "complex128")]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
-import os
 import zlib
 
 import ml_dtypes
 import numpy as np
 import on_cpu
 import pytest
+from full import FULL
 
 from collectives import _core, reductions
 from collectives.arrays.buffers import DTYPES
 from collectives.devices import folds
 from collectives.errors import ArgumentError, UnsupportedTypeError
 
-ROUNDS = 4 if os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0") else 1
+ROUNDS = 4 if FULL else 1
 OPERANDS = [1, 2, 3, 4, 5, 6, 16]
 GUARD = 32  # bytes around each place, which must stay as they are
 SMALL = folds.Geometry(blocks=2, threads=3)  # a tile of 192 bytes, or of 12 elements

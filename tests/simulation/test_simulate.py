@@ -9,6 +9,7 @@ import closed_forms
 import events
 import pytest
 from closed_forms import Case
+from full import FULL
 from machines import MACHINES, some_machine, some_options
 
 from collectives import algorithms
@@ -21,7 +22,7 @@ from collectives.topology import FatTree, Flat, Hosts, Links, Torus
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 ROUNDING = 1e-12
 SAME = 1e-9  # how far apart the instants of two simulators may be, relative to the time
-CASES = 12  # random machines for each algorithm
+CASES = 12 if FULL else 5  # random machines for each algorithm
 
 # -- the formulas of the literature ------------------------------------------------------------
 

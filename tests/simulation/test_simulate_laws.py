@@ -1,6 +1,5 @@
 """Simulated time: what must be so on any machine, and thousands of ranks."""
 
-import os
 import random
 from collections import Counter
 from itertools import pairwise
@@ -10,6 +9,7 @@ import events
 import numpy as np
 import pytest
 from closed_forms import Case
+from full import FULL
 from machines import some_machine, some_options
 
 from collectives import algorithms
@@ -21,7 +21,7 @@ from collectives.topology import FatTree, Flat, Hosts, Torus
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 ROUNDING = 1e-12
 SAME = 1e-9  # how far apart instants may be that are sums of other terms, relative to the time
-CASES = 12  # random machines for each algorithm
+CASES = 12 if FULL else 5  # random machines for each algorithm
 
 
 def runs_on(collective, name, p):
@@ -223,8 +223,6 @@ def test_nothing_is_delayed_within_a_host():
 
 
 # -- thousands of ranks ------------------------------------------------------------------------
-
-FULL = os.environ.get("COLLECTIVES_TEST_FULL", "0") not in ("", "0")
 
 
 @pytest.mark.parametrize(
