@@ -62,16 +62,21 @@ LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
 # Of the tests of front ends for other frameworks: which, on how many ranks, and the variables that
-# are set. On 4 ranks, programs are enough.
+# are set. On 4 ranks, one program of each is enough.
 FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
     ("frontends/tensorflow", (1, 2), {}),
-    ("frontends/tensorflow/test_tf_programs.py", (4,), {}),
+    ("frontends/tensorflow/test_tf_programs.py::test_cifar100_with_a_tape", (4,), {}),
     ("frontends/keras", (1, 2), {"KERAS_BACKEND": "tensorflow"}),
-    ("frontends/keras/test_keras_programs.py", (4,), {"KERAS_BACKEND": "tensorflow"}),
+    (
+        "frontends/keras/test_keras_programs.py::test_mnist_with_fit",
+        (4,),
+        {"KERAS_BACKEND": "tensorflow"},
+    ),
     ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
-    ("frontends/keras", (2,), {"KERAS_BACKEND": "jax"}),
+    ("frontends/keras/test_keras_optimizer.py", (2,), {"KERAS_BACKEND": "jax"}),
+    ("frontends/keras/test_keras_callbacks.py", (2,), {"KERAS_BACKEND": "jax"}),
     ("frontends/jax", (1, 2), {}),
-    ("frontends/jax/test_jax_training.py", (4,), {}),
+    ("frontends/jax/test_jax_training.py::test_an_optimizer_of_optax", (4,), {}),
 )
 # Modules that need CuPy, TensorFlow or Keras, and have no examples in their docstrings.
 WITHOUT_EXAMPLES = (
