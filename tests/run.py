@@ -73,8 +73,11 @@ FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
         {"KERAS_BACKEND": "tensorflow"},
     ),
     ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
-    ("frontends/keras/test_keras_optimizer.py", (2,), {"KERAS_BACKEND": "jax"}),
-    ("frontends/keras/test_keras_callbacks.py", (2,), {"KERAS_BACKEND": "jax"}),
+    (
+        "frontends/keras/test_keras_optimizer.py frontends/keras/test_keras_callbacks.py",
+        (2,),
+        {"KERAS_BACKEND": "jax"},
+    ),
     ("frontends/jax", (1, 2), {}),
     ("frontends/jax/test_jax_training.py::test_an_optimizer_of_optax", (4,), {}),
 )
@@ -296,8 +299,8 @@ class Run:
         if self.frameworks_python is None:
             return []
         return [
-            Suite(self.frameworks_python, "mpich", ranks, folder, env=env)
-            for folder, numbers_of_ranks, env in FRAMEWORK_RUNS
+            Suite(self.frameworks_python, "mpich", ranks, *which.split(), env=env)
+            for which, numbers_of_ranks, env in FRAMEWORK_RUNS
             for ranks in numbers_of_ranks
             if wanted(ranks)
         ]
