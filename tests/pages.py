@@ -102,6 +102,11 @@ def blocks(text: str, name: str) -> tuple[int, list[Block]]:
     return ranks, found
 
 
+# What commands print is what the page shows. Lines that several ranks write at once stay whole only
+# where they are buffered, and TensorFlow tells of the processor.
+PLAIN = {"PYTHONUNBUFFERED": "", "NO_COLOR": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
 class Page:
     """One page, ready to run.
 
@@ -196,8 +201,7 @@ class Page:
                 ["bash", "-c", f"exec 2>&1\n{command}"],
                 deadline=DEADLINE,
                 cwd=folder,
-                # Lines that several ranks write at once stay whole only where they are buffered.
-                env={"PATH": path, "PYTHONUNBUFFERED": "", "NO_COLOR": "1"},
+                env=PLAIN | {"PATH": path},
             )
             if jobs.LAUNCHER_DIED not in result.out:
                 break
