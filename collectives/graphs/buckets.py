@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -84,8 +85,7 @@ class Bucket(NamedTuple):
         options: dict[str, Any] = {"priority": -min(self.places)}
         if terms.codec is not None:
             options["compression"] = terms.codec
-        shapes: Sequence[tuple[int, ...] | None] = self.shapes
-        cuts = None
+        shapes, cuts = self.shapes, None
         if len(arrays) == 1:
             x = np.asarray(arrays[0], order="C")
             taken = aligned(x.nbytes) if memory is None else memory.take(x.nbytes)
@@ -94,11 +94,17 @@ class Bucket(NamedTuple):
             x, cuts = packed(arrays)
             out = x
             shapes = [shape for _, shape in cuts]
-        if len(self.places) > 1:
-            options["terms"] = f"packed from {', '.join(map(str, shapes))}"
+        if None not in shapes and shapes != [x.shape]:  # which the ranks compare anyway
+            options["terms"] = _packed_from(tuple(shapes))
         scales = terms.prescale, terms.postscale
         rest = terms.op, *scales, terms.process_set
         return Packed(allreduce_async(x, out, self.name, *rest, **options), cuts)
+
+
+@lru_cache(maxsize=1024)
+def _packed_from(shapes: tuple[tuple[int, ...] | None, ...]) -> str:
+    """Return what ranks compare of a packed array: a step after the other has the same."""
+    return f"packed from {', '.join(map(str, shapes))}"
 
 
 Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, and their shapes

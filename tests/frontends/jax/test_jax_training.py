@@ -157,11 +157,15 @@ def test_gradients_that_differ(how):
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
 @BOTH
 def test_gradients_that_differ_and_are_as_many(how):
-    """They are packed into arrays of one size."""
+    """They are packed into arrays of one size, also one alone."""
     call = how(lambda x, y: cj.allreduce_gradients([x, y], name="packed"))
     with pytest.raises(MismatchError, match=r"packed from \(\d,\), \(\d,\)"), cj.own_errors():
         call(jnp.ones(3 + RANK), jnp.ones(5 - RANK))
     close(call(jnp.ones(3), jnp.ones(1)), [jnp.ones(3), jnp.ones(1)])
+    alone = how(lambda x: cj.allreduce_gradients([x], name="alone"))
+    with pytest.raises(MismatchError, match=r"packed from \(\d, \d\)"), cj.own_errors():
+        alone(jnp.ones((3, 4) if RANK % 2 else (4, 3)))
+    close(alone(jnp.ones((3, 4))), [jnp.ones((3, 4))])
 
 
 @BOTH
