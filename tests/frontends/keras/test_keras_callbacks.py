@@ -50,7 +50,7 @@ class Rates(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("is_built", [True, False])
 def test_all_ranks_start_with_the_variables_of_one(is_built):
-    net = model(*[keras.Input((3,))] * is_built, keras.layers.Dropout(0.5))
+    net = model(*[keras.Input((3,))] * is_built, keras.layers.Dropout(0.5, seed=RANK))
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(SIZE - 1)
     fitted(net, callback)
     assert callback.broadcast_done
