@@ -17,7 +17,7 @@ from collectives.background.engine import submit_steps
 from collectives.horovod import adasum
 from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.handles import Handle, submit
-from collectives.horovod.ops import Adasum, ReduceOp, Scaling, scaling
+from collectives.horovod.ops import Adasum, ReduceOp, Scaling, check_compression, scaling
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = [
@@ -65,6 +65,7 @@ def allreduce_async(
         If an argument is wrong.
     """
     comm = process_set.comm()
+    check_compression(op, options.get("compression"))
     if op == Adasum:
         return _adasum(x, name, prescale, postscale, process_set)
     terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size)

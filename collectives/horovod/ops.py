@@ -20,6 +20,7 @@ __all__ = [
     "ReduceOp",
     "Scaling",
     "Sum",
+    "check_compression",
     "chosen",
     "scaling",
 ]
@@ -105,6 +106,26 @@ def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
         raise HorovodArgumentError(
             f"op is {shown(op)}, and must be Average, Sum, Adasum, Min, Max or Product"
         ) from None
+
+
+def check_compression(op: ReduceOp, compression: object) -> None:
+    """Raise an error if an operation does not go with how arrays are sent. Local.
+
+    Parameters
+    ----------
+    op : ReduceOp
+    compression : class, codec of `collectives.compression`, or None
+
+    Raises
+    ------
+    HorovodArgumentError
+        If `op` is `Adasum`, which is not linear, and `compression` is a codec.
+    """
+    if op == Adasum and compression is not None and not isinstance(compression, type):
+        raise HorovodArgumentError(
+            f"op is Adasum, which no codec compresses, and compression is {shown(compression)}: "
+            f"pass a class such as Compression.fp16"
+        )
 
 
 def scaling(

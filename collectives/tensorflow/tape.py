@@ -13,7 +13,7 @@ import tensorflow as tf
 from collectives.graphs.tensorflow import unconverted
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.ops import Average, ReduceOp, chosen
+from collectives.horovod.ops import Average, ReduceOp, check_compression, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.reducing import reduce_all
@@ -279,6 +279,7 @@ def predivided(op: Any, factor: float, compression: Any, process_set: ProcessSet
         As for `DistributedGradientTape`.
     """
     op = chosen(op, None)
+    check_compression(op, compression)
     if factor == 1.0:
         return Terms(op, 1.0, 1.0, compression, process_set)
     if op != Average:

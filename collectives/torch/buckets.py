@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import Handle, submit
-from collectives.horovod.ops import Average, ReduceOp, scaling
+from collectives.horovod.ops import Average, ReduceOp, check_compression, scaling
 from collectives.horovod.process_sets import ProcessSet
 from collectives.torch.compression import FP16Compressor, NoneCompressor
 from collectives.torch.handles import array
@@ -418,6 +418,7 @@ def check_terms(terms: Terms, passes: int) -> None:
     """Raise an error if `terms` contradict each other, or `passes` is not positive. Local."""
     if terms.predivide != 1.0 and terms.op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
+    check_compression(terms.op, terms.compression)
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     if terms.op not in (Average, 1, 2):

@@ -192,6 +192,8 @@ def test_what_is_reduced_together_is_chosen(way):
         hvd.DistributedGradientTape(tf.GradientTape(), groups="all")
     with pytest.raises(ValueError, match="predivide"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, gradient_predivide_factor=2.0)
+    with pytest.raises(ValueError, match="no codec compresses"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum, compression="int8")
     with pytest.raises(ValueError, match=r"tf\.GradientTape"):
         hvd.DistributedGradientTape(None)
 

@@ -207,6 +207,7 @@ def test_misuse_is_said():
         ({"named_parameters": [torch.ones(1)]}, "tuples"),
         ({"groups": -1}, "groups"),
         ({"groups": [[1]]}, "torch.Tensor"),
+        ({"op": hvd.Adasum, "compression": "int8"}, "no codec compresses"),
         ({"op": hvd.Max}, "Average, Sum or Adasum"),
     ],
 )
