@@ -246,14 +246,17 @@ class Run:
     def launching(self) -> None:
         """Processes, examples and the command line, in both environments at once."""
         files = marked()
+        families = list(self.python)
 
         def run(family: str, marks: str, workers: int) -> jobs.Result:
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            words = map(str, (*PYTEST, "-n", workers, "-m", marks, *files))
+            # Of what runs with each MPI, the first one has all.
+            one_in = 1 if FULL or family == families[0] else 2
+            options = "-n", workers, "--one-in", one_in, "-m", marks
+            words = map(str, (*PYTEST, *options, *files))
             command = [str(self.python[family]), *words]
             return jobs.run(command, deadline=DEADLINE, cwd=TESTS, env=env)
 
-        families = list(self.python)
         marks = [f"{EACH} or {ANY}", EACH][: len(families)]
         for family, each in zip(families, marks, strict=True):
             print(f"$ [{family}] python -m pytest -m '{each}' {len(files)} files", flush=True)

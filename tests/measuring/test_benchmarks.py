@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from full import FULL
 from jobs import environment_of, on_ranks
 
 from collectives import algorithms
@@ -120,6 +121,7 @@ def test_pages_have_the_tables_of_the_results() -> None:
         assert tables.filled(text) == text, "python benchmarks/tables.py writes them anew"
 
 
+@pytest.mark.skipif(not FULL, reason="it takes a minute: set COLLECTIVES_TEST_FULL=1")
 def test_the_model_is_measured_and_predicts(tmp_path: Path) -> None:
     """A run of two ranks, and a prediction anew, which changes nothing."""
     path = tmp_path / "model.json"
