@@ -79,7 +79,6 @@ FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
         {"KERAS_BACKEND": "jax"},
     ),
     ("frontends/jax", (1, 2), {}),
-    ("frontends/jax/test_jax_training.py::test_an_optimizer_of_optax", (4,), {}),
 )
 # Modules that need CuPy, TensorFlow or Keras, and have no examples in their docstrings.
 WITHOUT_EXAMPLES = (

@@ -22,7 +22,7 @@ from collectives.topology import FatTree, Flat, Hosts, Links, Torus
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 ROUNDING = 1e-12
 SAME = 1e-9  # how far apart the instants of two simulators may be, relative to the time
-CASES = 12 if FULL else 5  # random machines for each algorithm
+CASES = 12 if FULL else 3  # random machines for each algorithm
 
 # -- the formulas of the literature ------------------------------------------------------------
 
