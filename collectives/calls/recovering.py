@@ -107,7 +107,7 @@ class RecoveringCalls:
         while True:
             meeting = self._gathering("shrink")
             made = None
-            with contextlib.suppress(LOSSES):  # another one may be lost meanwhile
+            with contextlib.suppress(*LOSSES):  # another one may be lost meanwhile
                 made = self._grown(surviving.shrunk(meeting), "shrink()")
             # Either all ranks have the new communicator, or all try again.
             if surviving.agreed(meeting, int(made is not None))[0] and made is not None:
