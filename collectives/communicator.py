@@ -17,6 +17,7 @@ from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
 from collectives.calls.object_folds import ObjectFoldingCalls
 from collectives.calls.planned import PlannedCalls
+from collectives.calls.recovering import RecoveringCalls
 from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
@@ -58,7 +59,9 @@ class _Wish(NamedTuple):
             return cls(Settings(), (0, ""), str(error))
 
 
-class Communicator(FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls, MakingCalls):
+class Communicator(
+    FoldingCalls, PlannedCalls, GroupedCalls, ObjectFoldingCalls, MakingCalls, RecoveringCalls
+):
     """A group of ranks that run collectives together. Collective.
 
     Parameters

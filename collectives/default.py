@@ -101,6 +101,14 @@ def world() -> Communicator:
     return _world
 
 
+def replace_world(before: Communicator, after: Communicator) -> None:
+    """Let `after` be the default communicator from now on, if `before` has been it. Local."""
+    global _world
+    with _world_lock:
+        if _world is before:
+            _world = after
+
+
 def _forget_world() -> None:
     global _world
     _world = None

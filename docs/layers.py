@@ -92,6 +92,11 @@ LAYERS = (
         "services",
         (
             _package(
+                "elastic",
+                "programs that go on when ranks are lost: a state that is kept and restored",
+                "after a loss",
+            ),
+            _package(
                 "background",
                 "collectives that run in the background: order, turns, fusion, priorities, stalls",
                 "submit, wait",

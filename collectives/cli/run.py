@@ -64,6 +64,11 @@ def add_parser(commands: Any) -> None:
         "--prefix", action="store_true", help="with --no-mpi: print the rank before each line"
     )
     parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="let ranks go on when others are lost: without MPI, or with Open MPI",
+    )
+    parser.add_argument(
         "--as-horovod",
         action="store_true",
         help="let this library answer `import horovod`, so that programs for it run unchanged",
@@ -123,11 +128,19 @@ def main(options: argparse.Namespace) -> int:
     except BindingError as error:
         raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
     # Only a runner sees the SystemExit of a program, and errors before it imports this library.
+    if options.elastic and lib.family != "openmpi":
+        raise BindingError(
+            f"{lib.name} ends the job when a rank is lost: --elastic needs Open MPI, or --no-mpi"
+        )
+    extra = options.mpiexec_args
+    if options.elastic:
+        os.environ[abort.VARIABLE] = "0"
+        extra = f"--with-ft ulfm {extra}"
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
     if options.as_horovod:
         runner += AS_HOROVOD
     command = launcher.find(lib, options.mpiexec).command(
-        options.ranks, [sys.executable, *runner, *program], options.mpiexec_args
+        options.ranks, [sys.executable, *runner, *program], extra
     )
     if not options.dry_run:
         os.execv(command[0], command)
@@ -140,7 +153,7 @@ def _without_mpi(options: argparse.Namespace) -> int:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
     program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program
     if not options.dry_run:
-        return local.call(options.ranks, program, lines=options.prefix)
+        return local.call(options.ranks, program, options.prefix, options.elastic)
     for rank in range(options.ranks):
         place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
         print(place, shlex.join([sys.executable, *program]))

@@ -77,11 +77,14 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         waits = Waits.read()
     except ArgumentError as error:
         raise HorovodArgumentError(str(error)) from error
-    ranks = _communicator(comm, waits)
+    _begin(_communicator(comm, waits), process_sets or ())
+
+
+def _begin(ranks: Communicator, process_sets: Sequence[ProcessSet]) -> None:
     background.start(ranks)
     state.enter(state.State(ranks, state.Places.find(ranks)))
     try:
-        sets.attach_all(process_sets or ())
+        sets.attach_all(process_sets)
     except BaseException:
         shutdown()
         raise
@@ -130,6 +133,28 @@ def shutdown() -> None:
     if now is not None:
         sets.detach_all(now)
         state.enter(None)
+
+
+def recover() -> bool:
+    """Go on with the ranks that are left; return whether any was lost.
+    Collective, among the ranks that have not ended. Process sets are gone, as after `shutdown`.
+
+    Raises
+    ------
+    CollectivesError
+        As for `Communicator.shrink`.
+    """
+    before = state.initialised().comm
+    warning = before._engine.warning
+    ranks = before.shrink()
+    ranks.timeout, ranks._engine.warning = before.timeout, warning
+    shutdown()
+    for waits, comm in list(_own.items()):
+        if comm is before:
+            _own[waits] = ranks
+    default.replace_world(before, ranks)
+    _begin(ranks, ())
+    return ranks.size < before.size
 
 
 def is_initialized() -> bool:

@@ -7,7 +7,13 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from collectives.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from collectives.errors import CollectivesError
+from collectives.horovod import basics
+from collectives.horovod.errors import (
+    HorovodArgumentError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+)
 
 __all__ = ["ObjectState", "State", "run_fn"]
 
@@ -141,11 +147,21 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
+def _recovered() -> bool:
+    """Return whether the ranks that are left can go on. Collective, among them."""
+    try:
+        return basics.recover()
+    except CollectivesError:  # the job does not survive a loss
+        return False
+
+
 def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
     """Return a function that sends its state to all ranks, and then calls `func`. Local.
 
-    Ranks that are lost are not replaced: where a collective fails, the state that was last kept is
-    restored, and the error goes on. After a `HostsUpdatedInterrupt`, the function begins again.
+    Where a collective fails because a rank was lost, the state that was last kept is restored, and
+    the function begins again on the ranks that are left, if the job goes on without that one
+    (`Communicator.shrink`). Otherwise the error goes on. Ranks are not replaced. After a
+    `HostsUpdatedInterrupt`, the function begins again.
 
     Parameters
     ----------
@@ -163,12 +179,14 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
                 state.sync()
             try:
                 return func(state, *args, **kwargs)
-            except HorovodInternalError:
+            except HorovodInternalError as error:
                 state.restore()
-                raise
+                skips = False
+                if isinstance(error, HorovodArgumentError) or not _recovered():
+                    raise
             except HostsUpdatedInterrupt as interrupt:
                 skips = interrupt.skip_sync
-            reset()
+                reset()
             state.on_reset()
 
     return wrapper

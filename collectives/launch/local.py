@@ -405,7 +405,7 @@ def _uninterrupted() -> Iterator[None]:
             before(*came[0])
 
 
-def call(n: int, program: Sequence[str], lines: bool = False) -> int:
+def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool = False) -> int:
     """Run a program on `n` ranks; return the exit status of the first that fails. Local.
 
     The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
@@ -418,24 +418,30 @@ def call(n: int, program: Sequence[str], lines: bool = False) -> int:
         ``script.py``, ``-m module`` or ``-c code``, and arguments.
     lines : bool
         Whether output is passed on in lines with the number of the rank.
+    is_elastic : bool
+        Whether the others go on; then the exit status is 0 if that of one rank is.
 
     Returns
     -------
     int
         128 + the number of a signal that has ended a rank, or that has come.
     """
-    first, limit = 0, None
+    first, limit, environment = 0, None, variables()
+    if is_elastic:
+        environment[abort.VARIABLE] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with Job(n) as job, job.catching(*numbers):
-        job.start(["lines" if lines else "run", *program], variables(), lines=lines)
+        job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while job.running:
             for rank in job.turn(limit):
                 status = rank.status or 0
-                if status and not first:
-                    first = 128 - status if status < 0 else status
+                if status and (not first or is_elastic):
+                    first = first or (128 - status if status < 0 else status)
                     if status < 0 and not job.signals and sys.stderr is not None:
                         text = f"collectives: rank {rank.number} of {n} {ended(status)}"
                         print(text, file=sys.stderr, flush=True)
+                if is_elastic:
+                    continue
                 if limit is None and (status < 0 or (status and abort.wished())):
                     limit = time.monotonic()  # that rank has said all, and others shall not
             if job.signals:
@@ -448,4 +454,4 @@ def call(n: int, program: Sequence[str], lines: bool = False) -> int:
                 limit = time.monotonic() + GRACE
             if limit is not None and time.monotonic() >= limit:
                 break
-    return first
+    return 0 if is_elastic and any(rank.status == 0 for rank in job.ranks) else first

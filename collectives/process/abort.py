@@ -9,6 +9,7 @@ is in a collective when the program ends fails silently.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -24,7 +25,16 @@ from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostErro
 from collectives.process import environment, hosted, rendezvous, report
 from collectives.text.words import error_text, spans
 
-__all__ = ["before_end", "end_job", "run_before_end", "watch", "wished"]
+__all__ = [
+    "before_end",
+    "end_job",
+    "leave_unfinished",
+    "run_before_end",
+    "watch",
+    "wished",
+]
+
+VARIABLE = "COLLECTIVES_ABORT"
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
@@ -43,6 +53,7 @@ PLACES = (
 
 _installed: Callable[..., None] | None = None
 _has_reported = False
+_leaves = False
 _before_end: list[Callable[[], None]] = []
 
 
@@ -60,7 +71,7 @@ def run_before_end() -> None:
 
 def wished() -> bool:
     """Return whether an uncaught exception shall end the job. Local."""
-    return environment.flag("COLLECTIVES_ABORT", default=True)
+    return environment.flag(VARIABLE, default=True)
 
 
 def has_reported() -> bool:
@@ -91,6 +102,25 @@ def end_job(text: str) -> NoReturn:
     if MPI is not None:  # a launcher takes a rank that does not finalise MPI for a crash
         MPI.Finalize()
     os._exit(1)
+
+
+def leave_unfinished() -> None:
+    """Have this process end without the end of MPI, which hangs now and then after a rank was lost
+    (Open MPI 5.0). Local.
+    """
+    global _leaves
+    _leaves = True
+
+
+def _leave() -> None:
+    if _leaves and not _core.is_forked():
+        run_before_end()
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        os._exit(int(_has_reported))
+
+
+atexit.register(_leave)  # first, so that it is called behind what is registered later
 
 
 def _flush(stream: Any) -> None:

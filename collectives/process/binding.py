@@ -11,13 +11,15 @@ from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import abort, child, hosted, progress
 
-__all__ = ["family", "finalise", "load", "part_of"]
+__all__ = ["family", "finalise", "load", "part_of", "survives"]
 
 # Set by launchers: the number of ranks that they started.
 LAUNCHERS = {
     "PMI_SIZE": "the mpiexec of MPICH or Intel MPI",
     "OMPI_COMM_WORLD_SIZE": "the mpiexec of Open MPI",
 }
+
+SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
 
 _initialised = False  # whether MPI was initialised here
 _watched = False
@@ -118,6 +120,13 @@ def finalise() -> None:
     MPI = sys.modules.get("mpi4py.MPI")
     if _initialised and MPI is not None and not _core.is_forked() and not MPI.Is_finalized():
         MPI.Finalize()
+
+
+def survives() -> bool:
+    """Return whether MPI goes on when a rank is lost: Open MPI under ``mpiexec --with-ft ulfm``.
+    Local.
+    """
+    return os.environ.get(SURVIVES) in ("1", "true")
 
 
 def launcher_problem(MPI: Any) -> str | None:

@@ -72,7 +72,7 @@ class Ranks(_core.Context):
 
     def Idup(self) -> tuple[Ranks, Exchange]:
         """Return the same ranks, with messages of their own. Collective."""
-        return self._child("dup", self.ranks), Exchange([])
+        return self.again("dup"), Exchange([])
 
     def Isend(self, data: bytearray, dest: int) -> Exchange:
         """Start to send the bytes `data` to rank `dest`. Local."""
@@ -104,6 +104,12 @@ class Ranks(_core.Context):
             letters.append(self._aside.irecv(place, rank))
             letters.append(self._aside.isend(mine, rank))
         return Exchange(letters)
+
+    def again(self, what: str) -> Ranks:
+        """Return the same ranks, with messages of their own, for some purpose, `what`. Local, and
+        on all ranks that are left.
+        """
+        return self._child(what, self.ranks)
 
     def part(self, ranks: Sequence[int]) -> Ranks:
         """Return a group of some ranks, of which this is one. Collective, among them.

@@ -167,7 +167,7 @@ class Meeting:
             alike.sort(key=lambda rank: pairs[rank][1])
             return None if color is None else self.mpi.part(alike)
         MPI = binding.load()
-        part = self._aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
+        part = self.aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
         return None if part == MPI.COMM_NULL else part
 
     def bcast(self, obj: T, root: int = 0) -> T:
@@ -234,11 +234,12 @@ class Meeting:
             if not completed(request, self.timeout, self._look, *buffers):
                 raise self._stalled()
 
-    def _aside(self, call: Callable[[], T]) -> T:
-        """Return what a call of MPI returns that has no nonblocking form. Collective.
+    def aside(self, call: Callable[[], T], look: Callable[[float], None] | None = None) -> T:
+        """Return what a `call` of MPI returns that has no nonblocking form. Collective.
 
         It runs in a thread, so that this one can look at the clock and at the other ranks. Where
-        only one thread may call MPI, it runs in this one and may block.
+        only one thread may call MPI, it runs in this one and may block. A `look` takes the place of
+        that at the other ranks: it is given the seconds that have passed.
         """
         MPI = binding.load()
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
@@ -265,7 +266,7 @@ class Meeting:
                 break
             began += _core.stopped(looked)
             looked = time.monotonic()
-            self._look(looked - began)
+            (look or self._look)(looked - began)
             if looked - began > self.timeout:
                 raise self._stalled()
         del _inside[thread]

@@ -1,7 +1,7 @@
 """Horovod's elastic interface: a state that is kept, restored and sent to all ranks.
 
-Ranks are neither replaced nor added yet. Where a collective fails, the state that was last kept is
-restored, and the error goes on.
+Where a rank is lost, the state that was last kept is restored, and the ranks that are left go on,
+if the job does (``collectives run --elastic``). Ranks are neither replaced nor added.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function: it is called with a state that all ranks have from rank 0.
     Collective.
 
-    Ranks that are lost are not replaced yet: a `HorovodInternalError` restores the state and goes
-    on. After a `HostsUpdatedInterrupt`, the function begins again.
+    After a loss, the state is restored, and the function begins again on the ranks that are left;
+    where the job does not survive a loss, the `HorovodInternalError` goes on. After a
+    `HostsUpdatedInterrupt`, the function begins again.
 
     Parameters
     ----------

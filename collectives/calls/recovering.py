@@ -1,0 +1,124 @@
+"""Calls for ranks that go on when others are lost: agreements, and communicators of who is left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from collectives import _core
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    CommunicatorError,
+    PeerAbortedError,
+    PeerLostError,
+)
+from collectives.process import surviving
+from collectives.process.meeting import Meeting
+from collectives.text.words import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["RecoveringCalls"]
+
+LARGEST = 2**31 - 1
+LOSSES = PeerLostError, PeerAbortedError
+
+
+class RecoveringCalls:
+    """Calls of the ranks that are left, after one is lost."""
+
+    rank: int
+    timeout: float
+    _mpi: Any
+    _meeting: Meeting
+    _grown: Callable[[Any, str], Self]
+    _let_go: Callable[[], list[Any]]
+
+    def agree(self, flag: int = 1) -> int:
+        """Return the bitwise and of the flags of all ranks that are left, the same on all of them.
+        Collective, among the ranks that have not ended.
+
+        It works on a communicator that is broken, too.
+
+        Parameters
+        ----------
+        flag : int
+            From 0 to 2**31 - 1.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ArgumentError
+            If `flag` is no such number; raised on this rank.
+        StallError
+            If another rank neither calls it nor ends before the deadline.
+        CommunicatorError
+            If the communicator is freed, or the MPI library does not survive the loss of a rank:
+            see `shrink`.
+        """
+        try:
+            number = index(flag)
+        except TypeError:
+            raise ArgumentError(f"flag is {shown(flag)}, and must be an integer") from None
+        if not 0 <= number <= LARGEST:
+            raise ArgumentError(f"flag is {number}, and must be in 0..{LARGEST}")
+        return surviving.agreed(self._gathering("agree"), number)[0]
+
+    def shrink(self) -> Self:
+        """Return a communicator of the ranks that are left, in the same order.
+        Collective, among the ranks that have not ended.
+
+        It works on a communicator that is broken because a rank was lost. The old communicator
+        cannot be used afterwards.
+
+        Returns
+        -------
+        Communicator
+
+        Raises
+        ------
+        StallError
+            If another rank neither calls it nor ends before the deadline.
+        CommunicatorError
+            If the communicator is freed, or the MPI library does not survive the loss of a rank.
+            Those that do are Open MPI under ``mpiexec --with-ft ulfm``, and ranks of one host
+            without MPI. ``collectives run --elastic`` starts both.
+
+        Notes
+        -----
+        A rank that is stopped has not ended, and the others wait for it until the deadline.
+
+        Examples
+        --------
+        >>> import numpy as np, collectives as cc
+        >>> comm = cc.Communicator()
+        >>> try:
+        ...     total = comm.allreduce(np.ones(3))
+        ... except cc.errors.PeerLostError:
+        ...     comm = comm.shrink()
+        """
+        while True:
+            meeting = self._gathering("shrink")
+            made = None
+            with contextlib.suppress(*LOSSES):  # another one may be lost meanwhile
+                made = self._grown(surviving.shrunk(meeting), "shrink()")
+            # Either all ranks have the new communicator, or all try again.
+            if surviving.agreed(meeting, int(made is not None))[0] and made is not None:
+                break
+        with contextlib.suppress(CollectivesError):  # operations may be in flight
+            self._let_go()
+        return made
+
+    def _gathering(self, call: str) -> Meeting:
+        if self._mpi is None:
+            raise CommunicatorError(f"{call}(): the communicator was freed")
+        _core.guard()
+        self._meeting.call, self._meeting.timeout = f"{call}()", self.timeout
+        return self._meeting

@@ -1,0 +1,92 @@
+"""What a program has to keep: arrays and other objects, as they were when it last said so."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from collectives import default
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError
+
+__all__ = ["State"]
+
+
+class State:
+    """Values of a program that are kept, restored after a loss, and sent to all ranks.
+
+    They are its attributes, by their names. A new state is committed.
+
+    Parameters
+    ----------
+    comm : Communicator, optional
+        The ranks; all of the job by default.
+    **values
+        NumPy arrays, and objects that can be pickled and copied. An array is restored in place, so
+        that other references to it stay valid.
+
+    Attributes
+    ----------
+    comm : Communicator
+        After a loss, that of the ranks that are left.
+
+    Raises
+    ------
+    ArgumentError
+        If a value has the name of an attribute or a method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collectives import elastic
+    >>> state = elastic.State(weights=np.zeros(3), step=0)
+    >>> state.weights += 1
+    >>> state.restore()
+    >>> state.weights
+    array([0., 0., 0.])
+    """
+
+    def __init__(self, comm: Communicator | None = None, /, **values: Any) -> None:
+        for name in values:
+            if hasattr(type(self), name) or name == "comm" or name.startswith("_"):
+                raise ArgumentError(f"a value of a State cannot be called {name!r}")
+        self.comm = default.world() if comm is None else comm
+        self._names = tuple(values)
+        vars(self).update(values)
+        self.commit()
+
+    def commit(self) -> None:
+        """Keep the values as they are now. Local."""
+        self._kept = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
+
+    def restore(self) -> None:
+        """Go back to the values that were kept last. Local."""
+        self._set(copy.deepcopy(self._kept))
+
+    def sync(self) -> None:
+        """Set the values of all ranks to those that rank 0 has kept, and keep them.
+        Collective.
+
+        Raises
+        ------
+        CollectivesError
+            As for `Communicator.broadcast_object`.
+        """
+        self._set(self.comm.broadcast_object(self._kept))
+        self.commit()
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            now = getattr(self, name)
+            if _takes(now, value):
+                now[...] = value
+            else:
+                setattr(self, name, value)
+
+
+def _takes(now: Any, value: Any) -> bool:
+    """Return whether an array can be set in place to another one."""
+    both = isinstance(now, np.ndarray) and isinstance(value, np.ndarray)
+    return both and (now.dtype, now.shape) == (value.dtype, value.shape) and now.flags.writeable

@@ -1,0 +1,195 @@
+"""Agreements of the ranks that are left: on a number, and on who they are.
+
+Ranks of one host without MPI learn of every end, sooner or later, by the locks that the kernel
+takes from a process. So they can agree in the manner of Chandra and Toueg (Unreliable failure
+detectors for reliable distributed systems, 1996, doi:10.1145/226643.226647) with a detector that is
+never wrong: one rank after another tells the others what it knows, and they believe it or see it
+end. Through MPI, it is the library that must offer this: ULFM, the part of Open MPI that survives
+the loss of a process. Nothing here waits for a rank that has ended.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+from collectives import _core
+from collectives.errors import CommunicatorError, StallError
+from collectives.process import abort, binding, hosted, living
+from collectives.process.meeting import Meeting
+
+__all__ = ["agreed", "shrunk"]
+
+NAP = 1e-4  # seconds between two looks at a message
+SLICE = 0.02  # seconds between two looks at who has ended
+VALUE = struct.Struct("q")
+
+UNSUPPORTED = (
+    "{call} needs ranks that go on when one is lost: those of `collectives run --elastic`, with "
+    "Open MPI or with --no-mpi"
+)
+
+
+def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
+    """Return the bitwise and of a number of all ranks that are left, and these ranks.
+    Collective, among the ranks that are left.
+
+    Parameters
+    ----------
+    meeting : Meeting
+        All ranks.
+    value : int
+        Of 64 bits; through MPI, of 32.
+
+    Returns
+    -------
+    int
+        The same on all ranks.
+    list of int
+        The ranks that are left, the same on all of them; through MPI, an empty list.
+
+    Raises
+    ------
+    StallError
+        If a rank neither comes nor ends before the deadline.
+    CommunicatorError
+        If the MPI library does not survive the loss of a rank.
+    """
+    if isinstance(meeting.mpi, hosted.Ranks):
+        return _Agreement(meeting, meeting.mpi.again("agree"), value).reached()
+    MPI = binding.load()
+
+    def agree() -> int:
+        while True:
+            meeting.mpi.Ack_failed()
+            try:
+                return int(meeting.mpi.Agree(value))
+            except MPI.Exception as error:  # on all ranks: one was lost that some had not seen
+                if error.Get_error_class() != MPI.ERR_PROC_FAILED:
+                    raise
+
+    check_support(meeting)
+    return meeting.aside(agree, _trust), []
+
+
+def shrunk(meeting: Meeting) -> Any:
+    """Return a new MPI communicator of the ranks that are left. Collective, among them.
+
+    Parameters
+    ----------
+    meeting : Meeting
+        All ranks.
+
+    Raises
+    ------
+    StallError, CommunicatorError
+        As for `agreed`.
+    """
+    if isinstance(meeting.mpi, hosted.Ranks):
+        _, ranks = agreed(meeting, -1)
+        return meeting.mpi.part(ranks)
+
+    def shrink() -> Any:
+        meeting.mpi.Revoke()  # others may still wait in it
+        return meeting.mpi.Shrink()
+
+    check_support(meeting)
+    made = meeting.aside(shrink, _trust)
+    abort.leave_unfinished()
+    return made
+
+
+def _trust(waited: float) -> None:
+    """Look at nobody: MPI knows who has ended."""
+
+
+def check_support(meeting: Meeting) -> None:
+    """Raise an error where MPI ends the job, or hangs, when a rank is lost. Local.
+
+    Parameters
+    ----------
+    meeting : Meeting
+    """
+    if not binding.survives():
+        raise CommunicatorError(UNSUPPORTED.format(call=meeting.call))
+
+
+class _Agreement:
+    """One agreement of ranks without MPI.
+
+    Parameters
+    ----------
+    meeting : Meeting
+        All ranks.
+    ranks : hosted.Ranks
+        The same ranks, with messages for this agreement alone.
+    value : int
+        What this rank says.
+    """
+
+    def __init__(self, meeting: Meeting, ranks: hosted.Ranks, value: int) -> None:
+        self._meeting, self._ranks, self._value = meeting, ranks, value
+        self._format = struct.Struct(f"q{-(-meeting.size // 8)}s")
+        self._sent: list[Any] = []  # messages, which MPI may not lose before they are read
+        self._ended: set[int] = set()
+        self._looked = 0.0
+        self._limit = time.monotonic() + meeting.timeout
+
+    def reached(self) -> tuple[int, list[int]]:
+        """Return what is agreed. Collective."""
+        others = [rank for rank in range(self._meeting.size) if rank != self._meeting.rank]
+        for rank in others:
+            self._send(rank, 0)
+        value, left = self._value, {self._meeting.rank}
+        for rank in others:
+            heard = self._receive(rank, 0)
+            if heard is not None:
+                value &= heard[0]
+                left.add(rank)
+        self._value = value
+        mask = sum(1 << rank for rank in left)
+        for turn in range(self._meeting.size):
+            if turn == self._meeting.rank:
+                for rank in others:
+                    self._send(rank, 1, mask)
+            else:
+                heard = self._receive(turn, 1)
+                if heard is not None:
+                    self._value, mask = heard
+        return self._value, [rank for rank in range(self._meeting.size) if mask >> rank & 1]
+
+    def _send(self, rank: int, tag: int, mask: int = 0) -> None:
+        record = self._format.pack(self._value, mask.to_bytes(self._format.size - 8, "little"))
+        self._sent.append(self._ranks.isend(record, rank, tag))
+
+    def _receive(self, rank: int, tag: int) -> tuple[int, int] | None:
+        """Return what a rank has sent; None if it has ended without."""
+        record = bytearray(self._format.size)
+        letter = self._ranks.irecv(record, rank, tag)
+        while True:
+            has_ended = rank in self._gone()  # before the look at what it may have sent
+            if letter.test():
+                value, mask = self._format.unpack(record)
+                return value, int.from_bytes(mask, "little")
+            if has_ended:
+                return None
+            _core.guard()
+            _core.advance_all()
+            if time.monotonic() > self._limit:
+                raise StallError(
+                    f"{self._meeting.call}: rank {self._meeting.rank} of {self._meeting.size} has "
+                    f"waited {self._meeting.timeout:.3g} s for rank {rank}, which has neither "
+                    f"called it nor ended"
+                )
+            time.sleep(NAP)
+
+    def _gone(self) -> set[int]:
+        """Return the ranks that have ended."""
+        now = time.monotonic()
+        if now > self._looked + SLICE:
+            self._looked = now
+            places = {member: rank for rank, member in enumerate(self._meeting.members)}
+            gone = living.ended(self._meeting.members)
+            self._ended |= {places[member] for member, *_ in gone}
+        return self._ended

@@ -1,0 +1,107 @@
+"""Ranks that go on when others are lost: agreements, smaller communicators, states."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+from commands import command
+from programs import OPEN_MPI, program
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "elastic_sgd.py"
+
+WAYS = [(), ("--no-mpi",)] if OPEN_MPI else [("--no-mpi",)]
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_the_ranks_that_are_left_come_to_the_same_result(way: tuple[str, ...]) -> None:
+    done = command(
+        "run", *way, "--elastic", "-n", "4", str(EXAMPLE), "--lose", "1:120", "3:120", "0:310"
+    )
+    assert done.returncode == 0, done.stderr
+    begun = set(re.findall(r"rank (\d) is rank (\d) of (\d) from step (\d+)", done.stdout))
+    assert {each for each in begun if each[3] == "0"} == {(r, r, "4", "0") for r in "0123"}
+    assert ("0", "0", "2", "100") in begun
+    assert ("2", "0", "1", "300") in begun
+    assert re.search(r"1 ranks are left; distance [0-9.]+e-1\d", done.stdout)
+
+
+@pytest.mark.any_mpi
+def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os, signal
+            import numpy as np, collectives as cc
+            comm = cc.Communicator(timeout=30)
+            rank = comm.rank
+            flags = [7, 6, 12, 14]
+            assert comm.agree(flags[rank]) == 4
+            assert comm.agree() == 1
+            same = comm.dup().shrink()
+            assert (same.rank, same.size) == (rank, 4)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if rank == 2:
+                comm.agree(flags[rank])  # what it has said counts
+                os.kill(os.getpid(), signal.SIGKILL)
+            assert comm.agree(flags[rank]) == 4
+            left = comm.shrink()
+            while left.size > 2:  # rank 2 may have been there still
+                left = left.shrink()
+            assert left.allgather_object(rank) == [0, 3]
+            assert repr(comm) == "<collectives.Communicator, freed>"
+            for call in (comm.shrink, comm.agree):
+                try:
+                    call()
+                except cc.errors.CommunicatorError as error:
+                    assert "was freed" in str(error)
+            for flag in (-1, 1 << 31, "x"):
+                try:
+                    left.agree(flag)
+                except cc.errors.ArgumentError as error:
+                    assert "flag is" in str(error)
+            print("well", flush=True)
+            """
+        )
+    )
+    done = command("run", "--no-mpi", "--elastic", "-n", "4", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("well") == 2
+
+
+@pytest.mark.any_mpi
+def test_a_job_that_does_not_survive_says_so() -> None:
+    result = program(
+        """
+        import collectives as cc
+        from collectives import elastic
+        try:
+            cc.world().shrink()
+        except cc.errors.CommunicatorError as error:
+            print(error)
+        def function(state):
+            raise cc.errors.PeerLostError("a test")
+        try:
+            elastic.run(elastic.State(), function)
+        except cc.errors.PeerLostError as error:
+            print(error)
+        try:
+            elastic.State(commit=1)
+        except cc.errors.ArgumentError as error:
+            print(error)
+        """,
+        ranks=1,
+    )
+    assert result.status == 0, result
+    assert "shrink() needs ranks that go on" in result.out
+    assert "a test" in result.out
+    assert "cannot be called 'commit'" in result.out
+    if not OPEN_MPI:
+        done = command("run", "--elastic", "-n", "2", "-c", "pass")
+        assert done.returncode == 2
+        assert "--elastic needs Open MPI, or --no-mpi" in done.stderr
