@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.errors import BindingError
-from collectives.process import abort, child, hosted, progress
+from collectives.process import abort, child, hosted, orphan, progress
 
 __all__ = ["family", "finalise", "load", "part_of", "survives"]
 
@@ -74,6 +74,8 @@ def load() -> Any:
         raise BindingError(str(error)) from None
     child.watch()
     abort.watch()
+    if family(MPI) == "openmpi":
+        orphan.watch()
     progress.watch(MPI)
     _watch_end(MPI)
     return MPI

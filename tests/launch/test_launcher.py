@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,26 @@ def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: 
     assert done.returncode == 1
     assert "PROBLEM: mpiexec is" in done.stdout
     assert "remedy" in done.stdout
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
+def test_ranks_end_with_a_launcher_that_is_killed() -> None:
+    code = "import os, time, collectives as cc; cc.world(); print(os.getpid(), flush=True)"
+    words = "-n", "2", "-c", f"{code}; time.sleep(120)"
+    with subprocess.Popen(
+        [sys.executable, "-m", "collectives", "run", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        ranks = [int(job.stdout.readline()) for _ in range(2)]
+        job.kill()
+    limit = time.monotonic() + 20
+    while any(Path(f"/proc/{rank}/exe").exists() for rank in ranks):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
 
 
 @pytest.mark.each_mpi
