@@ -12,12 +12,12 @@ from typing import Any
 
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
-from collectives.launch import launcher, local
+from collectives.launch import launcher, local, restarting
 from collectives.process import abort
 
 __all__ = ["add_launch", "add_parser", "joined", "split"]
 
-VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args")
+VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts")
 
 AS_HOROVOD = ["-m", "collectives.as_horovod"]
 
@@ -67,6 +67,13 @@ def add_parser(commands: Any) -> None:
         "--elastic",
         action="store_true",
         help="let ranks go on when others are lost: without MPI, or with Open MPI",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=arguments.positive,
+        default=0,
+        metavar="N",
+        help="start the program again if it fails, N times at most",
     )
     parser.add_argument(
         "--as-horovod",
@@ -142,10 +149,12 @@ def main(options: argparse.Namespace) -> int:
     command = launcher.find(lib, options.mpiexec).command(
         options.ranks, [sys.executable, *runner, *program], extra
     )
-    if not options.dry_run:
+    if options.dry_run:
+        print(shlex.join(command))
+        return 0
+    if not options.restarts:
         os.execv(command[0], command)
-    print(shlex.join(command))
-    return 0
+    return restarting.call(lambda: restarting.child(command), options.restarts)
 
 
 def _without_mpi(options: argparse.Namespace) -> int:
@@ -153,7 +162,11 @@ def _without_mpi(options: argparse.Namespace) -> int:
         raise ArgumentError("--mpiexec and --mpiexec-args have no meaning with --no-mpi")
     program = [*AS_HOROVOD, *options.program] if options.as_horovod else options.program
     if not options.dry_run:
-        return local.call(options.ranks, program, options.prefix, options.elastic)
+
+        def start() -> int:
+            return local.call(options.ranks, program, options.prefix, options.elastic)
+
+        return restarting.call(start, options.restarts) if options.restarts else start()
     for rank in range(options.ranks):
         place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
         print(place, shlex.join([sys.executable, *program]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from collectives import default
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
+from collectives.text import files
 
 __all__ = ["State"]
 
@@ -76,6 +79,89 @@ class State:
         """
         self._set(self.comm.broadcast_object(self._kept))
         self.commit()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Keep the values as they are now, and have rank 0 write its own to a file.
+        Collective.
+
+        A reader sees the file of the last call or of this one, whole.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        OSError
+            On all ranks, if the file cannot be written.
+        CollectivesError
+            As for `Communicator.broadcast_object`.
+        """
+        self.commit()
+        problem = None
+        if self.comm.rank == 0:
+            try:
+                files.write(path, pickle.dumps(self._kept))
+            except OSError as error:
+                problem = error
+        problem = self.comm.broadcast_object(problem)
+        if problem is not None:
+            raise problem
+
+    def load(self, path: str | os.PathLike[str]) -> bool:
+        """Set the values of all ranks to those that `save` has written, if there is a file.
+        Collective.
+
+        Rank 0 reads it. The file is unpickled: load none that you do not trust.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Returns
+        -------
+        bool
+            Whether there is a file.
+
+        Raises
+        ------
+        OSError
+            On all ranks, if the file cannot be read.
+        ArgumentError
+            On all ranks, if the file is of other values.
+        CollectivesError
+            As for `Communicator.broadcast_object`.
+        """
+        found: Any = None
+        if self.comm.rank == 0:
+            try:
+                found = self._read(path)
+            except (OSError, ArgumentError) as error:
+                found = error
+        found = self.comm.broadcast_object(found)
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            return False
+        self._set(found)
+        self.commit()
+        return True
+
+    def _read(self, path: str | os.PathLike[str]) -> dict[str, Any] | None:
+        """Return the values in a file; None if there is no file."""
+        try:
+            with open(path, "rb") as file:
+                values = pickle.load(file)
+        except FileNotFoundError:
+            return None
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+            raise ArgumentError(f"{os.fspath(path)} is no file of a State: {error}") from None
+        if not isinstance(values, dict) or values.keys() != self._kept.keys():
+            names = ", ".join(values) if isinstance(values, dict) else type(values).__name__
+            raise ArgumentError(
+                f"{os.fspath(path)} has {names}, and this State has {', '.join(self._names)}"
+            )
+        return values
 
     def _set(self, values: dict[str, Any]) -> None:
         for name, value in values.items():

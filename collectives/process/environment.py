@@ -38,6 +38,7 @@ VARIABLES = {
     "COLLECTIVES_RENDEZVOUS": (r"(unix:|/).+", "unix:NAME, or the path of a folder"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
     "COLLECTIVES_SIZE": (r"0*[1-9]\d*", "a positive number of ranks"),
+    "COLLECTIVES_RESTART": (r"\d+", "how often the job was started before"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
     "COLLECTIVES_TIMELINE_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_KERAS_COMPAT": (r"[01]", "0 or 1"),

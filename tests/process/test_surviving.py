@@ -75,6 +75,46 @@ def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.any_mpi
+@pytest.mark.parametrize("way", [(), ("--no-mpi",)], ids=" ".join)
+def test_a_job_that_is_started_again_goes_on_from_a_file(
+    tmp_path: Path, way: tuple[str, ...]
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, sys
+            import numpy as np, collectives as cc
+            from collectives import elastic
+            state = elastic.State(total=np.zeros(2), step=0)
+            total, (file, attempt) = state.total, (sys.argv[1], os.environ["COLLECTIVES_RESTART"])
+            assert state.load(file) == (attempt != "0")
+            sys.stdout.write(f"from {state.step}\\n")
+            while state.step < 100:
+                state.total += state.comm.allreduce(np.ones(2)) / state.comm.size
+                state.step += 1
+                if state.step % 10 == 0:
+                    state.save(file)
+                if state.comm.rank == 1 and (attempt, state.step) in (("0", 42), ("1", 77)):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            assert state.total is total
+            assert total.tolist() == [100, 100]
+            """
+        )
+    )
+    words = "run", *way, "--restarts", "2", "-n", "2", str(path)
+    done = command(*words, str(tmp_path / "state"))
+    assert done.returncode == 0, done.stderr
+    begun = [line for line in done.stdout.splitlines() if line.startswith("from ")]
+    assert sorted(begun) == sorted(["from 0", "from 40", "from 70"] * 2)
+    assert "restart 2 of 2" in done.stderr
+    (tmp_path / "other").write_bytes(b"no pickle")
+    done = command(*words, str(tmp_path / "other"))
+    assert done.returncode != 0
+    assert "is no file of a State" in done.stderr
+
+
+@pytest.mark.any_mpi
 def test_a_job_that_does_not_survive_says_so() -> None:
     result = program(
         """
