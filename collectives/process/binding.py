@@ -143,7 +143,22 @@ def launcher_problem(MPI: Any) -> str | None:
                 f"{library_name(MPI)}, which sees one rank: launch with the mpiexec of that MPI, "
                 f"or with `collectives run`, which finds it"
             )
-    return None
+    return _srun_problem(MPI)
+
+
+def _srun_problem(MPI: Any) -> str | None:
+    """Return what is wrong if Slurm's srun started many tasks, and no MPI knows of them."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    known = "PMI_RANK", "PMIX_RANK", *LAUNCHERS  # by a launcher, or by srun for the MPI
+    if not tasks.isdigit() or int(tasks) == 1 or any(name in os.environ for name in known):
+        return None
+    protocol = "pmix" if family(MPI) == "openmpi" else "pmi2"
+    return (
+        f"Slurm's srun started {tasks} tasks (SLURM_STEP_NUM_TASKS={tasks}) and told "
+        f"{library_name(MPI)} nothing of them, so that each would be alone: start them with srun "
+        f"--mpi={protocol}, or by `collectives run` in the job script; unset SLURM_STEP_NUM_TASKS "
+        f"if each shall be alone"
+    )
 
 
 def library_name(MPI: Any) -> str:

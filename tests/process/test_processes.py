@@ -165,6 +165,15 @@ def test_the_launcher_of_another_mpi():
     assert "which sees one rank" in result.err
 
 
+def test_tasks_that_the_mpi_does_not_know_of():
+    """What Slurm's srun starts without a protocol."""
+    text = "import collectives as cc; cc.allreduce([1])"
+    result = alone(text, env={"SLURM_STEP_NUM_TASKS": "4"})
+    assert result.status != 0
+    assert "BindingError: Slurm's srun started 4 tasks (SLURM_STEP_NUM_TASKS=4)" in result.err
+    assert f"srun --mpi={'pmix' if OPEN_MPI else 'pmi2'}" in result.err
+
+
 def test_one_rank_without_a_launcher():
     result = alone(
         """
