@@ -116,11 +116,11 @@ def read(parameters: Any) -> list[Parameter]:
 
 
 def _pairs(parameters: Any) -> list[tuple[str, Any]]:
-    if hasattr(parameters, "named_parameters"):  # a module of torch
-        return [(name, each) for name, each in parameters.named_parameters() if each.requires_grad]
-    if hasattr(parameters, "trainable_variables"):  # a model of Keras
+    if hasattr(parameters, "trainable_variables"):  # a model of Keras, on torch a module as well
         parameters = parameters.trainable_variables
         return [(f"{number} {each.name}", each) for number, each in enumerate(parameters)]
+    if hasattr(parameters, "named_parameters"):  # a module of torch
+        return [(name, each) for name, each in parameters.named_parameters() if each.requires_grad]
     if isinstance(parameters, Mapping):
         return [(str(name), each) for name, each in parameters.items()]
     is_array = isinstance(parameters, str) or hasattr(parameters, "__array__")
