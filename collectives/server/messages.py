@@ -38,7 +38,7 @@ IN_FLIGHT = 2  # gradients that a worker has sent and may still be on their way
 HEAD = struct.Struct("qqqqd")  # what it is, three numbers, a weight
 REPLY = struct.Struct("qqq")
 REPLY_BYTES = REPLY.size + FAILURE_BYTES
-PUSH, PULL, CLAIM, LEAVE = range(4)
+PUSH, PULL, CLAIM, LEAVE, COUNT = range(5)
 DONE, NOTHING, FAILED = range(3)
 
 HEADS, GRADIENTS = 1, 2  # tags from workers
@@ -104,6 +104,7 @@ class MessageLine:
         self._sends = [_Sends(meeting) for _ in range(IN_FLIGHT)]
         self._heads = _Sends(meeting)
         self._pushed = 0
+        self._unanswered = 0  # gradients since the server has last answered
         self._reply: tuple[Any, bytearray] | None = None
         self._failure: CollectivesError | None = None
 
@@ -111,12 +112,16 @@ class MessageLine:
         """Send a gradient, with `numbers`, that `write` writes. Local."""
         place = self._pushed % IN_FLIGHT
         sends, memory = self._sends[place], self._gradients[place]
+        if self._unanswered == IN_FLIGHT:  # MPI may have sent them without the server
+            self._ask(COUNT)
+            self._answer("take a gradient")
         self._wait(sends.are_over, "receive a gradient")
         write(memory)
         self._send(PUSH, numbers[0], numbers[1], weight=numbers[2])
         for chunk in _chunks(memory):
             sends.start(chunk, self._rank, GRADIENTS)
         self._pushed += 1
+        self._unanswered += 1
 
     def _send(self, kind: int, *numbers: int, weight: float = 0.0) -> None:
         first, second = (*numbers, 0, 0)[:2]
@@ -138,6 +143,7 @@ class MessageLine:
         assert self._reply is not None
         reply = self._reply[1]
         self._reply = None
+        self._unanswered = 0
         answer: tuple[int, int, int] = REPLY.unpack_from(reply)
         return answer
 
@@ -262,15 +268,21 @@ class MessagePort:
                 self._pulls[worker] = first, second
                 self._answer_pulls()
             else:
-                memory = np.empty(FAILURE_BYTES, np.uint8) if kind == LEAVE else self._memory()
+                memory = self._memory(kind)
                 self._incoming[worker].append((numbers, _Incoming(self._meeting, rank, memory)))
         for incoming in self._incoming.values():
             while incoming and incoming[0][1].is_there():
                 numbers, each = incoming.popleft()
-                yield self._event(numbers, each.memory)
+                if numbers[0] == COUNT:
+                    self._reply(self._ranks[numbers[1]], DONE, 0, 0)
+                else:
+                    yield self._event(numbers, each.memory)
 
-    def _memory(self) -> Bytes:
-        return self._spare.pop() if self._spare else np.empty(self._gradient, np.uint8)
+    def _memory(self, kind: int) -> Bytes:
+        """Return memory for what follows a head."""
+        if kind == PUSH:
+            return self._spare.pop() if self._spare else np.empty(self._gradient, np.uint8)
+        return np.empty(FAILURE_BYTES if kind == LEAVE else 0, np.uint8)
 
     def _event(self, numbers: tuple[Any, ...], memory: Bytes) -> Event:
         kind, worker, first, second, weight = numbers

@@ -249,7 +249,8 @@ class SharedPort:
         for worker in sorted(self._there):
             desk = self._desks[worker]
             has_left = desk[LEFT]  # before its last gradient is looked for
-            while self._seen[worker] < desk[PUSHED]:
+            pushed = desk[PUSHED]  # what comes meanwhile is for the next turn: others have theirs
+            while self._seen[worker] < pushed:
                 yield self._push(worker, self._seen[worker])
                 self._seen[worker] += 1
             if desk[CLAIMED] > desk[ANSWERED]:
