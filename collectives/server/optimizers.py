@@ -16,7 +16,8 @@ __all__ = ["SGD", "Adam", "Update"]
 
 Update = Callable[[NDArray[Any], NDArray[Any], dict[str, Any], int], object]
 """What ``optimizer=`` accepts. It is called with a part of a parameter, its gradient, a dict that
-is kept for this part, and the number of the update, from 1 on. It changes the part in place."""
+is kept for this part, and the number of the update, from 1 on. It changes the part in place, and
+may use the memory of the gradient."""
 
 
 class SGD:
@@ -56,16 +57,22 @@ class SGD:
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int
     ) -> None:
-        """Change `values` in place by a `gradient`; `state` is kept, `number` counts. Local."""
-        step = gradient
+        """Change `values` by a `gradient`, which is lost; `state` is kept, and `number` counts from
+        1 on. Local.
+        """
+        # New arrays of this size would cost more than the arithmetic.
         if self.momentum:
             if "velocity" not in state:
                 state["velocity"] = np.zeros_like(values)
             velocity = state["velocity"]
             velocity *= self.momentum
             velocity += gradient
-            step = gradient + self.momentum * velocity if self.nesterov else velocity
-        values -= values.dtype.type(self.rate(number)) * step
+            if self.nesterov:
+                gradient += self.momentum * velocity
+            else:
+                gradient[:] = velocity
+        gradient *= self.rate(number)
+        values -= gradient
 
 
 class Adam:
@@ -105,15 +112,26 @@ class Adam:
     def __call__(
         self, values: NDArray[Any], gradient: NDArray[Any], state: dict[str, Any], number: int
     ) -> None:
-        """Change `values` in place by a `gradient`; `state` is kept, `number` counts. Local."""
+        """Change `values` by a `gradient`, which is lost; `state` is kept, and `number` counts from
+        1 on. Local.
+        """
         if "mean" not in state:
             state["mean"], state["square"] = np.zeros_like(values), np.zeros_like(values)
-        mean, square = state["mean"], state["square"]
-        mean += (1 - self.beta1) * (gradient - mean)
-        square += (1 - self.beta2) * (gradient * gradient - square)
-        unbiased = np.sqrt(square / (1 - self.beta2**number)) + self.epsilon
-        rate = self.rate(number) / (1 - self.beta1**number)
-        values -= values.dtype.type(rate) * (mean / unbiased)
+            state["step"] = np.empty_like(values)
+        mean, square, step = state["mean"], state["square"], state["step"]
+        np.multiply(gradient, 1 - self.beta1, out=step)
+        mean *= self.beta1
+        mean += step
+        gradient *= gradient
+        gradient *= 1 - self.beta2
+        square *= self.beta2
+        square += gradient
+        np.divide(square, 1 - self.beta2**number, out=step)
+        np.sqrt(step, out=step)
+        step += self.epsilon
+        np.divide(mean, step, out=step)
+        step *= self.rate(number) / (1 - self.beta1**number)
+        values -= step
 
 
 def _rate(value: Any) -> Callable[[int], float]:

@@ -45,7 +45,7 @@ class ParameterServer:
     optimizer : callable
         What the servers do with a gradient: `SGD`, `Adam`, or a function of a part of a parameter,
         its gradient, a dict that is kept for this part, and the number of the update. It changes
-        the part in place. Only servers call it.
+        the part in place, and may change the gradient. Only servers call it.
     policy : Policy, optional
         When gradients are applied, and when workers go on; `Synchronous` by default.
     servers : int or sequence of int
