@@ -317,6 +317,8 @@ class ParameterServer:
         ------
         ArgumentError
             If `count` is no positive number, or this rank is a server.
+        MismatchError
+            Under `RapidReassignment`, on all ranks, if another worker has passed another count.
         PeerLostError, PeerAbortedError, StallError
             As for `pull`.
         """

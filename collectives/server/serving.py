@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from collectives.errors import (
     CollectivesError,
+    MismatchError,
     PeerAbortedError,
     PeerLostError,
     StallError,
@@ -80,6 +81,8 @@ class Server:
         ------
         PeerLostError, PeerAbortedError
             If a worker is lost and the policy needs it, or another server has ended.
+        MismatchError
+            If workers ask for parts of different batches in the same step.
         StallError
             If nothing has come before the deadline.
         """
@@ -159,7 +162,12 @@ class Server:
             board = self.boards[claim.step] = Board(claim.examples, self.desk.total, pieces)
             for step in [each for each in self.boards if each <= claim.step - BOARDS]:
                 del self.boards[step]
-        claim.answer(board.claim(claim.worker) if board.count == claim.examples else None)
+        if board.count != claim.examples:
+            raise MismatchError(
+                f"parts(): worker {claim.worker} passed {claim.examples} examples in step "
+                f"{claim.step}, and another worker {board.count}; all must pass the same"
+            )
+        claim.answer(board.claim(claim.worker))
 
     def _update(self) -> None:
         """Make all updates for which there is enough, and let workers have what is new."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from collectives.errors import (
     CollectivesError,
     CommunicatorError,
+    MismatchError,
     PeerAbortedError,
     PeerLostError,
     StallError,
@@ -28,6 +29,7 @@ KINDS: tuple[type[CollectivesError], ...] = (
     PeerLostError,
     StallError,
     PeerAbortedError,
+    MismatchError,
 )
 FAILURE_BYTES = 1000
 

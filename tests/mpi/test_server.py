@@ -271,6 +271,24 @@ def test_who_gives_up_is_named_or_dropped(comm):
         assert "bad data" in ps.statistics.lost[len(ps.workers) - 1]
 
 
+def test_batches_of_different_lengths_are_an_error_everywhere(comm):
+    if comm.size < 3:
+        pytest.skip("of two workers")
+
+    def train():
+        policy = server.RapidReassignment(2)
+        with server.ParameterServer(comm, [w], optimizer=server.SGD(0.1), policy=policy) as ps:
+            if ps.is_worker:
+                for _ in ps.parts(100 + ps.worker):
+                    pass
+                ps.push([w])
+                ps.pull()
+
+    w = np.zeros(3)
+    with pytest.raises(MismatchError, match=r"and another worker 10.; all must pass the same"):
+        train()
+
+
 def test_an_optimizer_that_fails_is_an_error_everywhere(comm):
     def update(values, gradient, state, number):
         raise ZeroDivisionError("in the optimizer")
