@@ -81,6 +81,7 @@ include "_core/calls/errors.pxi"
 include "_core/shared/fingerprint.pxi"
 include "_core/shared/segment.pxi"
 include "_core/shared/round_trip.pxi"
+include "_core/shared/words.pxi"
 include "_core/mail/mail.pxi"
 
 # What Python holds.

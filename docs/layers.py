@@ -97,6 +97,11 @@ LAYERS = (
                 "after a loss",
             ),
             _package(
+                "server",
+                "parameter servers: policies, optimizers, pulls and pushes",
+                "pull, push",
+            ),
+            _package(
                 "background",
                 "collectives that run in the background: order, turns, fusion, priorities, stalls",
                 "submit, wait",

@@ -14,6 +14,7 @@ from collectives.errors import ArgumentError, BufferError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.process import binding
+from collectives.process.meeting import Meeting
 from collectives.text.words import shown
 
 __all__ = ["OBJECTS", "TAGS", "Messages"]
@@ -31,7 +32,7 @@ class Messages:
     rank: int
     size: int
     _engine: _core.Engine
-    _mpi: Any
+    _meeting: Meeting
     _devices: Entry
     _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
@@ -159,15 +160,7 @@ class Messages:
 
     def _sender(self, tag: int) -> int | None:
         """Return a rank from which a message with a tag has come, for `recv`, or None. Local."""
-        sent = FIRST_TAG + _number("tag", tag, TAGS)
-        if isinstance(self._mpi, _core.Context):
-            source: int = self._mpi.sender(sent)
-            return None if source < 0 else source
-        MPI = binding.load()
-        status = MPI.Status()
-        with _core.Turn():
-            found = self._mpi.Iprobe(MPI.ANY_SOURCE, sent, status)
-        return status.Get_source() if found else None
+        return self._meeting.sender(FIRST_TAG + _number("tag", tag, TAGS))
 
     def _peer(self, name: str, value: Any) -> int | None:
         if value is None:

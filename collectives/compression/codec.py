@@ -204,6 +204,81 @@ class Codec(ABC):
         for state in states:
             state.calls += 1
 
+    # -- messages from one rank to another ---------------------------------------------------
+
+    def message_bytes(self, x: NDArray[Any]) -> int:
+        """Return how many bytes `pack` writes for an array.
+        Local.
+
+        Parameters
+        ----------
+        x : ndarray
+            As that of a `Piece`.
+
+        Raises
+        ------
+        ArgumentError
+            If the codec has no form for one array, but only that of an allreduce.
+        """
+        return self._message_bytes(x.size, 8 if self._keeps_double and x.itemsize == 8 else 4)
+
+    def pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        """Encode an array for a message: the first of the two encodings of an allreduce.
+        Local.
+
+        Parameters
+        ----------
+        codes : ndarray
+            ``message_bytes(x)``, which are written.
+        x : ndarray
+            As that of a `Piece`; not changed.
+        key : str
+            The name of the array.
+        state : State
+            What the sender keeps of the array; it counts the calls.
+        rank : int
+            The sender's number, on which random numbers depend.
+        """
+        self._pack(codes, _as_floats(x, self._keeps_double), key, state, rank)
+        state.calls += 1
+
+    def unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        """Decode what `pack` has written.
+        Local.
+
+        Parameters
+        ----------
+        x : ndarray
+            Where the array goes.
+        codes : ndarray
+        key : str
+            The name of the array.
+        call : int
+            How many calls of `pack` the sender had made for it before.
+        """
+        is_as_sent = x.dtype == np.float32 or (self._keeps_double and x.dtype == np.float64)
+        floats = x if is_as_sent else np.empty(x.size, np.float32)
+        self._unpack(floats, codes, key, call)
+        if floats is not x:
+            _put_back(x, floats)
+
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        raise ArgumentError(
+            f"{self.name} compresses an allreduce, and not what one rank sends to another"
+        )
+
+    def _pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        """Encode an array of float32, or of float64 where that is kept."""
+        raise NotImplementedError
+
+    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        """Decode an array of float32, or of float64 where that is kept."""
+        raise NotImplementedError
+
     _keeps_double = False  # whether float64 is reduced as such
 
     @abstractmethod

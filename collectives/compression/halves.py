@@ -57,6 +57,17 @@ class NoCompression(Codec):
     ) -> Iterator[_core.Request]:
         yield from dense(comm, floats)
 
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        return count * itemsize
+
+    def _pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        codes.view(x.dtype)[:] = x
+
+    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        x[:] = codes.view(x.dtype)
+
 
 class _Half(Codec):
     """Convert to 16 bits, and sum these."""
@@ -79,6 +90,17 @@ class _Half(Codec):
         yield comm.iallreduce(whole, out=whole)
         for span, each in zip(spans, floats, strict=True):
             _core.convert(each, span)
+
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        return 2 * count
+
+    def _pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        _core.convert(self._span(codes.view(np.uint16)), x)
+
+    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        _core.convert(x, self._span(codes.view(np.uint16)))
 
     def _span(self, memory: NDArray[np.uint16]) -> _core.Span:
         # NumPy has no bfloat16 of its own.

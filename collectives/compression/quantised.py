@@ -92,6 +92,17 @@ class _Quantised(Codec):
         yield comm.iallgatherv(sums, out=codes, counts=sizes)
         self._decode(cut, codes, floats, False)
 
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        return _core.encoded_bytes(self._bits, count, self.block)
+
+    def _pack(self, codes: Codes, x: Floats, key: str, state: State, rank: int) -> None:
+        kept = state.remainder(np.float32) if self._error_feedback else None
+        seed = self._random(key, state.calls, 1 + rank)
+        _core.encode(self._bits, codes, x, kept, self.block, seed)
+
+    def _unpack(self, x: Floats, codes: Codes, key: str, call: int) -> None:
+        _core.decode(self._bits, x, codes, self.block)
+
     def _encode(
         self, codes: Codes, part: _Part, values: Floats, kept: Floats | None, seed: int
     ) -> None:

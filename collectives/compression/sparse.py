@@ -85,18 +85,12 @@ class TopK(_Sparse):
     ) -> Iterator[_core.Request]:
         sizes = []
         for x in floats:
-            if x.size > np.iinfo(INDEX).max:
-                raise ArgumentError(f"x has {x.size} elements, and topk takes fewer than 2**32")
-            sizes.append(self.chosen(x.size) * (INDEX.itemsize + x.itemsize))
+            sizes.append(self._message_bytes(x.size, x.itemsize))
         mine = np.empty(sum(sizes), np.uint8)
         at = 0
         for x, state, size in zip(floats, states, sizes, strict=True):
             remains = self._remains(x, state)
-            indices, values = _unpacked(mine[at : at + size], x.dtype)
-            indices[:] = _largest(remains, indices.size)
-            values[:] = remains[indices]
-            if self._error_feedback:
-                remains[indices] = 0
+            self._choose(mine[at : at + size], remains)
             at += size
         everybody = np.empty((comm.size, mine.size), np.uint8)
         yield comm.iallgather(mine, out=everybody)
@@ -107,6 +101,29 @@ class TopK(_Sparse):
                 indices, values = _unpacked(row[at : at + size], x.dtype)
                 x[indices] += values
             at += size
+
+    def _choose(self, codes: NDArray[np.uint8], remains: NDArray[Any]) -> None:
+        """Write the largest elements of what there is to send, with their indices."""
+        indices, values = _unpacked(codes, remains.dtype)
+        indices[:] = _largest(remains, indices.size)
+        values[:] = remains[indices]
+        if self._error_feedback:
+            remains[indices] = 0
+
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        if count > np.iinfo(INDEX).max:
+            raise ArgumentError(f"x has {count} elements, and topk takes fewer than 2**32")
+        return self.chosen(count) * (INDEX.itemsize + itemsize)
+
+    def _pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        self._choose(codes, self._remains(x, state))
+
+    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        indices, values = _unpacked(codes, x.dtype)
+        x[:] = 0
+        x[indices] = values
 
 
 def _unpacked(codes: NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -170,21 +187,40 @@ class RandomK(_Sparse):
     ) -> Iterator[_core.Request]:
         indices, values = [], []
         for piece, x, state in zip(pieces, floats, states, strict=True):
-            remains = self._remains(x, state)
-            which, widths = self._choice(piece.key, x.size, state.calls)
-            sent = remains[which]
-            if self._error_feedback:
-                remains[which] = 0
-                if not np.isfinite(remains.sum()):
-                    remains[~np.isfinite(remains)] = 0
-            else:
-                sent *= widths.astype(x.dtype)
+            which, sent = self._chosen_values(piece.key, x, state)
             indices.append(which)
             values.append(sent)
         yield from dense(comm, values)
         for x, which, total in zip(floats, indices, values, strict=True):
             x[:] = 0
             x[which] = total
+
+    def _chosen_values(
+        self, key: str, x: NDArray[Any], state: State
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the indices of this call, and what is sent of the array."""
+        remains = self._remains(x, state)
+        which, widths = self._choice(key, x.size, state.calls)
+        sent = remains[which]
+        if self._error_feedback:
+            remains[which] = 0
+            if not np.isfinite(remains.sum()):
+                remains[~np.isfinite(remains)] = 0
+        else:
+            sent *= widths.astype(x.dtype)
+        return which, sent
+
+    def _message_bytes(self, count: int, itemsize: int) -> int:
+        return self.chosen(count) * itemsize
+
+    def _pack(
+        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
+    ) -> None:
+        codes.view(x.dtype)[:] = self._chosen_values(key, x, state)[1]
+
+    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+        x[:] = 0
+        x[self._choice(key, x.size, call)[0]] = codes.view(x.dtype)
 
     def _choice(
         self, key: str, count: int, call: int

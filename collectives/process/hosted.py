@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
@@ -74,13 +74,13 @@ class Ranks(_core.Context):
         """Return the same ranks, with messages of their own. Collective."""
         return self.again("dup"), Exchange([])
 
-    def Isend(self, data: bytearray, dest: int) -> Exchange:
-        """Start to send the bytes `data` to rank `dest`. Local."""
-        return Exchange([self.isend(data, dest)])
+    def Isend(self, data: Any, dest: int, tag: int = 0) -> Exchange:
+        """Start to send the bytes `data` to rank `dest`, with a `tag`. Local."""
+        return Exchange([self.isend(data, dest, tag)])
 
-    def Irecv(self, data: bytearray, source: int) -> Exchange:
-        """Start to receive `data` from rank `source`. Local."""
-        return Exchange([self.irecv(data, source)])
+    def Irecv(self, data: Any, source: int, tag: int = 0) -> Exchange:
+        """Start to receive `data` from rank `source`, with a `tag`. Local."""
+        return Exchange([self.irecv(data, source, tag)])
 
     def Iallgather(self, mine: bytearray, everybody: bytearray) -> Exchange:
         """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
@@ -190,7 +190,7 @@ class Job:
         while room > SMALLEST_BOX and _core.mail_bytes(size, room) > ALL_BOXES:
             room //= 2
         nbytes = _core.mail_bytes(size, room)
-        memory = mmap.mmap(-1, nbytes) if found is None else segment.shared(meeting, found, nbytes)
+        memory = segment.shared(meeting, found, nbytes) or mmap.mmap(-1, nbytes)  # of one rank
         _core.bind_mail(f"rank {rank} of {size}")
         self.mail = _core.Mail(memory, rank, size, room)
         self.COMM_WORLD = Ranks(self, 0, range(size))

@@ -217,6 +217,51 @@ class Meeting:
         self._wait(request, record)
         return int(LENGTH.unpack(record)[0])
 
+    def start_send(self, data: Any, dest: int, tag: int) -> Any:
+        """Start to send bytes to a rank; return the request. Local.
+
+        Parameters
+        ----------
+        data : buffer
+            Not to be changed before the request is complete.
+        dest, tag : int
+        """
+        with self._errors(), _core.Turn():
+            return self.mpi.Isend(data, dest, tag)
+
+    def start_recv(self, data: Any, source: int, tag: int) -> Any:
+        """Start to receive bytes from a rank; return the request. Local.
+
+        Parameters
+        ----------
+        data : buffer
+            Where they go.
+        source, tag : int
+        """
+        with self._errors(), _core.Turn():
+            return self.mpi.Irecv(data, source, tag)
+
+    def has_ended(self, request: Any) -> bool:
+        """Return whether a request of `start_send` or `start_recv` is complete. Local.
+
+        Parameters
+        ----------
+        request : object
+        """
+        with self._errors(), _core.Turn():
+            return bool(request.Test())
+
+    def sender(self, tag: int) -> int | None:
+        """Return a rank from which a message with a `tag` has come, or None. Local."""
+        if isinstance(self.mpi, hosted.Ranks):
+            source: int = self.mpi.sender(tag)
+            return None if source < 0 else source
+        MPI = binding.load()
+        status = MPI.Status()
+        with self._errors(), _core.Turn():
+            found = self.mpi.Iprobe(MPI.ANY_SOURCE, tag, status)
+        return status.Get_source() if found else None
+
     def _rests(self, mine: bytes, lengths: list[int]) -> list[bytes]:
         """Return what did not fit into the first records. Collective."""
         if not any(lengths):

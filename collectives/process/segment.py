@@ -220,9 +220,8 @@ def window(
         If there is no memory, or no room for another window.
     """
     if segment is None:  # other hosts have segments
-        for _ in range(2):
-            meeting.allgather(None)
-        _refuse(meeting.allgather(""))
+        meeting.allgather(None)
+        shared(meeting, None, 0)
         return None
     local = segment.ranks
     rank = meeting.rank
@@ -231,6 +230,7 @@ def window(
     released = meeting.allgather(segment.released.copy())
     segment.drop_windows(set.intersection(*(released[each] for each in local)))
     memory = shared(meeting, segment, max(ends[-1], _PAGE))
+    assert memory is not None
     mine = starts[local.index(rank)]
     nbytes = sizes[rank]
     number = segment.add_window(memory, mine, nbytes)
@@ -244,14 +244,19 @@ def window(
     return array
 
 
-def shared(meeting: Ranks, segment: _core.Segment, nbytes: int) -> mmap.mmap:
-    """Return new memory, zero at first, that the ranks of a segment share. Collective.
+def shared(meeting: Ranks, segment: _core.Segment | None, nbytes: int) -> mmap.mmap | None:
+    """Return new memory, zero at first, that the ranks of a segment share. Collective; a rank
+    without a segment takes part for the others, and gets None.
 
     Raises
     ------
     CommunicatorError
         If there is no memory.
     """
+    if segment is None:
+        meeting.allgather(None)
+        _refuse(meeting.allgather(""))
+        return None
     rank, first = meeting.rank, segment.ranks[0]
     file, path, problem = -1, None, ""
     if rank == first:
@@ -273,7 +278,6 @@ def shared(meeting: Ranks, segment: _core.Segment, nbytes: int) -> mmap.mmap:
     if file >= 0:
         os.close(file)
     _refuse(problems)
-    assert memory is not None
     return memory
 
 

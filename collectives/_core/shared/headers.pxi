@@ -78,6 +78,7 @@ cdef extern from "_core/shared/segment.h" nogil:
         int nwindows
     uint64_t cc_read(const uint64_t *)
     void cc_write(uint64_t *, uint64_t)
+    void cc_fence()
     void cc_pause()
     void cc_fence_streams()
     size_t cc_segment_bytes(int, int, int64_t)

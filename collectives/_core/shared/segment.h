@@ -164,6 +164,12 @@ static inline void cc_write(uint64_t *word, uint64_t value)
     cc_dawdle();
 }
 
+/* What was written before is there for all before anything is read after. */
+static inline void cc_fence(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 static inline void cc_pause(void)
 {
 #if defined(__x86_64__)

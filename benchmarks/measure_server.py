@@ -1,0 +1,291 @@
+"""Measure parameter servers: what each policy learns in what time, what is sent, and how fast.
+
+    mpiexec -n 5 python benchmarks/measure_server.py policies --picture docs/howto/servers.svg \\
+        --staleness docs/howto/servers_staleness.svg
+    mpiexec -n 8 python benchmarks/measure_server.py traffic \\
+        --picture docs/howto/servers_traffic.svg
+    mpiexec -n 4 python benchmarks/measure_server.py throughput
+
+`policies` trains the network of ``examples/server_sgd.py`` several times with each policy, and
+draws the run with the median time. `traffic` counts bytes with 1 to p - 1 workers. `throughput`
+times steps without any computation: a pull and a push of each worker, and an allreduce of as many
+workers.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import compressed_sgd  # before NumPy: it sets the number of threads
+import numpy as np
+import server_sgd
+
+import collectives as cc
+from collectives import algorithms, server
+from collectives.picture import colours, figures
+
+COUNT = 1 << 20  # elements of float32 whose traffic is counted
+SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)  # bytes whose throughput is measured
+
+
+def pyplot():
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+# -- policies ------------------------------------------------------------------------------------
+
+
+def measure_policies(arguments):
+    images, labels, kind = compressed_sgd.load()
+    tested = images[-compressed_sgd.TESTED :], labels[-compressed_sgd.TESTED :]
+    training = images[: -compressed_sgd.TESTED], labels[: -compressed_sgd.TESTED]
+    workers = cc.size() - 1
+    runs = {name: [] for name in server_sgd.policies(workers)}
+    for _ in range(arguments.runs):
+        for name, policy in server_sgd.policies(workers).items():
+            pulled, seconds, found = server_sgd.train(
+                training, policy, arguments.steps, arguments.milliseconds / 1e3
+            )
+            told = None
+            if cc.rank() == 1:
+                curve = [
+                    (when, version, compressed_sgd.loss_and_accuracy(weights, *tested)[1])
+                    for when, version, weights in pulled
+                ]
+                times = [when for when, _, accuracy in curve if accuracy >= arguments.accuracy]
+                told = curve, times[0] if times else float("inf")
+            curve, first = cc.broadcast_object(told, root=1)
+            runs[name].append((first, seconds, curve, found))
+    if cc.rank() == 0:
+        print_policies(runs, arguments, workers, kind)
+        chosen = {name: sorted(each, key=lambda run: run[0]) for name, each in runs.items()}
+        chosen = {name: each[len(each) // 2] for name, each in chosen.items()}
+        if arguments.picture:
+            draw_curves(chosen, arguments, f"Training on {kind}, {workers} workers, one slow")
+        if arguments.staleness:
+            draw_staleness(chosen, arguments.staleness)
+
+
+def print_policies(runs, arguments, workers, kind):
+    print(f"{kind}, {workers} workers, medians of {arguments.runs} runs")
+    percent = 100 * arguments.accuracy
+    print(f"| policy | s to {percent:g} % | s in all | gradients/s | mean staleness | dropped |")
+    print("|---|---|---|---|---|---|")
+    for name, each in runs.items():
+        first, seconds = (statistics.median(run[k] for run in each) for k in (0, 1))
+        rate = statistics.median(sum(run[3].pushed.values()) / run[1] for run in each)
+        late = statistics.median(
+            sum(k * n for k, n in run[3].staleness.items()) / sum(run[3].staleness.values())
+            for run in each
+        )
+        dropped = statistics.median(sum(run[3].dropped.values()) for run in each)
+        print(f"| {name} | {first:.2f} | {seconds:.2f} | {rate:.0f} | {late:.2f} | {dropped:g} |")
+
+
+def draw_curves(chosen, arguments, caption):
+    plot = pyplot()
+    figure, axes = plot.subplots(figsize=(8, 4.4), layout="constrained")
+    for k, (name, (_, _, curve, _)) in enumerate(chosen.items()):
+        # Of the last pulls, the mean: single ones jump.
+        smooth = [
+            np.mean([each[2] for each in curve[max(0, i - 4) : i + 1]]) for i in range(len(curve))
+        ]
+        seconds = [each[0] for each in curve]
+        axes.plot(seconds, smooth, color=colours.LIGHT[k], linewidth=1.3, label=name)
+    axes.set(xlabel="seconds", ylabel="new images recognised", title=caption, ylim=(0.6, 1.0))
+    axes.axhline(arguments.accuracy, color="#1b1f24", linewidth=0.6, linestyle=":")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    figures.save(figure, arguments.picture)
+
+
+def draw_staleness(chosen, path):
+    plot = pyplot()
+    names = [name for name, run in chosen.items() if set(run[3].staleness) != {0}]
+    figure, axes = plot.subplots(
+        1, len(names), figsize=(8, 2.8), sharey=True, layout="constrained", squeeze=False
+    )
+    for k, name in enumerate(names):
+        tint = colours.LIGHT[list(chosen).index(name)]
+        found = chosen[name][3].staleness
+        total = sum(found.values())
+        places = sorted(found)
+        axes[0][k].bar(places, [found[each] / total for each in places], color=tint)
+        axes[0][k].set(title=name, xlabel="updates")
+    axes[0][0].set_ylabel("part of the gradients")
+    figure.suptitle("By how many updates the parameters were newer than a gradient's own")
+    figures.save(figure, path)
+
+
+# -- traffic -------------------------------------------------------------------------------------
+
+
+def measure_traffic(arguments):
+    """Count the bytes of a step: of one server, of each of two, and of a rank of a ring."""
+    nbytes = 4 * COUNT
+    rows = []
+    for workers in range(1, cc.size()):
+        counts = [served_bytes(workers, servers) for servers in (1, 2)]
+        ring = ring_bytes(workers)
+        if cc.rank() == 0:
+            rows.append(
+                (workers, *(None if each is None else each / nbytes for each in (*counts, ring)))
+            )
+    if cc.rank() == 0:
+        print(
+            "| workers m | one server | each of two | a rank of a ring | 2m | 2(m-1) | 2(m-1)/m |"
+        )
+        print("|---|---|---|---|---|---|---|")
+        for m, *counted in rows:
+            cells = ["-" if each is None else f"{each:.3f}" for each in counted]
+            print(
+                f"| {m} | {' | '.join(cells)} | {2 * m} | {2 * (m - 1)} | {2 * (m - 1) / m:.3f} |"
+            )
+        if arguments.picture:
+            draw_traffic(rows, arguments.picture)
+
+
+def served_bytes(workers, servers):
+    """Return the bytes that came to server 0 and left it in a step; None on too few ranks."""
+    size = workers + servers
+    if size > cc.size():
+        return None
+    comm = cc.world().split(0 if cc.rank() < size else None)
+    found = None
+    if comm is not None:
+        w, steps = np.zeros(COUNT, np.float32), 2
+        with server.ParameterServer(comm, [w], optimizer=server.SGD(0.1), servers=servers) as ps:
+            for _ in range(steps if ps.is_worker else 0):
+                ps.pull()
+                ps.push([w])
+        found = (ps.statistics.received_bytes + ps.statistics.sent_bytes) / steps
+        comm.free()
+    return cc.broadcast_object(found)
+
+
+def ring_bytes(workers):
+    """Return the bytes that a rank sends in an allreduce of as many ranks, by its plan."""
+    if workers == 1:
+        return 0
+    comm = cc.world().split(0 if cc.rank() < workers else None)
+    found = None
+    if comm is not None:
+        with comm.trace() as trace:
+            comm.allreduce(np.zeros(COUNT, np.float32), algorithm="ring")
+        call = trace[0]
+        costs = algorithms.get("allreduce", call.algorithm).totals(workers)
+        found = costs[1] * call.nbytes
+        comm.free()
+    return cc.broadcast_object(found)
+
+
+def draw_traffic(rows, path):
+    plot = pyplot()
+    figure, axes = plot.subplots(figsize=(8, 4), layout="constrained")
+    labels = ("one server", "each of two servers", "a rank of a ring allreduce")
+    for k, label in enumerate(labels, start=1):
+        points = [(row[0], row[k]) for row in rows if row[k] is not None]
+        axes.plot(*zip(*points, strict=True), "o", color=colours.LIGHT[k], label=label)
+    m = np.linspace(1, max(row[0] for row in rows), 100)
+    for k, (values, label) in enumerate(
+        ((2 * m, "2Nm"), (m, "Nm"), (2 * (m - 1) / m, "2N(m-1)/m"))
+    ):
+        axes.plot(m, values, color=colours.LIGHT[k + 1], linewidth=0.8, label=label)
+    axes.plot(m, 2 * (m - 1), "--", color="#1b1f24", linewidth=0.8, label="2N(m-1)")
+    axes.set(xlabel="workers m", ylabel="bytes of a step, in units of N")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figures.save(figure, path)
+
+
+# -- throughput ----------------------------------------------------------------------------------
+
+
+def measure_throughput(arguments):
+    """Time steps of a synchronous server and allreduces of as many workers, in turns."""
+    workers = cc.size() - 2
+    comm = cc.world().split(0 if cc.rank() >= 2 else None)
+    if cc.rank() == 0:
+        print(f"{workers} workers, medians of {arguments.runs} runs of {arguments.steps} steps")
+        print("| bytes | one server, ms | two servers, ms | asynchronous, ms | allreduce, ms |")
+        print("|---|---|---|---|---|")
+    for nbytes in SIZES:
+        steps = max(3, min(arguments.steps, (256 << 20) // nbytes))
+        times = {}
+        for _ in range(arguments.runs):
+            for name, ranks, policy in (
+                ("one", [0], server.Synchronous()),
+                ("two", [0, 1], server.Synchronous()),
+                ("asynchronous", [0], server.Asynchronous()),
+            ):
+                found = served_seconds(nbytes, ranks, policy, steps)
+                times.setdefault(name, []).append(found)
+            times.setdefault("allreduce", []).append(reduced_seconds(comm, nbytes, steps))
+        if cc.rank() == 0:
+            cells = [f"{1e3 * statistics.median(each):.2f}" for each in times.values()]
+            print(f"| {figures.short(nbytes)} | {' | '.join(cells)} |")
+
+
+def served_seconds(nbytes, ranks, policy, steps):
+    """Return the seconds of a step with servers on some ranks; ranks below 2 are no workers."""
+    group = cc.world().split(0 if cc.rank() >= 2 or cc.rank() in ranks else None)
+    seconds = 0.0
+    if group is not None:
+        w = np.zeros(nbytes // 4, np.float32)
+        with server.ParameterServer(
+            group, [w], optimizer=server.SGD(0.1), policy=policy, servers=len(ranks)
+        ) as ps:
+            for step in range(steps + 2 if ps.is_worker else 0):
+                if step == 2:
+                    began = time.perf_counter()
+                ps.pull()
+                ps.push([w])
+            if ps.is_worker:
+                ps.pull()
+                seconds = (time.perf_counter() - began) / steps
+        group.free()
+    return float(cc.allreduce(np.array([seconds]), op=cc.MAX)[0])
+
+
+def reduced_seconds(comm, nbytes, steps):
+    """Return the seconds of an allreduce of the workers."""
+    seconds = 0.0
+    if comm is not None:
+        w = np.zeros(nbytes // 4, np.float32)
+        for step in range(steps + 2):
+            if step == 2:
+                began = time.perf_counter()
+            comm.allreduce(w, out=w)
+        seconds = (time.perf_counter() - began) / steps
+    return float(cc.allreduce(np.array([seconds]), op=cc.MAX)[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("policies", "traffic", "throughput"))
+    parser.add_argument("--picture", help="where to write it")
+    parser.add_argument("--staleness", help="where to write the histograms")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--milliseconds", type=float, default=0.5, help="of sleep for an image")
+    parser.add_argument("--accuracy", type=float, default=0.88)
+    arguments = parser.parse_args()
+    measures = {
+        "policies": measure_policies,
+        "traffic": measure_traffic,
+        "throughput": measure_throughput,
+    }
+    measures[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""`ParameterServer`: what a program uses, on servers and on workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from operator import index
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from collectives import _core
+from collectives.communicator import Communicator
+from collectives.compression import Codec, NoCompression, compressor
+from collectives.errors import ArgumentError, CollectivesError, MismatchError
+from collectives.process import segment
+from collectives.server.messages import MessageLine, MessagePort
+from collectives.server.optimizers import Update
+from collectives.server.parameters import gradients, read
+from collectives.server.policies import Policy, Synchronous
+from collectives.server.serving import Server
+from collectives.server.shared import Layout, SharedLine, SharedPort
+from collectives.server.statistics import Statistics
+from collectives.server.training import Training
+from collectives.server.transport import Line, Port
+from collectives.server.worker import Worker
+from collectives.text.words import error_text, shown
+
+if TYPE_CHECKING:  # few programs need them
+    from typing_extensions import Self
+
+__all__ = ["ParameterServer"]
+
+
+class ParameterServer:
+    """Parameters on servers, from which workers pull, and to which they push gradients. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        It is duplicated.
+    parameters : dict, sequence, torch.nn.Module or keras.Model
+        Arrays of NumPy, tensors of torch, or variables of Keras or TensorFlow; of float16, float32
+        or float64, with equal names, shapes and dtypes on all ranks. All ranks begin with those of
+        rank 0.
+    optimizer : callable
+        What the servers do with a gradient: `SGD`, `Adam`, or a function of a part of a parameter,
+        its gradient, a dict that is kept for this part, and the number of the update. It changes
+        the part in place, and may change the gradient. Only servers call it.
+    policy : Policy, optional
+        When gradients are applied, and when workers go on; `Synchronous` by default.
+    servers : int or sequence of int
+        How many ranks are servers, the first ones, or which are. All others are workers.
+    compression : str or Codec, optional
+        How gradients are sent, as for `allreduce`; not ``powersgd``.
+    priorities : sequence of int, optional
+        One for each parameter: those with a higher one are sent first. By default they are sent in
+        their order.
+    timeout : float, optional
+        Seconds after which a wait raises `StallError`; that of the communicator by default.
+
+    Attributes
+    ----------
+    is_server, is_worker : bool
+        What this rank is.
+    server, worker : int or None
+        Which server or worker this rank is, from 0 on; None if it is none.
+    servers, workers : list of int
+        Their ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has an invalid value on any rank; raised on all of them.
+    BufferError, UnsupportedTypeError
+        If a parameter cannot be used; the other ranks raise an `ArgumentError`.
+    MismatchError
+        If the ranks pass different things.
+    CollectivesError
+        Otherwise, as for `allreduce`.
+
+    Notes
+    -----
+    Servers serve when their ``with`` statement ends, until all workers have ended theirs. What is
+    inside is for workers. Afterwards, the parameters of a server have the last values of its part:
+    with one server, those of the whole model.
+
+    Servers and workers of one host share memory: a pull is a copy, without a message, and all of it
+    has one version. Between hosts, and where ranks share no memory, both are messages of 1 MiB, the
+    parameters with the highest priority first. Arrays of 64 KiB or more are cut into equal parts
+    for the servers; each shorter one is on the server that has least.
+
+    A worker that ends without leaving the ``with`` statement, or leaves it by an exception, is
+    lost. What that means is up to the policy: the others go on without it, or all ranks raise a
+    `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
+    ranks. Ranks of another host that have ended are noticed by the deadline.
+
+    One thread at a time may use the object.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> from collectives import server
+    >>> def train():
+    ...     w = np.zeros(3)
+    ...     with server.ParameterServer(cc.world(), [w], optimizer=server.SGD(0.5)) as ps:
+    ...         if ps.is_worker:
+    ...             for step in range(20):
+    ...                 ps.pull()
+    ...                 ps.push([w - 1])
+    ...     return w.round(3).tolist() if ps.is_server else ps.statistics.updates
+    >>> cc.spawn(train, 3)
+    [[1.0, 1.0, 1.0], 19, 19]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        parameters: Any,
+        *,
+        optimizer: Update,
+        policy: Policy | None = None,
+        servers: int | Iterable[int] = 1,
+        compression: Any = None,
+        priorities: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._closed = False
+        policy = Synchronous() if policy is None else policy
+        problem: Exception | None = None
+        offer: Any = None
+        try:
+            self._parameters = read(parameters)
+            order = _order(priorities, len(self._parameters))
+            ranks, codec = _ranks(servers, comm.size), _codec(compression)
+            limit = comm.timeout if timeout is None else _core.seconds(timeout)
+            _check(policy, optimizer)
+            kinds = [(each.name, each.shape, each.dtype.name) for each in self._parameters]
+            told = None if codec is None else codec.name
+            offer = {
+                "parameters": kinds,
+                "policy": repr(policy),
+                "servers": ranks,
+                "compression": told,
+                "priorities": order,
+            }
+        except Exception as error:
+            problem = error
+        text = "" if problem is None else error_text(problem)
+        _agree(comm.allgather_object((text, offer)), problem)
+        workers = [rank for rank in range(comm.size) if rank not in ranks]
+        self._training = training = Training(
+            policy, ranks, workers, self._parameters, order, codec, limit, comm._engine.warning
+        )
+        self.servers, self.workers = training.servers, training.workers
+        self.server = ranks.index(comm.rank) if comm.rank in ranks else None
+        self.worker = workers.index(comm.rank) if comm.rank in workers else None
+        self._comm = comm.dup()
+        self._begin(optimizer)
+
+    def _begin(self, optimizer: Update) -> None:
+        """Give all ranks the same parameters, and connect workers and servers. Collective."""
+        comm, training = self._comm, self._training
+        for each in self._parameters:
+            comm.broadcast(each.flat, out=each.flat)
+            each.commit()
+        found = comm._segment
+        local = [comm.rank] if found is None else found.ranks
+        near = [number for number, rank in enumerate(training.workers) if rank in local]
+        layouts: dict[int, Layout] = {}
+        stop = 0
+        for number, rank in enumerate(training.servers):
+            if rank in local:
+                sizes = training.values[number], training.gradients[number]
+                layouts[number] = Layout(stop, near, *sizes)
+                stop = layouts[number].stop
+        memory = segment.shared(comm._meeting, found, max(stop, 4096))
+        members = comm._meeting.members
+        shares = [rank for rank in local if memory is not None]
+        if self.server is not None:
+            ports: list[Port] = []
+            far = {k: rank for k, rank in enumerate(training.workers) if rank not in shares}
+            if memory is not None and near:
+                ports.append(SharedPort(memory, layouts[self.server]))
+            if far:
+                nbytes = training.gradients[self.server]
+                ports.append(MessagePort(comm._meeting, self.server, far, nbytes))
+            self._server = Server(
+                training, self.server, self._parameters, optimizer, ports, members
+            )
+            return
+        assert self.worker is not None
+        self._worker = Worker(training, self.worker, self._parameters, members)
+        for number, rank in enumerate(training.servers):
+            wait = self._worker.wait_for(number)
+            line: Line
+            if memory is not None and rank in shares:
+                line = SharedLine(memory, layouts[number], self.worker, wait)
+            else:
+                sizes = training.values[number], training.gradients[number]
+                line = MessageLine(comm._meeting, number, rank, self.worker, sizes, wait)
+            self._worker.lines.append(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._give_up(error)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this rank is a server."""
+        return self.server is not None
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this rank is a worker."""
+        return self.worker is not None
+
+    @property
+    def version(self) -> int:
+        """The number of updates in the parameters that this rank has: on a worker, in those that it
+        has pulled.
+        """
+        return self.statistics.updates
+
+    @property
+    def statistics(self) -> Statistics:
+        """What this rank has done so far."""
+        return self._server.statistics if self.is_server else self._worker.statistics
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def pull(self) -> None:
+        """Copy the servers' parameters into those of this worker.
+        Local. The call waits as long as the policy says so.
+
+        Raises
+        ------
+        ArgumentError
+            If this rank is a server, or the ``with`` statement has ended.
+        PeerLostError, PeerAbortedError
+            If a server has ended or given up, or a worker that the policy needs.
+        StallError
+            If what the call waits for has not come before the deadline.
+        """
+        for _ in self.pull_each():
+            pass
+
+    def pull_each(self) -> Iterator[str]:
+        """Copy the servers' parameters one by one, the most urgent first.
+        Local. Whoever needs only the first layers to begin does not have to wait for the last.
+
+        Yields
+        ------
+        str
+            The name of a parameter that is there.
+
+        Raises
+        ------
+        CollectivesError
+            As for `pull`.
+        """
+        self._check("pull")
+        yield from self._worker.pull_each()
+
+    def push(self, grads: Any = None, *, weight: float = 1.0) -> None:
+        """Send gradients to the servers.
+        Local. The call does not wait for their update, but it may wait until earlier ones have been
+        taken.
+
+        Parameters
+        ----------
+        grads : dict or sequence, optional
+            Arrays or tensors, by the names of the parameters or in their order. By default the
+            ``grad`` of each parameter, as torch has it. They may be changed afterwards.
+        weight : float
+            Where an update is a mean of several gradients, the weight of this one: the number of
+            its examples, if the workers have different numbers.
+
+        Raises
+        ------
+        ArgumentError
+            If a gradient is missing or has another shape, `weight` is negative, this rank is a
+            server, or the policy needs a `pull` first.
+        PeerLostError, PeerAbortedError, StallError
+            As for `pull`.
+        """
+        self._check("push")
+        if not (isfinite(weight) and weight >= 0):
+            raise ArgumentError(f"weight is {shown(weight)}, and must be a number from 0 on")
+        self._worker.push(gradients(grads, self._parameters), float(weight))
+
+    def parts(self, count: int) -> Iterator[slice]:
+        """Yield which examples of a batch this worker computes the gradient of.
+        Local. Under `RapidReassignment` the call waits for a server, and all workers must pass the
+        same count in the same step.
+
+        Parameters
+        ----------
+        count : int
+            The number of examples in the batch of all workers.
+
+        Yields
+        ------
+        slice
+            A part of ``range(count)``; one, or several under `RapidReassignment`.
+
+        Raises
+        ------
+        ArgumentError
+            If `count` is no positive number, or this rank is a server.
+        MismatchError
+            Under `RapidReassignment`, on all ranks, if another worker has passed another count.
+        PeerLostError, PeerAbortedError, StallError
+            As for `pull`.
+        """
+        self._check("parts")
+        if index(count) < 1:
+            raise ArgumentError(f"count is {count}, and must be a positive number of examples")
+        yield from self._worker.parts(index(count))
+
+    def _check(self, call: str) -> None:
+        if self._closed:
+            raise ArgumentError(f"{call}() was called after the end of the training")
+        if self.is_server:
+            raise ArgumentError(
+                f"{call}() was called on server {self.server}; call it if ps.is_worker"
+            )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the training: a worker says so, and a server serves until all workers have.
+        Collective. The end of the ``with`` statement calls it.
+
+        Raises
+        ------
+        PeerLostError, PeerAbortedError
+            If another server has ended, or a worker that the policy needs.
+        StallError
+            If nothing has come from the workers before the deadline.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.is_server:
+                self._server.serve()
+            else:
+                self._worker.leave("")
+        except BaseException as error:
+            self._comm._give_up(error_text(error))
+            raise
+        if not (self.is_server and self._server.desk.lost):
+            self._comm.free()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell the others that this rank cannot go on. Local."""
+        self._closed = True
+        if self.is_server:
+            self._server.fail(error)
+        elif not isinstance(error, CollectivesError) or isinstance(error, ArgumentError):
+            self._worker.leave(error_text(error))
+        else:
+            self._worker.leave(f"after {error_text(error)}")
+        self._comm._give_up(error_text(error))
+
+
+def _order(priorities: Any, number: int) -> list[int]:
+    """Return the numbers of the parameters, the most urgent first."""
+    if priorities is None:
+        return list(range(number))
+    listed = [index(each) for each in priorities]
+    if len(listed) != number:
+        raise ArgumentError(f"there are {len(listed)} priorities for {number} parameters")
+    return sorted(range(number), key=lambda k: -listed[k])
+
+
+def _ranks(servers: Any, size: int) -> list[int]:
+    """Return the ranks of the servers."""
+    try:
+        ranks = [index(each) for each in servers] if isinstance(servers, Iterable) else None
+        number = index(servers) if ranks is None else len(ranks)
+    except TypeError:
+        raise ArgumentError(f"servers is {shown(servers)}, and must be a number or ranks") from None
+    if not 1 <= number < size:
+        raise ArgumentError(
+            f"servers is {shown(servers)}, and there must be at least one server and one worker: "
+            f"the communicator has {size} ranks"
+        )
+    ranks = list(range(number)) if ranks is None else ranks
+    if len(set(ranks)) < number or not all(0 <= rank < size for rank in ranks):
+        raise ArgumentError(f"servers is {shown(servers)}, and must be different ranks of {size}")
+    return ranks
+
+
+def _codec(compression: Any) -> Codec | None:
+    """Return the codec of gradients."""
+    if compression is None:
+        return None
+    codec = compressor(compression)
+    if not isinstance(codec, Codec):
+        raise ArgumentError(f"compression is {shown(compression)}, and must be one of the library")
+    return None if isinstance(codec, NoCompression) else codec
+
+
+def _check(policy: Any, optimizer: Any) -> None:
+    if not isinstance(policy, Policy):
+        raise ArgumentError(f"policy is {shown(policy)}, and must be one, such as Asynchronous()")
+    if not callable(optimizer) or isinstance(optimizer, type):
+        raise ArgumentError(f"optimizer is {shown(optimizer)}, and must be callable, as SGD(0.1)")
+
+
+def _agree(offers: list[tuple[str, Mapping[str, Any]]], problem: Exception | None) -> None:
+    """Raise an error on all ranks if one has a problem, or they differ."""
+    if problem is not None:
+        raise problem
+    for rank, (text, _) in enumerate(offers):
+        if text:
+            raise ArgumentError(f"ParameterServer(): rank {rank}: {text}")
+    for rank, (_, offer) in enumerate(offers):
+        for name, value in offer.items():
+            if value != offers[0][1][name]:
+                raise MismatchError(
+                    f"ParameterServer(): {name} is {value} on rank {rank}, and "
+                    f"{offers[0][1][name]} on rank 0; all ranks must pass the same"
+                )

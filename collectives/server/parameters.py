@@ -1,0 +1,251 @@
+"""Parameters of a program as flat NumPy arrays: NumPy's own, torch's, and Keras's and TensorFlow's.
+
+No framework is imported: what a parameter is, its class says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
+from collectives.text.words import article, shown
+
+__all__ = ["Parameter", "Piece", "cut", "gradients", "memory_bytes", "read"]
+
+DTYPES = ("float16", "float32", "float64")
+
+# Bytes from which on the parts of an array are on all servers; a smaller one is on one of them.
+SPLIT = 64 << 10
+
+
+class Parameter:
+    """A parameter of the program, and its values as a flat array.
+
+    Parameters
+    ----------
+    name : str
+    value : array
+        Of NumPy, torch, Keras or TensorFlow.
+
+    Attributes
+    ----------
+    flat : ndarray
+        Its values: its own memory, or a copy.
+    shape : tuple of int
+
+    Raises
+    ------
+    BufferError, UnsupportedTypeError
+        If it cannot be changed in place, or its elements are not floating-point numbers that NumPy
+        has.
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+        torch = sys.modules.get("torch")
+        self._tensor = value.detach() if torch and isinstance(value, torch.Tensor) else None
+        if self._tensor is not None:
+            if str(self._tensor.dtype).partition(".")[2] not in DTYPES:
+                raise _unsupported(name, self._tensor.dtype)
+            array = self._tensor.cpu().numpy()
+        elif isinstance(value, np.ndarray):
+            array = value
+        elif hasattr(value, "assign") and hasattr(value, "numpy"):  # Keras and TensorFlow
+            array = np.array(value.numpy())
+        else:
+            raise BufferError(
+                f"{name} is {article(type(value).__name__)}, and parameters are arrays of NumPy, "
+                f"tensors of torch, or variables of Keras or TensorFlow, which can be changed"
+            )
+        if array.dtype.name not in DTYPES or not array.dtype.isnative:
+            raise _unsupported(name, array.dtype)
+        if not array.flags.writeable:
+            raise BufferError(f"{name} is read-only, and pull() writes to it")
+        self.shape, self.dtype = array.shape, array.dtype
+        self.in_place = array.flags.c_contiguous and (
+            array is value or (self._tensor is not None and self._tensor.device.type == "cpu")
+        )
+        self._array = array
+        self.flat: NDArray[Any] = (
+            array.reshape(-1) if self.in_place else np.ascontiguousarray(array).reshape(-1).copy()
+        )
+
+    def commit(self) -> None:
+        """Have the program's parameter get the values of `flat`. Local."""
+        if self.in_place:
+            return
+        values = self.flat.reshape(self.shape)
+        if self._tensor is not None:
+            self._tensor.copy_(sys.modules["torch"].from_numpy(values))
+        elif isinstance(self.value, np.ndarray):
+            self.value[...] = values
+        else:
+            self.value.assign(values)
+
+
+def _unsupported(name: str, dtype: object) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
+        f"{name} has dtype {dtype}, and parameters have one of {', '.join(DTYPES)}"
+    )
+
+
+def read(parameters: Any) -> list[Parameter]:
+    """Return the parameters of a program. Local.
+
+    Parameters
+    ----------
+    parameters : mapping, iterable or model
+        As for `ParameterServer`.
+
+    Raises
+    ------
+    ArgumentError
+        If there are none, or one of them cannot be used.
+    """
+    found = [Parameter(name, value) for name, value in _pairs(parameters)]
+    if not found:
+        raise ArgumentError("parameters is empty")
+    if len({each.name for each in found}) < len(found):
+        raise ArgumentError("two parameters have the same name")
+    return found
+
+
+def _pairs(parameters: Any) -> list[tuple[str, Any]]:
+    if hasattr(parameters, "trainable_variables"):  # a model of Keras, on torch a module as well
+        parameters = parameters.trainable_variables
+        return [(f"{number} {each.name}", each) for number, each in enumerate(parameters)]
+    if hasattr(parameters, "named_parameters"):  # a module of torch
+        return [(name, each) for name, each in parameters.named_parameters() if each.requires_grad]
+    if isinstance(parameters, Mapping):
+        return [(str(name), each) for name, each in parameters.items()]
+    is_array = isinstance(parameters, str) or hasattr(parameters, "__array__")
+    if isinstance(parameters, Iterable) and not is_array:
+        return [(str(number), each) for number, each in enumerate(parameters)]
+    raise ArgumentError(
+        f"parameters is {article(type(parameters).__name__)}, and must be a dict or a list of "
+        f"arrays, a module of torch, or a model of Keras"
+    )
+
+
+def gradients(given: Any, parameters: Sequence[Parameter]) -> list[NDArray[Any]]:
+    """Return gradients as flat arrays, in the order of the parameters. Local.
+
+    Parameters
+    ----------
+    given : mapping, iterable or None
+        By the names of the parameters, or in their order. None for the ``grad`` of each parameter.
+    parameters : sequence of Parameter
+
+    Raises
+    ------
+    ArgumentError
+        If one is missing or has another shape.
+    """
+    if given is None:
+        listed = [getattr(each.value, "grad", None) for each in parameters]
+    elif isinstance(given, Mapping):
+        unknown = set(given) - {each.name for each in parameters}
+        if unknown:
+            raise ArgumentError(f"gradients has {shown(min(unknown, key=str))}, and no parameter")
+        listed = [given.get(each.name) for each in parameters]
+    else:
+        listed = list(given)
+    if len(listed) != len(parameters):
+        raise ArgumentError(
+            f"there are {len(listed)} gradients for {len(parameters)} parameters; pass one for each"
+        )
+    return [_flat(value, each) for value, each in zip(listed, parameters, strict=True)]
+
+
+def _flat(value: Any, parameter: Parameter) -> NDArray[Any]:
+    if value is None:
+        raise ArgumentError(f"there is no gradient of {parameter.name}")
+    if hasattr(value, "detach"):  # torch
+        value = value.detach().cpu()
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if array.shape != parameter.shape:
+        raise ArgumentError(
+            f"the gradient of {parameter.name} has the shape {array.shape}, and the parameter "
+            f"{parameter.shape}"
+        )
+    return np.ascontiguousarray(array, parameter.dtype).reshape(-1)
+
+
+class Piece(NamedTuple):
+    """A part of a parameter on one server.
+
+    Attributes
+    ----------
+    parameter : int
+        The number of the parameter.
+    start, stop : int
+        Its elements.
+    offset : int
+        The first byte among those of the server's pieces.
+    dtype : dtype
+    """
+
+    parameter: int
+    start: int
+    stop: int
+    offset: int
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return (self.stop - self.start) * self.dtype.itemsize
+
+    def of(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the elements in the bytes of all pieces of a server. Local.
+
+        Parameters
+        ----------
+        memory : ndarray
+        """
+        return memory[self.offset : self.offset + self.nbytes].view(self.dtype)
+
+
+def cut(parameters: Sequence[Parameter], servers: int, order: Sequence[int]) -> list[list[Piece]]:
+    """Return the pieces of each server, the most urgent first. Local.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+    servers : int
+    order : sequence of int
+        The numbers of the parameters, the most urgent first.
+
+    Returns
+    -------
+    list of list of Piece
+        A long array is cut into nearly equal parts, one for each server. A short one is given to
+        the server that has least so far.
+    """
+    filled = [0] * servers
+    found: list[list[Piece]] = [[] for _ in range(servers)]
+
+    def add(server: int, number: int, start: int, stop: int) -> None:
+        piece = Piece(number, start, stop, filled[server], parameters[number].dtype)
+        if piece.nbytes:
+            found[server].append(piece)
+            filled[server] += piece.nbytes + 15 & -16
+
+    for number in order:
+        size = parameters[number].flat.size
+        if parameters[number].flat.nbytes < SPLIT:
+            add(filled.index(min(filled)), number, 0, size)
+            continue
+        for server in range(servers):
+            add(server, number, size * server // servers, size * (server + 1) // servers)
+    return found
+
+
+def memory_bytes(pieces: Sequence[Piece]) -> int:
+    """Return the bytes of memory that some `pieces` of one server take. Local."""
+    return max((each.offset + each.nbytes + 15 & -16 for each in pieces), default=16)

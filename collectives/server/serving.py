@@ -1,0 +1,255 @@
+"""A server: its parameters, and the loop in which it serves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import (
+    CollectivesError,
+    MismatchError,
+    PeerAbortedError,
+    PeerLostError,
+    StallError,
+    StallWarning,
+)
+from collectives.process import living
+from collectives.server.desk import Board, Desk, Push
+from collectives.server.optimizers import Update
+from collectives.server.parameters import Parameter
+from collectives.server.statistics import Statistics
+from collectives.server.training import Training
+from collectives.server.transport import Claim, Event, Left, Port
+from collectives.server.watch import Watch
+from collectives.text.words import count, error_text, spans
+
+__all__ = ["Server"]
+
+BOARDS = 2  # batches whose pieces may be asked for at a time
+
+
+class Server:
+    """A server of some pieces of the parameters.
+
+    Parameters
+    ----------
+    training : Training
+    number : int
+        Which server this is.
+    parameters : sequence of Parameter
+        Their values are those at the beginning.
+    optimizer : callable
+    ports : sequence of Port
+    members : sequence of int
+        The ranks of the communicator in ``COMM_WORLD``.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        number: int,
+        parameters: Sequence[Parameter],
+        optimizer: Update,
+        ports: Sequence[Port],
+        members: Sequence[int],
+    ) -> None:
+        self.training, self.number, self.optimizer, self.ports = training, number, optimizer, ports
+        self.parameters, self.members = parameters, members
+        self.pieces, self.encoding = training.pieces[number], training.encoding(parameters, number)
+        self.desk = Desk(training.policy, len(training.workers))
+        self.memory = np.zeros(training.values[number], np.uint8)
+        self.values = [each.of(self.memory) for each in self.pieces]
+        for piece, values in zip(self.pieces, self.values, strict=True):
+            values[:] = parameters[piece.parameter].flat[piece.start : piece.stop]
+        self.states: list[dict[str, Any]] = [{} for _ in self.pieces]
+        self.totals: list[NDArray[Any]] = []
+        self.boards: dict[int, Board] = {}
+        self.sent_bytes = 0
+        self.watch = Watch(self._look)
+        self.since = 0.0  # when the first gradient that waits has come
+        self.suspects: set[int] = set()
+        self.has_warned = False
+
+    def serve(self) -> None:
+        """Serve until all workers have finished. Local; the workers know.
+
+        Raises
+        ------
+        PeerLostError, PeerAbortedError
+            If a worker is lost and the policy needs it, or another server has ended.
+        MismatchError
+            If workers ask for parts of different batches in the same step.
+        StallError
+            If nothing has come before the deadline.
+        """
+        try:
+            self._publish(True)
+            while self.desk.steps:
+                self.watch.turn(self._turn())
+            while not all(port.is_quiet() for port in self.ports):
+                self.watch.turn(False)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self._write_back()
+
+    def fail(self, error: BaseException) -> None:
+        """Have the workers raise an `error`, or hear of it. Local."""
+        if not isinstance(error, CollectivesError):
+            rank = self.training.servers[self.number]
+            error = PeerAbortedError(f"server {self.number} (rank {rank}): {error_text(error)}")
+        for port in self.ports:
+            port.fail(error)
+
+    def _write_back(self) -> None:
+        """Have the program's parameters get the values of this server."""
+        for piece, values in zip(self.pieces, self.values, strict=True):
+            self.parameters[piece.parameter].flat[piece.start : piece.stop] = values
+        for each in {piece.parameter for piece in self.pieces}:
+            self.parameters[each].commit()
+
+    @property
+    def statistics(self) -> Statistics:
+        """What this server has done so far."""
+        desk = self.desk
+        return Statistics(
+            desk.version,
+            dict(desk.pushed),
+            dict(desk.dropped),
+            dict(sorted(desk.staleness.items())),
+            dict(desk.lost),
+            sum(desk.pushed.values()) * self.encoding.payload,
+            self.sent_bytes,
+            0.0,
+        )
+
+    # -- events --------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Handle what has come; return whether there was anything."""
+        moved = False
+        for port in self.ports:
+            for event in port.events():
+                moved = True
+                self._handle(event)
+        return moved
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Claim):
+            self._claim(event)
+            return
+        if isinstance(event, Left):
+            self.sent_bytes += event.pulled_bytes
+            if event.why:
+                self._lose(event.worker, f"gave up: {event.why}", PeerAbortedError)
+            else:
+                self.desk.leave(event.worker)
+        elif event.worker in self.desk.lost or not self.desk.arrive(event):
+            event.release()
+        elif len(self.desk.waiting) == 1:
+            self.since = self.watch.now()
+        self._update()
+
+    def _claim(self, claim: Claim) -> None:
+        board = self.boards.get(claim.step)
+        if board is None:
+            pieces = self.training.policy.pieces
+            board = self.boards[claim.step] = Board(claim.examples, self.desk.total, pieces)
+            for step in [each for each in self.boards if each <= claim.step - BOARDS]:
+                del self.boards[step]
+        if board.count != claim.examples:
+            raise MismatchError(
+                f"parts(): worker {claim.worker} passed {claim.examples} examples in step "
+                f"{claim.step}, and another worker {board.count}; all must pass the same"
+            )
+        claim.answer(board.claim(claim.worker))
+
+    def _update(self) -> None:
+        """Make all updates for which there is enough, and let workers have what is new."""
+        has_changed = False
+        while taken := self.desk.take():
+            self.since = self.watch.now()
+            for i, values in enumerate(self.values):
+                self.optimizer(values, self._mean(taken, i), self.states[i], self.desk.version)
+            for each in taken:
+                each.release()
+            has_changed = True
+        self._publish(has_changed)
+
+    def _publish(self, has_changed: bool) -> None:
+        for port in self.ports:
+            port.publish(self.desk.version, self.desk.slowest, self.memory, has_changed)
+
+    def _mean(self, taken: Sequence[Push], i: int) -> NDArray[Any]:
+        """Return the mean of the gradients of a piece, by their weights."""
+        read = self.encoding.read
+        first = taken[0]
+        if len(taken) == 1:
+            return read(first.codes, i, first.call)
+        if not self.totals:
+            self.totals = [np.empty_like(each) for each in self.values]
+        total = self.totals[i]
+        weights = [each.weight for each in taken]
+        if len(set(weights)) == 1:  # then no rounding but that of the sum
+            total[:] = read(first.codes, i, first.call)
+            for each in taken[1:]:
+                total += read(each.codes, i, each.call)
+            total /= total.dtype.type(len(taken))
+            return total
+        total[:] = 0
+        for each in taken:
+            total += read(each.codes, i, each.call) * total.dtype.type(each.weight)
+        total /= total.dtype.type(sum(weights))
+        return total
+
+    # -- what does not come ----------------------------------------------------------------------
+
+    def _look(self, waited: float) -> None:
+        """Find out who has ended, and raise an error if a wait is too long."""
+        self._look_for_ended()
+        if self.desk.waiting:  # others may be served meanwhile
+            waited = max(waited, self.watch.now() - self.since)
+        if waited > self.training.timeout:
+            raise StallError(self._situation(waited))
+        if waited > self.training.warning and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(self._situation(waited), StallWarning, stacklevel=2)
+
+    def _situation(self, waited: float) -> str:
+        missing = self.desk.missing
+        ranks = spans([self.training.workers[worker] for worker in missing])
+        who = f"worker{'s' * (len(missing) > 1)} {spans(missing)} (rank {ranks})"
+        rank = self.training.servers[self.number]
+        return (
+            f"server {self.number} (rank {rank}) has waited {waited:.3g} s for {who}; it "
+            f"has {count(len(self.desk.waiting), 'gradient')} of the other workers"
+        )
+
+    def _look_for_ended(self) -> None:
+        seen = set()
+        for world, process, in_order in living.ended(self.members):
+            rank = self.members.index(world)
+            seen.add(rank)
+            if rank not in self.suspects:  # what it had sent before comes first
+                continue
+            how = f"(process {process}) has {'left' if in_order else 'died'}"
+            if rank in self.training.workers:
+                worker = self.training.workers.index(rank)
+                if worker in self.desk.steps:
+                    self._lose(worker, f"rank {rank} {how}", PeerLostError)
+            elif rank in self.training.servers and not in_order:
+                other = self.training.servers.index(rank)
+                raise PeerLostError(f"server {other}: rank {rank} {how}")
+        self.suspects = seen
+
+    def _lose(self, worker: int, why: str, kind: type[CollectivesError]) -> None:
+        """Go on without a worker if that is possible."""
+        if not self.desk.lose(worker, why):
+            policy, rank = self.training.policy, self.training.workers[worker]
+            raise kind(f"worker {worker} (rank {rank}) is lost, and {policy!r} needs it: {why}")
+        self._update()

@@ -1,0 +1,51 @@
+"""What became of a training: counts of gradients and bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Statistics"]
+
+
+class Statistics(NamedTuple):
+    """What a server has done, or a worker: ``ps.statistics`` on each rank.
+
+    Attributes
+    ----------
+    updates : int
+        On a server, how often it has changed the parameters; on a worker, the version that it
+        pulled last.
+    pushed, dropped : dict
+        On a server, the number of gradients that came from each worker, by its number, and how many
+        of these were too late for their update. On a worker, its own.
+    staleness : dict
+        On a server, how many gradients were applied to parameters that were so many updates newer
+        than those which the gradient was computed from.
+    lost : dict
+        On a server, what became of the workers that were dropped.
+    received_bytes, sent_bytes : int
+        On a server, the bytes of gradients that came, and of parameters that its workers have
+        pulled. On a worker, of parameters and of gradients.
+    waited : float
+        On a worker, the seconds that it has waited for servers.
+    """
+
+    updates: int
+    pushed: dict[int, int]
+    dropped: dict[int, int]
+    staleness: dict[int, int]
+    lost: dict[int, str]
+    received_bytes: int
+    sent_bytes: int
+    waited: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.updates} updates", f"{sum(self.pushed.values())} gradients"]
+        if self.dropped:
+            parts.append(f"{sum(self.dropped.values())} dropped")
+        if self.staleness:
+            rows = ", ".join(f"{late}: {count}" for late, count in sorted(self.staleness.items()))
+            parts.append(f"staleness {{{rows}}}")
+        parts.append(f"{self.received_bytes} bytes received, {self.sent_bytes} sent")
+        parts += [f"worker {worker} was lost: {why}" for worker, why in self.lost.items()]
+        return "; ".join(parts)

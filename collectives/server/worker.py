@@ -1,0 +1,193 @@
+"""A worker: pulls, pushes, and its waits for servers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ArgumentError, PeerLostError, StallError
+from collectives.process import living
+from collectives.server.desk import share
+from collectives.server.parameters import Parameter
+from collectives.server.statistics import Statistics
+from collectives.server.training import Training
+from collectives.server.transport import Bytes, Line
+from collectives.server.watch import Watch
+
+__all__ = ["Worker"]
+
+# Seconds that a worker waits longer than a server, which knows for whom.
+MORE = 2.0
+
+
+class Worker:
+    """A worker and its lines to the servers.
+
+    Parameters
+    ----------
+    training : Training
+    number : int
+        Which worker this is.
+    parameters : sequence of Parameter
+    members : sequence of int
+        The ranks of the communicator in ``COMM_WORLD``.
+
+    Attributes
+    ----------
+    lines : list of Line
+        One for each server; filled by who makes it.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        number: int,
+        parameters: Sequence[Parameter],
+        members: Sequence[int],
+    ) -> None:
+        self.training, self.number, self.parameters, self.members = (
+            training,
+            number,
+            parameters,
+            members,
+        )
+        self.lines: list[Line] = []
+        servers = range(len(training.servers))
+        self.encodings = [training.encoding(parameters, server) for server in servers]
+        pieces = [(server, piece) for server in servers for piece in training.pieces[server]]
+        self.order = sorted(pieces, key=lambda pair: training.order.index(pair[1].parameter))
+        self.base = [0 for _ in servers]
+        self.pushes, self.pulls, self.waited = 0, 0, 0.0
+        self.has_pulled = True  # all begin with the parameters of rank 0
+
+    # -- what a program calls ------------------------------------------------------------------
+
+    def pull_each(self) -> Iterator[str]:
+        """Pull the parameters, and yield the name of each when it has come. Local."""
+        policy = self.training.policy
+        news = self.pushes > 0 and policy.waits_for_update
+        slowest = 0 if policy.bound is None else max(0, self.pushes - policy.bound)
+        for line, base in zip(self.lines, self.base, strict=True):
+            line.ask(base + news, slowest)
+        arrivals = [line.arriving() for line in self.lines]
+        have, memory = [0 for _ in self.lines], [np.empty(0, np.uint8) for _ in self.lines]
+        left = Counter(piece.parameter for _, piece in self.order)
+        try:
+            for server, piece in self.order:
+                while have[server] < piece.offset + piece.nbytes:
+                    got = next(arrivals[server])
+                    self.base[server], have[server], memory[server] = got
+                parameter = self.parameters[piece.parameter]
+                parameter.flat[piece.start : piece.stop] = piece.of(memory[server])
+                left[piece.parameter] -= 1
+                if not left[piece.parameter]:
+                    parameter.commit()
+                    yield parameter.name
+            for server, arriving in enumerate(arrivals):
+                for got in arriving:
+                    self.base[server] = got[0]
+        finally:
+            self.has_pulled = True
+            self.pulls += 1
+            for each in arrivals:
+                each.close()
+
+    def push(self, gradients: Sequence[NDArray[Any]], weight: float) -> None:
+        """Push gradients with a weight. Local.
+
+        Parameters
+        ----------
+        gradients : sequence of ndarray
+            Flat, one for each parameter.
+        weight : float
+        """
+        if self.training.policy.waits_for_update and not self.has_pulled:
+            raise ArgumentError(
+                f"push() was called twice without a pull() between, and {self.training.policy!r} "
+                f"applies one gradient of a worker to each version of the parameters"
+            )
+        for server, line in enumerate(self.lines):
+            encoding = self.encodings[server]
+
+            def write(memory: Bytes, encoding: Any = encoding) -> None:
+                encoding.write(memory, gradients, self.number)
+
+            line.push((self.pushes, self.base[server], weight), write)
+            error = line.failure()
+            if error is not None:
+                raise error
+        self.has_pulled = False
+        self.pushes += 1
+
+    def parts(self, count: int) -> Iterator[slice]:
+        """Yield the parts of a batch of `count` examples that are this worker's. Local."""
+        if self.training.policy.pieces == 1:
+            yield slice(*share(count, self.number, len(self.training.workers)))
+            return
+        while (piece := self.lines[0].claim(self.pushes, count)) is not None:
+            yield slice(*piece)
+
+    def leave(self, why: str) -> None:
+        """Tell the servers that this worker has finished, or `why` it gives up. Local."""
+        for server, line in enumerate(self.lines):
+            line.leave(self.pulls, self.pulls * self.training.payloads[server], why)
+
+    @property
+    def statistics(self) -> Statistics:
+        """What this worker has done so far."""
+        sent = self.pushes * sum(each.payload for each in self.encodings)
+        received = self.pulls * sum(self.training.payloads)
+        pushed = {self.number: self.pushes}
+        return Statistics(min(self.base), pushed, {}, {}, {}, received, sent, self.waited)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def wait_for(self, server: int) -> Callable[[Callable[[], Any], str], Any]:
+        """Return the `transport.Wait` of a line to a server. Local.
+
+        Parameters
+        ----------
+        server : int
+        """
+        return partial(self._wait, server)
+
+    def _wait(self, server: int, function: Callable[[], Any], what: str) -> Any:
+        found = function()
+        if found:
+            return found
+        began = time.monotonic()
+        watch = Watch(partial(self._look, server, what))
+        try:
+            while not (found := function()):
+                watch.turn(False)
+        finally:
+            self.waited += time.monotonic() - began
+        return found
+
+    def _look(self, server: int, what: str, waited: float) -> None:
+        """Raise an error if there is no hope."""
+        ended = {self.members.index(each[0]): each[1:] for each in living.ended(self.members)}
+        for line in self.lines:
+            error = line.failure()
+            if error is not None:
+                raise error
+        for number, rank in enumerate(self.training.servers):
+            if rank in ended and (number == server or not ended[rank][1]):
+                process, in_order = ended[rank]
+                raise PeerLostError(
+                    f"server {number}: rank {rank} (process {process}) has "
+                    f"{'left' if in_order else 'died'} while worker {self.number} waits for server "
+                    f"{server} to {what}"
+                )
+        if waited > self.training.timeout + MORE:
+            mine, theirs = self.training.workers[self.number], self.training.servers[server]
+            raise StallError(
+                f"worker {self.number} (rank {mine}) has waited {waited:.3g} s for server {server} "
+                f"(rank {theirs}) to {what}"
+            )
