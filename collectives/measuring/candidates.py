@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from collectives.algorithms import get, names
+from collectives.algorithms.registry import split
 from collectives.errors import ArgumentError
 from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
@@ -43,7 +44,7 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     """
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = [word for word in split(text) if word]
     wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
     result: list[str | None] = [None] if "auto" in wanted else []
     left_out = []
@@ -64,11 +65,14 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     return result, left_out
 
 
-def _place(name: str, every: list[str]) -> tuple[int, int]:
-    """Return a sort key: the order of the registry, then ``kary``, ``kary:2``, ``kary:8``."""
+def _place(name: str, every: list[str]) -> tuple[int, int, str]:
+    """Return a sort key: the order of the registry, then ``kary``, ``kary:2``, ``kary:8``.
+
+    Compositions follow, in the order of their names.
+    """
     base, _, parameter = name.partition(":")
     number = int(parameter) if parameter.isdecimal() else 0
-    return (every.index(base) if base in every else -1, number)
+    return (every.index(base) if base in every else len(every), number, name)
 
 
 def _third(operation: str, name: str, p: int) -> str | None:
