@@ -251,7 +251,8 @@ class Communicator(
             self._engine.agree = Agreement(self._control, self._engine)
         if known is not None:
             library = binding.library_name(MPI)
-            self._chooser.use(known.section(self.transport, library, self.nodes))
+            hosts = profile.hosts_of(self._chooser.groups)
+            self._chooser.use(known.section(self.transport, library, hosts))
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():

@@ -83,6 +83,11 @@ class Groups:
         """The different numbers of ranks in a group, in rising order."""
         return tuple(sorted({len(each) for each in self.members}))
 
+    @property
+    def are_nested(self) -> bool:
+        """Whether there are several groups, and several ranks in one of them."""
+        return self.number > 1 and self.sizes[-1] > 1
+
     @cached_property
     def are_consecutive(self) -> bool:
         """Whether each group has consecutive ranks."""

@@ -422,7 +422,7 @@ def _included(
 ) -> list[Algorithm]:
     """Return the included algorithms that may be chosen, with compositions on several hosts."""
     rows = [get(collective.name, name) for name in names(collective.name)]
-    if groups is not None and groups.number > 1 and groups.sizes[-1] > 1:
+    if groups is not None and groups.are_nested:
         rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
     return [row for row in rows if row.included and suits(row)]
 

@@ -143,7 +143,7 @@ def _decisions(row: Algorithm, n: int, size: int) -> str:
     """Return how the algorithm runs at this size, and what would be chosen."""
     file = profile.path()
     known = None if file is None else profile.read(file)
-    section = None if known is None else known.section("shm", "", 1)
+    section = None if known is None else known.section("shm", "", "one")
     parameters = None if section is None else section.model(n)
     asked, chosen = (
         select.decide(
