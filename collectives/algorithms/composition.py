@@ -169,11 +169,9 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
         cuts = [_cut(middle, on.number)]
         for size in (lanes,) if has_lanes else on.sizes:
             cuts += [_cut(row, size) for row in (first, last) if row is not None]
-        return Phases(on, lanes, first, middle, last, lcm(*cuts))
-
-    def blocks(p: int) -> int:
-        at = phases(p)
-        return at.unit * (p if contract.parts(2) > 1 else at.lanes)
+        unit = lcm(*cuts)
+        total = unit * (p if contract.parts(2) > 1 else lanes)
+        return Phases(on, lanes, first, middle, last, unit, total)
 
     def generate(r: int, p: int, root: int = 0) -> Iterator[Any]:
         yield from form.generate(r, phases(p), root)
@@ -188,7 +186,7 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
         collective=contract,
         name=f"{NAME}({(first or last or middle).name},{middle.name})",
         generate=generate,
-        blocks=blocks,
+        blocks=lambda p: phases(p).total,
         cost=None,
         source=SOURCE,
         requires=(),

@@ -86,6 +86,8 @@ class Phases:
         The algorithms inside a group, between groups, and again inside.
     unit : int
         Blocks of a lane's part of the array; of a rank's, if arrays are cut by rank.
+    total : int
+        Blocks of the whole array.
     """
 
     groups: Groups
@@ -94,6 +96,7 @@ class Phases:
     between: Algorithm
     last: Algorithm | None
     unit: int
+    total: int
 
     def inside(
         self, row: Algorithm | None, r: int, ranks: int, root: int = 0
@@ -104,7 +107,7 @@ class Phases:
         """
         assert row is not None
         group, number = self.groups.place(r)
-        width = self.lanes * self.unit // row.blocks(ranks)
+        width = self.total // row.blocks(ranks)
         yield from embedded(
             row.run(number, ranks, root),
             lambda k: self.groups.rank(group, k),
@@ -130,7 +133,7 @@ class Phases:
         yield from self.across(r, lambda group: number, root, number)
 
     def part(self, lane: int) -> Sequence[int]:
-        """The blocks that a lane carries."""
+        """The blocks that a lane carries; where arrays are cut by rank, those of a rank."""
         return _span(lane * self.unit, self.unit)
 
     def parts_in_lane(self, r: int) -> Iterator[Exchange]:
@@ -143,6 +146,18 @@ class Phases:
             self.between.run(group, self.groups.number),
             lambda k: self.groups.rank(k, number),
             self._cut(self.between, self.groups.number, lambda k: [self.groups.rank(k, number)]),
+        )
+
+    def parts_of_groups(self, r: int) -> Iterator[Exchange]:
+        """The rounds of a leader `r` between the groups, where arrays are cut by rank.
+
+        Part `k` of the algorithm is the parts of all ranks of group `k`.
+        """
+        group, _ = self.groups.place(r)
+        yield from embedded(
+            self.between.run(group, self.groups.number),
+            lambda k: self.groups.rank(k, 0),
+            self._cut(self.between, self.groups.number, lambda k: self.groups.members[k]),
         )
 
     def parts_inside(self, row: Algorithm | None, r: int) -> Iterator[Exchange]:
@@ -159,14 +174,14 @@ class Phases:
             self._cut(row, self.lanes, lambda k: [self.groups.rank(each, k) for each in groups]),
         )
 
-    def _cut(self, row: Algorithm, ranks: int, of: Callable[[int], list[int]]) -> Piece:
+    def _cut(self, row: Algorithm, ranks: int, of: Callable[[int], Sequence[int]]) -> Piece:
         """Return which blocks are those of an algorithm whose part `k` is the parts ``of(k)``."""
         cut = row.blocks(ranks) // ranks
         width = self.unit // cut
 
         def piece(b: int) -> Sequence[int]:
             within = b % cut * width
-            return _joined(of(b // cut), lambda rank: _span(rank * self.unit + within, width))
+            return _joined(list(of(b // cut)), lambda rank: _span(rank * self.unit + within, width))
 
         return piece
 
@@ -280,6 +295,30 @@ def _through_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]:
         yield from at.inside(at.last, r, size, leader(group))
 
 
+def _allgather_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]:
+    """Gather at the leader of each group, allgather between the leaders, broadcast inside."""
+    group, _ = at.groups.place(r)
+    leader, *others = at.groups.members[group]
+    if r == leader:
+        yield Exchange(recv=[(rank, at.part(rank)) for rank in others])
+        yield from at.parts_of_groups(r)
+    else:
+        yield Exchange(send=(leader, at.part(r)))
+    yield from at.inside(at.last, r, 1 + len(others))
+
+
+def _reduce_scatter_leaders(r: int, at: Phases, root: int) -> Iterator[Exchange]:
+    """Reduce to the leader of each group, share-reduce between the leaders, scatter inside."""
+    group, _ = at.groups.place(r)
+    leader, *others = at.groups.members[group]
+    yield from at.inside(at.first, r, 1 + len(others))
+    if r == leader:
+        yield from at.parts_of_groups(r)
+        yield Exchange(send=[(rank, at.part(rank)) for rank in others])
+    else:
+        yield Exchange(recv=(leader, at.part(r)))
+
+
 class Form(NamedTuple):
     """How a collective is composed.
 
@@ -289,7 +328,7 @@ class Form(NamedTuple):
     first, last : str
         The collectives that run inside before and after; empty for none.
     at_root : str
-        What the group of the root does by direct messages: scatter before, or gather after.
+        What the group of the root, or each group, does by direct messages: scatter or gather.
     """
 
     generate: Callable[[int, Phases, int], Iterator[Exchange]]
@@ -315,6 +354,8 @@ LEADERS = {
     "reduce": Form(_through_leaders, "reduce", ""),
     "broadcast": Form(_through_leaders, "", "broadcast"),
     "barrier": Form(_through_leaders, "reduce", "broadcast"),
+    "allgather": Form(_allgather_leaders, "", "broadcast", "gather"),
+    "reduce_scatter": Form(_reduce_scatter_leaders, "reduce", "", "scatter"),
 }
 
 
