@@ -29,8 +29,7 @@ from collectives.text.words import known
 NAME = "hierarchical"
 
 SOURCE = (
-    "Traff, Hunold: Decomposing MPI collectives for exploiting multi-lane communication, 2020, "
-    "doi:10.1109/CLUSTER49012.2020.00037"
+    "Träff: Decomposing collectives for exploiting multi-lane communication, 2019, arXiv:1910.13373"
 )
 
 Piece = Callable[[int], Sequence[int]]
