@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from collectives import _core
 from collectives.algorithms import registry
+from collectives.algorithms.groups import Groups
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
@@ -227,7 +228,7 @@ class Communicator(
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = place.node, place.nodes
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
-        self._chooser = Chooser(self, self.rank, place.local, tune)
+        self._chooser = Chooser(self, self.rank, Groups.read(place.hosts), tune)
         choose = self._chooser.weakly()
         self._engine = _core.Engine(
             MPI, self._mpi, choose, settings.timeout, place.patience, place.spins
@@ -250,7 +251,8 @@ class Communicator(
             self._engine.agree = Agreement(self._control, self._engine)
         if known is not None:
             library = binding.library_name(MPI)
-            self._chooser.use(known.section(self.transport, library, self.nodes))
+            hosts = profile.hosts_of(self._chooser.groups)
+            self._chooser.use(known.section(self.transport, library, hosts))
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
 from collectives.text.words import error_text, known, shown
 
-__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
+__all__ = ["Algorithm", "Cost", "algorithm", "composer", "get", "names", "unregister", "watch"]
 
 Generator = Callable[..., Iterator[Any]]
 
@@ -141,6 +143,8 @@ class Algorithm:
         first call that uses them.
     parameters : dict
         The parameter of the generator, an integer of at least 2, with its default: ``{"k": 4}``.
+    groups : Groups or None
+        Which ranks are together, if the algorithm depends on it and this is known.
     """
 
     collective: Collective
@@ -154,6 +158,7 @@ class Algorithm:
     keeps_order: bool
     included: bool
     parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
+    groups: Groups | None = None
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.collective.name}/{self.name}: {self.summary or 'not described'}>"
@@ -201,6 +206,10 @@ class Algorithm:
         place = (r, p, root) if self.collective.rooted else (r, p)
         return self.generate(*place, **self.parameters)
 
+    def placed(self, groups: Groups) -> Algorithm:
+        """Return the algorithm on these `groups` of ranks: itself, if it knows none. Local."""
+        return self
+
     def title(self, p: int, root: int = 0) -> str:
         """Return collective, name, `p` and `root` as text, with which errors begin. Local."""
         place = f", root {root}" if self.collective.rooted else ""
@@ -245,6 +254,7 @@ def watch(watcher: Any) -> None:
 
 def _changed() -> None:
     _with_parameter.cache_clear()
+    _composition.cache_clear()
     for watcher in list(_watchers):
         watcher.forget()
 
@@ -440,8 +450,10 @@ def names(collective_name: str) -> list[str]:
 
 def has(row: Algorithm) -> bool:
     """Return whether an algorithm is still registered under its name. Local."""
-    base = _TABLE[row.collective.name].get(row.name.partition(":")[0])
-    return base is not None and base.generate is row.generate
+    try:
+        return get(row.collective.name, row.name, row.groups).generate is row.generate
+    except ArgumentError:
+        return False
 
 
 def numbered(collective_name: str, number: int) -> str:
@@ -453,11 +465,91 @@ def numbered(collective_name: str, number: int) -> str:
         for each in (name, *(f"{name}:{k}" for k in range(2, 65) if row.parameters)):
             if crc32(each.encode()) == number:
                 return each
+    for each in compositions(collective_name):
+        if crc32(each.encode()) == number:
+            return each
     return "of another name"
 
 
-def get(collective_name: str, name: str) -> Algorithm:
+# How an algorithm is composed of two others: from the collective, the names of the others and the
+# groups of ranks; and the pairs of names that can be composed for a collective.
+Compose = Callable[[str, str, str, "Groups | None"], Algorithm]
+Pairs = Callable[[str], Iterable["tuple[str, str]"]]
+
+_COMPOSERS: dict[str, tuple[Compose, Pairs]] = {}
+
+
+def composer(name: str, pairs: Pairs) -> Callable[[Compose], Compose]:
+    """Register how ``name(inside,between)`` is composed. Local.
+
+    Parameters
+    ----------
+    name : str
+    pairs : callable
+        ``pairs(collective)`` yields the names of the algorithms that can be composed.
+
+    Returns
+    -------
+    callable
+        A decorator that returns the function unchanged.
+    """
+
+    def register(compose: Compose) -> Compose:
+        _COMPOSERS[name] = compose, pairs
+        return compose
+
+    return register
+
+
+def compositions(collective_name: str) -> list[str]:
+    """Return the names of all compositions of algorithms without parameters. Local."""
+    return [
+        f"{name}({inside},{between})"
+        for name, (_, pairs) in _COMPOSERS.items()
+        for inside, between in pairs(collective_name)
+    ]
+
+
+def split(text: str) -> list[str]:
+    """Split names of algorithms at commas, but not inside of brackets. Local."""
+    return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
+
+
+def is_composed(name: str) -> bool:
+    """Return whether a name is that of a composition: ``hierarchical(direct,ring)``. Local."""
+    return name.partition("(")[0].strip() in _COMPOSERS
+
+
+def _composed(collective_name: str, name: str, groups: Groups | None) -> Algorithm:
+    """Return a composition by its name: ``hierarchical(direct,ring)``."""
+    base, _, text = name.partition("(")
+    parts = [part.strip() for part in text.strip().removesuffix(")").split(",")]
+    if len(parts) != 2 or not text.strip().endswith(")"):
+        example = next(iter(compositions(collective_name)), f"{base}(direct,ring)")
+        raise ArgumentError(
+            f"{name!r} must name an algorithm inside groups of ranks and one between them, as in "
+            f"{example!r}"
+        )
+    return _composition(collective_name, base.strip(), parts[0], parts[1], groups)
+
+
+@cache
+def _composition(
+    collective_name: str, base: str, inside: str, between: str, groups: Groups | None
+) -> Algorithm:
+    """Compose algorithms, once: plans are kept by the row that they were made from."""
+    compose, _ = _COMPOSERS[base]
+    return compose(collective_name, inside, between, groups)
+
+
+def get(collective_name: str, name: str, groups: Groups | None = None) -> Algorithm:
     """Return the algorithm `name` of the collective `collective_name`. Local.
+
+    Parameters
+    ----------
+    collective_name, name : str
+    groups : Groups, optional
+        Which ranks are together, for an algorithm that depends on it.
 
     Raises
     ------
@@ -465,6 +557,8 @@ def get(collective_name: str, name: str) -> Algorithm:
         If there is no algorithm of that name, or its parameter (``"kary:8"``) is wrong; the text
         lists the names.
     """
+    if isinstance(name, str) and is_composed(name):
+        return _composed(collective(collective_name).name, name, groups)
     table = _TABLE[collective(collective_name).name]
     base, colon, text = name.partition(":") if isinstance(name, str) else (name, "", "")
     try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from collectives import _core
 from collectives.algorithms import registry
+from collectives.algorithms.groups import Groups
 from collectives.choice import online, select
 from collectives.choice.model import Parameters
 from collectives.choice.online import Class
@@ -37,8 +38,8 @@ class Chooser:
     ranks : Ranks
         The communicator, of which only a weak reference is kept.
     rank : int
-    local : sequence of int
-        The ranks of this host.
+    groups : Groups
+        The ranks of each host.
     tune : str
         The modes of ``COLLECTIVES_TUNE``.
 
@@ -55,13 +56,16 @@ class Chooser:
         What the profile has on this transport.
     parameters : Parameters or None
         The alpha, beta and gamma that were measured here.
+    groups : Groups
+        The ranks of each host.
     settled : dict
         For each class, the choice that trials have found to be the fastest.
     """
 
-    def __init__(self, ranks: Ranks, rank: int, local: Sequence[int], tune: str) -> None:
+    def __init__(self, ranks: Ranks, rank: int, groups: Groups, tune: str) -> None:
         self._ranks = weakref.ref(ranks)
-        self._rank, self._size, self._local, self._tune = rank, ranks.size, local, tune
+        self._rank, self._size, self._tune = rank, ranks.size, tune
+        self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
         self.family = ""
         self.lanes: Sequence[Lane] = ()
@@ -128,7 +132,9 @@ class Chooser:
         if settled is not None and registry.has(settled.algorithm):
             return self.planned(settled, root, vector)
         choice = self.planned(decision, root, vector)
-        others = select.alternatives(decision, online.ALTERNATIVES, ordered=ordered)
+        others = select.alternatives(
+            decision, online.ALTERNATIVES, ordered=ordered, groups=self.groups
+        )
         if others:
             choice.trials = online.Trials(self, place, [decision, *others], vector)
             choice.due = online.FIRST
@@ -159,6 +165,7 @@ class Chooser:
             vector=vector,
             profile=self.measured,
             parameters=self.parameters,
+            groups=self.groups,
         )
 
     def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:

@@ -32,14 +32,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+from collectives.algorithms.groups import Groups
 from collectives.choice.model import Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import environment
 from collectives.process.meeting import Meeting
 from collectives.text import files
 
-__all__ = ["Profile", "Row", "Section", "agreed", "machine", "merged", "offer", "parse", "path"]
-__all__ += ["read", "write"]
+__all__ = ["Profile", "Row", "Section", "agreed", "hosts_of", "machine", "merged", "offer"]
+__all__ += ["parse", "path", "read", "write"]
 
 VERSION = 1
 
@@ -85,7 +86,8 @@ class Section:
     transport, library : str
         The transport, as `Communicator.transport`, and the MPI library with its version.
     hosts : str
-        ``"one"`` or ``"many"``: whether the ranks were on one host.
+        Where the ranks were: ``"one"`` host, ``"many"`` hosts with one rank on each, or, with at
+        most so many on each, ``"many of 4"``.
     date, command : str
         The date of the last measurement, and the command.
     parameters : mapping of int to Parameters
@@ -139,6 +141,13 @@ class Section:
         return self.transport == "shm" or self.library == other.library
 
 
+def hosts_of(groups: Groups) -> str:
+    """Return the `hosts` of a section for ranks in `groups`, one for each host. Local."""
+    if groups.number == 1:
+        return "one"
+    return "many" if groups.sizes[-1] == 1 else f"many of {groups.sizes[-1]}"
+
+
 def _nearest(sizes: Mapping[int, Any], p: int, within: float) -> int | None:
     """Return the number nearest to p on a logarithmic scale, the larger of two equally near."""
     able = [size for size in sizes if size <= within * p and p <= within * size]
@@ -164,17 +173,15 @@ class Profile:
     version: str
     sections: tuple[Section, ...] = ()
 
-    def section(self, transport: str, library: str, hosts: int) -> Section | None:
+    def section(self, transport: str, library: str, hosts: str) -> Section | None:
         """Return the section for ranks that communicate in this way, or None. Local.
 
         Parameters
         ----------
-        transport, library : str
+        transport, library, hosts : str
             As in a `Section`.
-        hosts : int
-            Number of hosts.
         """
-        wanted = Section(transport, library, "one" if hosts == 1 else "many")
+        wanted = Section(transport, library, hosts)
         return next((each for each in self.sections if each.same_as(wanted)), None)
 
     def text(self) -> str:

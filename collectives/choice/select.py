@@ -28,6 +28,8 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
+from collectives.algorithms.composition import candidates
+from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, get, names
 from collectives.algorithms.spec import Collective
 from collectives.choice import model
@@ -111,8 +113,11 @@ class Decision:
                 f"  rounds    {rounds:g}",
                 f"  per rank  sends up to {size_text(sent * self.nbytes)}, "
                 f"folds up to {size_text(folded * self.nbytes)}",
-                f"  time      {row.cost}",
             ]
+            if row.cost is not None:
+                lines.append(f"  time      {row.cost}")
+        if row.groups is not None:
+            lines.append(f"  ranks     {row.groups}")
         if self.predicted is not None:
             lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
         if self.measured is not None:
@@ -157,6 +162,7 @@ def decide(
     vector: bool = False,
     profile: Section | None = None,
     parameters: Parameters | None = None,
+    groups: Groups | None = None,
 ) -> Decision:
     """Decide which algorithm runs. Local.
 
@@ -181,6 +187,8 @@ def decide(
         The measurements of this transport on this machine.
     parameters : Parameters, optional
         The alpha, beta and gamma that were measured here.
+    groups : Groups, optional
+        The ranks of each host, if there are several.
 
     Raises
     ------
@@ -196,10 +204,11 @@ def decide(
     own = _profile_row(profile, contract, p, typical)
     shipped = _shipped_row(contract, p, typical, family)
     suits = _suits(contract, p, ordered, vector)
-    known = parameters or model.DEFAULT
-    row = next((each for each in (own, shipped) if each and _able(contract, each, suits)), None)
+    known = parameters or (model.DEFAULT if groups is None or groups.number == 1 else model.NETWORK)
+    able = (each for each in (own, shipped) if each and _able(contract, each, suits, groups))
+    row = next(able, None)
     if name is not None:
-        algorithm = _compared(collective, name)
+        algorithm = _compared(collective, name, groups)
         refusal = algorithm.refusal(p) or _disorder(algorithm, ordered)
         if refusal:
             raise ArgumentError(refusal)
@@ -210,10 +219,10 @@ def decide(
         algorithm, segment = get(collective, names(collective)[0]), SEGMENT
         reason = "one rank only copies"
     elif row:
-        algorithm, segment = _compared(collective, row.row.algorithm), row.row.segment
+        algorithm, segment = _compared(collective, row.row.algorithm, groups), row.row.segment
         reason = row.reason
     else:
-        algorithm = _cheapest(contract, p, typical, suits, known)
+        algorithm = _cheapest(contract, p, typical, suits, known, groups)
         segment = _usual(algorithm, p, family)
         reason = "least time by the cost formulas"
         if parameters is not None:
@@ -225,23 +234,31 @@ def decide(
         elif vector and contract.parts(p) > p:
             reason += " among those in which no block passes through a third rank"
     segment = _override(segment)
-    predicted = model.seconds(algorithm, p, nbytes, known, segment) if algorithm.cost else None
     return Decision(
         algorithm,
         segment,
         p,
         nbytes,
         reason,
-        predicted,
+        _predicted(algorithm, p, nbytes, known, segment),
         known,
         _timing(own, algorithm.name, segment, nbytes),
         family,
     )
 
 
-def _compared(collective: str, name: str) -> Algorithm:
+def _predicted(
+    algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int
+) -> float | None:
+    """Return the seconds by the cost formulas, or None if the algorithm states no cost."""
+    if algorithm.totals(p) is None:
+        return None
+    return model.seconds(algorithm, p, nbytes, known, segment)
+
+
+def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
     """Return an algorithm whose cost formulas are those that its proof counts."""
-    row = get(collective, name)
+    row = get(collective, name, groups)
     if row.cost is not None and not row.included:
         from collectives.plans.proof import compare_cost  # few programs need this slow import
 
@@ -250,7 +267,12 @@ def _compared(collective: str, name: str) -> Algorithm:
 
 
 def alternatives(
-    decision: Decision, most: int, *, ordered: bool = False, vector: bool = False
+    decision: Decision,
+    most: int,
+    *,
+    ordered: bool = False,
+    vector: bool = False,
+    groups: Groups | None = None,
 ) -> list[Decision]:
     """Return alternatives to a choice, sorted by their time by the cost formulas.
     Local.
@@ -262,7 +284,7 @@ def alternatives(
         the choice promises equal bits on all ranks, they do, too.
     most : int
         The largest number of alternatives.
-    ordered, vector : bool
+    ordered, vector, groups
         As for `decide`.
     """
     chosen, p, nbytes = decision.algorithm, decision.p, decision.nbytes
@@ -284,7 +306,7 @@ def alternatives(
 
     others = [
         alternative(row)
-        for row in _included(chosen.collective, suits)
+        for row in _included(chosen.collective, suits, groups)
         if row.name != chosen.name and row.same_bits >= chosen.same_bits
     ]
     return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
@@ -347,10 +369,15 @@ def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
     return f"measured fastest {where} on {count(p, 'rank')}, {upto}{here}"
 
 
-def _able(contract: Collective, found: _Found, suits: Callable[[Algorithm], bool]) -> bool:
+def _able(
+    contract: Collective,
+    found: _Found,
+    suits: Callable[[Algorithm], bool],
+    groups: Groups | None,
+) -> bool:
     """Return whether the algorithm of a row is registered, and may be chosen."""
     try:
-        return suits(get(contract.name, found.row.algorithm))
+        return suits(get(contract.name, found.row.algorithm, groups))
     except ArgumentError:
         return False
 
@@ -390,9 +417,13 @@ def _disorder(algorithm: Algorithm, ordered: bool) -> str | None:
     )
 
 
-def _included(collective: Collective, suits: Callable[[Algorithm], bool]) -> list[Algorithm]:
-    """Return the included algorithms that may be chosen."""
+def _included(
+    collective: Collective, suits: Callable[[Algorithm], bool], groups: Groups | None
+) -> list[Algorithm]:
+    """Return the included algorithms that may be chosen, with compositions on several hosts."""
     rows = [get(collective.name, name) for name in names(collective.name)]
+    if groups is not None and groups.are_nested:
+        rows += [get(collective.name, name, groups) for name in candidates(collective.name)]
     return [row for row in rows if row.included and suits(row)]
 
 
@@ -402,7 +433,8 @@ def _cheapest(
     nbytes: int,
     suits: Callable[[Algorithm], bool],
     known: Parameters,
+    groups: Groups | None,
 ) -> Algorithm:
     """Return the included algorithm with the least time by its cost formulas."""
-    rows = _included(contract, suits)
+    rows = _included(contract, suits, groups)
     return min(rows, key=lambda row: model.seconds(row, p, nbytes, known))

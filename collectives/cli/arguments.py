@@ -8,6 +8,8 @@ import runpy
 from pathlib import Path
 
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.groups import Groups
+from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
@@ -130,15 +132,35 @@ def resolve(text: str) -> tuple[str, str, list[str]]:
     collective, slash, name = text.rpartition("/")
     if slash:
         return collective, get(collective, name).name, []
-    found = [each for each in COLLECTIVES if name.partition(":")[0] in names(each)]
+    found = [each for each in COLLECTIVES if has(each, name)]
     if text in COLLECTIVES:
         raise ArgumentError(
             f"{text} is a collective; name one of its algorithms: {', '.join(names(text))}"
         )
+    if not found and is_composed(name):
+        get("allreduce", name)  # raises an error that says what is wrong
     if not found:
         every = dict.fromkeys(name for each in COLLECTIVES for name in names(each))
         raise ArgumentError(f"there is no algorithm {text!r}; {known(text, every, 'there are')}")
     return found[0], get(found[0], name).name, found[1:]
+
+
+def has(collective: str, name: str) -> bool:
+    """Return whether a collective has an algorithm of that name, with any parameter. Local."""
+    if not is_composed(name):
+        return name.partition(":")[0] in names(collective)
+    try:
+        return get(collective, name).name != ""
+    except ArgumentError:
+        return False
+
+
+def groups(text: str) -> Groups:
+    """Read the numbers of ranks in groups: ``2x4`` for two of four, ``4,4,2`` for three. Local."""
+    number, times, length = text.partition("x")
+    if times:
+        return Groups.sized([positive(length)] * positive(number))
+    return Groups.sized([positive(word) for word in text.split(",")])
 
 
 def _registered_by(path: str) -> Algorithm:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from collectives.algorithms import get
+from collectives.algorithms import Algorithm, get
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.cli import arguments
@@ -15,6 +15,7 @@ from collectives.picture.text import drawing
 from collectives.plans.proof import check
 from collectives.simulation.traffic import exceeds
 from collectives.text import files
+from collectives.text.words import count
 
 __all__ = ["add_parser"]
 
@@ -36,7 +37,14 @@ def add_parser(commands: Any) -> None:
         help="a name such as ring, kary:8 or broadcast/tree, or a file that registers an algorithm",
     )
     parser.add_argument(
-        "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
+        "-n", "--ranks", type=arguments.positive, help="number of ranks (default: 4)"
+    )
+    parser.add_argument(
+        "--groups",
+        type=arguments.groups,
+        metavar="GxN|N,N,...",
+        help="for a hierarchical algorithm: so many groups of N ranks each, or the number of ranks "
+        "in each group (default: two halves)",
     )
     parser.add_argument(
         "--root", type=int, default=0, help="root of a rooted collective (default: 0)"
@@ -74,22 +82,25 @@ def main(options: argparse.Namespace) -> int:
     """Print the drawing."""
     arguments.load(options.load)
     collective, name, others = arguments.resolve(options.algorithm)
-    n, root = options.ranks, options.root
+    groups, root = options.groups, options.root
+    n = options.ranks or (4 if groups is None else groups.p)
+    if groups is not None and groups.p != n:
+        raise ArgumentError(f"--groups has {count(groups.p, 'rank')}, and --ranks is {n}")
     if not 0 <= root < n:
         raise ArgumentError(f"--root is {root}, and must be from 0 to {n - 1}")
     if root and not COLLECTIVES[collective].rooted:
         raise ArgumentError(f"--root is {root}, but {collective} has no root")
-    row = get(collective, name)
+    row = get(collective, name, groups)
     if exceeds(row, n, root, MESSAGES):
         raise ArgumentError(
             f"{row.title(n, root)} sends more than {MESSAGES} messages, too many to prove and to "
             f"read; collectives simulate goes to thousands of ranks"
         )
-    written = _pictures(options, collective, name)
-    print(drawing(collective, name, n, root))
+    written = _pictures(options, row, n)
+    print(drawing(collective, name, n, root, groups))
     if options.bytes is not None:
         print()
-        print(_decisions(collective, name, n, options.bytes))
+        print(_decisions(row, n, options.bytes))
     if others:
         more = " or ".join(f"collectives explain {each}/{name}" for each in others)
         print(f"\nOther collectives have an algorithm {name!r}: {more}")
@@ -98,7 +109,7 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[str]:
+def _pictures(options: argparse.Namespace, row: Algorithm, n: int) -> list[str]:
     """Write the requested pictures; return their files."""
     paths = {each: getattr(options, each) for each in ("svg", "png")}
     wanted = {each: path for each, path in paths.items() if path is not None}
@@ -106,7 +117,7 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
         raise ArgumentError(f"--theme {options.theme} is for --svg and --png, and there is neither")
     for kind, path in wanted.items():
         if not path:
-            raise ArgumentError(f"--{kind} needs the name of a file, such as {name}.{kind}")
+            raise ArgumentError(f"--{kind} needs the name of a file, such as {row.name}.{kind}")
         if Path(path).suffix.lower() != f".{kind}":
             raise ArgumentError(
                 f"--{kind} {path}: the picture is {'an SVG' if kind == 'svg' else 'a PNG'}, so the "
@@ -116,9 +127,7 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
         return []
     from collectives import picture
 
-    text = picture.picture(
-        check(collective, name, p=options.ranks, root=options.root), theme=options.theme
-    )
+    text = picture.picture(check(row, p=n, root=options.root), theme=options.theme)
     data = {"svg": text.encode()}
     if "png" in wanted:
         data["png"] = picture.png(text)
@@ -130,14 +139,23 @@ def _pictures(options: argparse.Namespace, collective: str, name: str) -> list[s
     return list(wanted.values())
 
 
-def _decisions(collective: str, name: str, n: int, size: int) -> str:
+def _decisions(row: Algorithm, n: int, size: int) -> str:
     """Return how the algorithm runs at this size, and what would be chosen."""
     file = profile.path()
     known = None if file is None else profile.read(file)
-    section = None if known is None else known.section("shm", "", 1)
+    section = None if known is None else known.section("shm", "", "one")
     parameters = None if section is None else section.model(n)
     asked, chosen = (
-        select.decide(collective, each, p=n, nbytes=size, profile=section, parameters=parameters)
-        for each in (name, None)
+        select.decide(
+            row.collective.name,
+            each,
+            p=n,
+            nbytes=size,
+            profile=section,
+            family="shm" if row.groups is None else "other",
+            parameters=parameters,
+            groups=row.groups,
+        )
+        for each in (row.name, None)
     )
     return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."

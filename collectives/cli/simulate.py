@@ -10,6 +10,7 @@ from math import inf, isnan
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.registry import split
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
@@ -164,12 +165,12 @@ def main(options: argparse.Namespace) -> int:
 def _rows(text: str) -> list[Algorithm]:
     """Find the algorithms, all of one collective."""
     found: list[Algorithm] = []
-    for word in text.split(","):
+    for word in split(text):
         if word in COLLECTIVES:
             found += [get(word, name) for name in names(word)]
             continue
         name = word
-        if found and "/" not in word and word.partition(":")[0] in names(found[0].collective.name):
+        if found and "/" not in word and arguments.has(found[0].collective.name, word):
             name = f"{found[0].collective.name}/{word}"
         collective, name, _ = arguments.resolve(name)
         found.append(get(collective, name))

@@ -14,7 +14,7 @@ from typing import Any
 from collectives import Communicator, __version__
 from collectives.choice import profile
 from collectives.choice.probe import probe
-from collectives.choice.profile import Profile, Section
+from collectives.choice.profile import Profile, Section, hosts_of
 from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench
 from collectives.process import binding
@@ -49,7 +49,7 @@ def main(
     section = Section(
         comm.transport,
         binding.library_name(MPI),
-        "one" if comm.nodes == 1 else "many",
+        hosts_of(comm._chooser.groups),
         time.strftime("%Y-%m-%d", time.gmtime()),
         shlex.join(["collectives", *_words(options)]),
         {comm.size: probe(comm)} if comm.size > 1 else {},

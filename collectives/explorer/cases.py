@@ -38,6 +38,7 @@ from itertools import islice
 from typing import Any
 
 from collectives.algorithms import Algorithm
+from collectives.algorithms.composition import Composition
 from collectives.algorithms.exchange import listed
 from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
@@ -65,7 +66,8 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
     dict
         ``roots``: the case of each root, or of root 0 alone. ``turn``: how to derive the other
         cases from that of root 0; the ranks (``"ranks"``), or also the parts of the array
-        (``"parts"``), are numbered from the root.
+        (``"parts"``), are numbered from the root. ``groups``: the group of each rank, if the
+        algorithm is composed on groups.
 
     Raises
     ------
@@ -75,6 +77,8 @@ def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
     proof = check(algorithm, p=p)
     first = _case(algorithm, p, 0, sources)
     found: dict[str, Any] = {"roots": [first]}
+    if isinstance(algorithm, Composition):
+        found["groups"] = list(algorithm.on(p).of)
     if algorithm.collective.rooted:
         turn = _turn(algorithm, p, first, sources)
         if turn is None:

@@ -25,6 +25,9 @@ __all__ = ["RANKS", "explore", "write"]
 
 RANKS = 16  # the largest number of ranks that the page can show
 
+# Compositions on the page; on 8 ranks there are two groups of four.
+COMPOSED = (("allreduce", "hierarchical(direct,ring)"),)
+
 # The arrays that workers start with: those of the lecture (see examples/lecture.py), and more
 # numbers of that kind for more workers and longer arrays.
 LECTURE = ((17, 11, 1, 9), (5, 13, 23, 14), (3, 6, 10, 8), (12, 7, 2, 12))
@@ -106,7 +109,8 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     """
     row = refuse(opening, p)
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
-    if row not in rows:  # a parameter other than the default
+    rows += [get(*each) for each in COMPOSED]
+    if row not in rows:  # a parameter other than the default, or another composition
         rows.append(row)
     folder = Path(folder)
     try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from collectives.algorithms import get, names
+from collectives.algorithms import composition, get, names
+from collectives.algorithms.groups import Groups
+from collectives.algorithms.registry import split
 from collectives.errors import ArgumentError
 from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
@@ -43,11 +45,11 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     """
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = [word for word in split(text) if word]
     wanted = list(dict.fromkeys(n for word in words for n in (every if word == "all" else [word])))
     result: list[str | None] = [None] if "auto" in wanted else []
     left_out = []
-    for name in sorted(set(wanted) - {"auto"}, key=lambda name: _place(name, every)):
+    for name in sorted(set(wanted) - {"auto"}, key=lambda name: place(name, every)):
         if not OPERATIONS[operation].chosen:
             raise ArgumentError(f"{operation} has no algorithms to choose from, not {name!r}")
         refusal = get(contract.name, name).refusal(p) or _third(operation, name, p)
@@ -64,11 +66,19 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
     return result, left_out
 
 
-def _place(name: str, every: list[str]) -> tuple[int, int]:
-    """Return a sort key: the order of the registry, then ``kary``, ``kary:2``, ``kary:8``."""
+def place(name: str, every: list[str]) -> tuple[int, int, str]:
+    """Return a sort key of an algorithm. Local.
+
+    Parameters
+    ----------
+    name : str
+    every : list of str
+        The names of the algorithms in the order of the registry. Compositions follow, in the order
+        of their names, and ``kary:2`` and ``kary:8`` follow ``kary``.
+    """
     base, _, parameter = name.partition(":")
     number = int(parameter) if parameter.isdecimal() else 0
-    return (every.index(base) if base in every else -1, number)
+    return (every.index(base) if base in every else len(every), number, name)
 
 
 def _third(operation: str, name: str, p: int) -> str | None:
@@ -78,38 +88,44 @@ def _third(operation: str, name: str, p: int) -> str | None:
     return f"alltoallv {name!r}: blocks would pass through ranks that do not know their size"
 
 
-def candidates(name: str, p: int) -> list[str]:
-    """Return the algorithms of the collective `name` on `p` ranks. Local.
+def candidates(name: str, p: int, groups: Groups | None = None) -> list[str]:
+    """Return the algorithms of the collective `name` on `p` ranks in `groups`. Local.
 
     Algorithms with a parameter appear with several values of it. If several algorithms are the same
-    on so many ranks (`plain`), only one of them is in the list.
+    on so many ranks (`plain`), only one of them is in the list. If there are several groups, of
+    several ranks, compositions are in it, too.
     """
-    return list(dict.fromkeys(_plain(name, p).values()))
+    return list(dict.fromkeys(_plain(name, p, groups).values()))
 
 
-def plain(collective: str, entry: Entry, p: int) -> Entry:
-    """Return `entry` by the first algorithm of `collective` with equal plans on `p` ranks. Local.
+def plain(collective: str, entry: Entry, p: int, groups: Groups | None = None) -> Entry:
+    """Return `entry` by the first algorithm of `collective` with equal plans on `p` ranks, which
+    are in `groups`. Local.
 
     For example, on two ranks a butterfly and a ring may be the same exchange.
     """
     name = entry.algorithm or ""
-    return entry._replace(algorithm=_plain(collective, p).get(name, name))
+    return entry._replace(algorithm=_plain(collective, p, groups).get(name, name))
 
 
 @cache
-def _plain(collective: str, p: int) -> dict[str, str]:
+def _plain(collective: str, p: int, groups: Groups | None) -> dict[str, str]:
     able, _ = chosen("all", collective, p)
     names = []
     for each in filter(None, able):
         names.append(each)
         if get(collective, each).parameters:
             names += [f"{each}:{value}" for value in PARAMETERS if value < p - 1]
+    if groups is not None and groups.are_nested:
+        for each in composition.candidates(collective):
+            if get(collective, each, groups).refusal(p) is None:
+                names.append(each)
     if p > ALIKE:
         return {name: name for name in names}
     first: dict[Any, str] = {}
     found = {}
     for name in names:
-        algorithm = get(collective, name)
+        algorithm = get(collective, name, groups)
         plans = [schedule.compile(algorithm, p, rank) for rank in range(p)]
         key = tuple((plan.cut, repr(plan.rounds)) for plan in plans)
         found[name] = first.setdefault(key, name)

@@ -58,7 +58,9 @@ def _machine(cpu: str, cores: int) -> tuple[str, str]:
 def title(section: Section) -> str:
     """Return how the ranks of a `section` communicated, and when it was measured. Local."""
     way = "shared memory" if section.transport == "shm" else section.library
-    hosts = "" if section.hosts == "one" else ", several hosts"
+    most = section.hosts.removeprefix("many of ")
+    of = f" with up to {count(int(most), 'rank')} on each" if most.isdecimal() else ""
+    hosts = "" if section.hosts == "one" else f", several hosts{of}"
     return f"{way}{hosts}, {section.date or 'no date'}"
 
 

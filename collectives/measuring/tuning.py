@@ -30,10 +30,12 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives import algorithms
+from collectives.algorithms import Algorithm
+from collectives.algorithms.groups import Groups
 from collectives.choice import model, select
 from collectives.choice.profile import Row
 from collectives.measuring.bench import Bench
-from collectives.measuring.candidates import candidates, plain
+from collectives.measuring.candidates import candidates, place, plain
 from collectives.measuring.contest import BARRIER, Contest, Entry, Settings, segmented
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import program, schedule
@@ -183,15 +185,15 @@ def _step(
     """Race at a point. Without a `rival` all entries take part; with a `rival` only this one, the
     choice before, and the choice without a profile.
     """
-    p = bench.comm.size
-    default = default_entry(bench.comm.transport, p, point)
+    p, groups = bench.comm.size, bench.comm._chooser.groups
+    default = default_entry(bench.comm.transport, p, point, groups)
     keep = [default] if rival is None else [each for each in (default, before, rival) if each]
     result = race(bench, point, limit, keep, others=rival is None)
-    chosen = simplest(point.collective, p, result, before, default)
+    chosen = simplest(point.collective, p, result, before, default, groups)
     return Step(point, chosen, default, result)
 
 
-def default_entry(family: str, p: int, point: Point) -> Entry:
+def default_entry(family: str, p: int, point: Point, groups: Groups | None = None) -> Entry:
     """Return the choice without a profile. Local.
 
     Parameters
@@ -200,11 +202,16 @@ def default_entry(family: str, p: int, point: Point) -> Entry:
         As for `select.decide`.
     p : int
     point : Point
+    groups : Groups, optional
+        The ranks of each host.
     """
-    decision = select.decide(point.collective, None, p=p, nbytes=point.nbytes, family=family)
+    decision = select.decide(
+        point.collective, None, p=p, nbytes=point.nbytes, family=family, groups=groups
+    )
     # A segment that is as long as the array has no effect.
     segment = decision.segment if decision.segment < point.nbytes else 0
-    return plain(point.collective, Entry(decision.algorithm.name, segment), p)
+    entry = Entry(decision.algorithm.name, segment)
+    return plain(point.collective, entry, p, groups)
 
 
 def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
@@ -287,13 +294,13 @@ def race(
     others : bool
         Whether all other algorithms that can run take part.
     """
-    p = bench.comm.size
+    p, groups = bench.comm.size, bench.comm._chooser.groups
     operation = OPERATIONS[point.collective]
     known = bench.comm._chooser.parameters or model.DEFAULT
     names = sorted(
-        candidates(point.collective, p),
+        candidates(point.collective, p, groups),
         key=lambda each: model.seconds(
-            algorithms.get(point.collective, each), p, point.nbytes, known
+            algorithms.get(point.collective, each, groups), p, point.nbytes, known
         ),
     )
     whole = [Entry(each, 0) for each in names]
@@ -397,7 +404,12 @@ class _Clock:
 
 
 def simplest(
-    name: str, p: int, result: Result, before: Entry | None, default: Entry | None = None
+    name: str,
+    p: int,
+    result: Result,
+    before: Entry | None,
+    default: Entry | None = None,
+    groups: Groups | None = None,
 ) -> Entry:
     """Return the fastest entry, or a simpler one that is hardly slower. Local.
 
@@ -414,6 +426,8 @@ def simplest(
         The choice at the size before.
     default : Entry, optional
         The choice without a profile.
+    groups : Groups, optional
+        The ranks of each host.
     """
     times, noise = result.seconds, result.noise
     best = min(times, key=lambda each: times[each])
@@ -429,26 +443,30 @@ def simplest(
     if default in close:
         return default
     long = result.nbytes >= LONG
-    work = {each: busiest(name, each.algorithm or "", p) if long else 0 for each in close}
+    rows = {each: algorithms.get(name, each.algorithm or "", groups) for each in close}
+    work = {each: busiest(row, p) if long else 0 for each, row in rows.items()}
     least = min(work.values())
     if before in close and work[before] == least:
         return before
 
-    def complexity(entry: Entry) -> tuple[Fraction | int, float, float, int, float]:
-        algorithm = algorithms.get(name, entry.algorithm or "")
-        rounds, _, folded = algorithm.totals(p) or (0.0, 0.0, 0.0)
-        order = algorithms.names(name).index(algorithm.name.partition(":")[0])
+    every = algorithms.names(name)
+
+    def complexity(
+        entry: Entry,
+    ) -> tuple[Fraction | int, float, float, tuple[int, int, str], float]:
+        rounds, _, folded = rows[entry].totals(p) or (0.0, 0.0, 0.0)
+        order = place(rows[entry].name, every)
         return work[entry], rounds, folded if long else 0, order, times[entry]
 
     return min(close, key=complexity)
 
 
 @cache
-def busiest(collective: str, algorithm: str, p: int) -> Fraction:
+def busiest(algorithm: Algorithm, p: int) -> Fraction:
     """Return how much the busiest rank of a host reads and writes, in arrays. Local."""
     most = Fraction(0)
     for rank in range(p):
-        plan = schedule.compile(algorithms.get(collective, algorithm), p, rank)
+        plan = schedule.compile(algorithm, p, rank)
         steps = program.pack(plan, whole=True, local=range(p)).steps
         blocks = 0
         for at in range(0, len(steps), program.STEP_FIELDS):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from collectives.algorithms import get
+from collectives.algorithms.groups import Groups
 from collectives.plans.proof import Event, Proof, check
 from collectives.text.words import spans
 
@@ -176,7 +177,7 @@ def _column(texts: Sequence[str]) -> list[str]:
     return [text.ljust(width) for text in texts]
 
 
-def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
+def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | None = None) -> str:
     """Prove an algorithm, and draw its cost, totals, messages and holdings. Local.
 
     Parameters
@@ -185,6 +186,8 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
         The algorithm.
     p, root : int
         Number of ranks, and the root of a rooted collective.
+    groups : Groups, optional
+        Which ranks are together, for an algorithm that depends on it.
 
     Raises
     ------
@@ -213,15 +216,17 @@ def drawing(collective: str, name: str, p: int, root: int = 0) -> str:
     <BLANKLINE>
     Cells name the ranks whose contributions they hold: * is all that belong there, . is none.
     """
-    algorithm = get(collective, name)
+    algorithm = get(collective, name, groups)
     proof = check(algorithm, p=p, root=root)
     verb = "name" if p <= DIGITS else "count"
+    is_sum = algorithm.cost is None and algorithm.totals(p) is not None
+    cost = "the sum of its phases" if is_sum else algorithm.cost or "not stated"
     return "\n".join(
         [
             algorithm.title(p, root),
             algorithm.summary,
             "",
-            f"cost      {algorithm.cost or 'not stated'}",
+            f"cost      {cost}",
             f"depth     {proof.depth} step{'s' * (proof.depth != 1)}",
             f"messages  {sum(proof.messages)}",
             f"sent      {_totals(proof.sent)}",

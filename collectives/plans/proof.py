@@ -31,6 +31,7 @@ from math import isclose
 from typing import Any, NamedTuple
 
 from collectives.algorithms import Algorithm, get
+from collectives.algorithms.groups import Groups
 from collectives.errors import ProofError
 from collectives.plans.replay import Event, Expressions, Replay
 from collectives.plans.schedule import Plan, compile
@@ -123,6 +124,7 @@ def check(
     *,
     p: int,
     root: int = 0,
+    groups: Sequence[int] | None = None,
     record: bool = True,
 ) -> Proof:
     """Prove that an algorithm is correct for one p and root, or raise an error. Local.
@@ -135,6 +137,9 @@ def check(
         The algorithm's name.
     p, root : int
         Number of ranks, and the root of a rooted collective.
+    groups : sequence of int, optional
+        The number of the group of each rank, for an algorithm that depends on it, such as
+        ``hierarchical(direct,ring)``; by default the first and the second half of the ranks.
     record : bool
         Whether to keep every message, and what every rank holds after every round. Pictures need
         this. For an alltoall of many ranks it takes much memory.
@@ -163,6 +168,8 @@ def check(
     (6, Fraction(3, 2), Fraction(3, 4))
     """
     algorithm = collective if isinstance(collective, Algorithm) else get(collective, name or "")
+    if groups is not None:
+        algorithm = algorithm.placed(Groups.read(groups))
     proof = _proven(algorithm, p, root, record)
     _hold([proof], every_root=not algorithm.collective.rooted)
     compare_cost(algorithm)

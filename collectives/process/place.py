@@ -46,6 +46,8 @@ class Place(NamedTuple):
     ranks : list of (int, int)
         For each rank, its number in ``COMM_WORLD``, and the number of this communicator among
         those of the rank.
+    hosts : list of int
+        For each rank, the number of its host.
     """
 
     node: int
@@ -53,6 +55,7 @@ class Place(NamedTuple):
     local: list[int]
     cores: int
     ranks: list[tuple[int, int]]
+    hosts: list[int]
 
     @property
     def is_crowded(self) -> bool:
@@ -95,5 +98,7 @@ def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     for r in local:
         shared |= everybody[r][1]
     ranks = [each for _, _, each, _ in everybody]
-    place = Place(hosts.index(mine), len(hosts), local, shared.bit_count(), ranks)
+    numbers = {each: number for number, each in enumerate(hosts)}
+    of = [numbers[each] for each, *_ in everybody]
+    place = Place(numbers[mine], len(hosts), local, shared.bit_count(), ranks, of)
     return place, [each for *_, each in everybody]

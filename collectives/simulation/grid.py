@@ -142,11 +142,12 @@ def simulated(
         for row in rows:
             tell(f"{done} of {steps}: {row.name} on {count(p, 'rank')}")
             done += 1
-            refusal = row.refusal(p) or _too_long(row, p, root, limit)
+            placed = row if topology.groups is None else row.placed(topology.groups)
+            refusal = placed.refusal(p) or _too_long(placed, p, root, limit)
             if refusal:
                 left_out.append(refusal)
                 continue
-            times[p][row.name] = _times(row, topology, sizes, root, segment)
+            times[p][row.name] = _times(placed, topology, sizes, root, segment)
     collective = rows[0].collective.name
     names = [row.name for row in rows]
     return Grid(collective, machine, numbers, names, ranks, sizes, times, left_out)

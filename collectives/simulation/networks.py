@@ -18,6 +18,7 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.algorithms.groups import Groups
 from collectives.errors import ArgumentError
 from collectives.text.words import count
 
@@ -76,6 +77,11 @@ class Topology:
             raise ArgumentError(f"a topology of {p} ranks, and there must be one at least")
         self.p = p
         self.call = seconds("call", call)
+
+    @property
+    def groups(self) -> Groups | None:
+        """Which ranks are on one host, if the machine has hosts."""
+        return None
 
 
 class Network(Topology, ABC):
@@ -249,6 +255,11 @@ class Hosts(Network):
         super().__init__(hosts * ranks, gamma, call, links, delay)
         self.hosts, self.ranks = hosts, ranks
         self._memory = 2 * hosts if memory is not None else -1
+
+    @property
+    def groups(self) -> Groups | None:
+        """Which ranks are on one host."""
+        return Groups.sized([self.ranks] * self.hosts)
 
     def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
         return {}

@@ -40,7 +40,8 @@ def simulate(
         Bytes of the caller's whole array: of the larger one, if input and output differ in size.
     topology : Topology
         The machine, which also determines the number of ranks. On a `SharedMemory`, the programs of
-        the ranks run, which send no messages: a transfer there is the read of a publication.
+        the ranks run, which send no messages: a transfer there is the read of a publication. An
+        algorithm such as ``hierarchical(direct,ring)`` has the hosts of the machine as its groups.
     root : int
         The root of a rooted collective.
     segment : int
@@ -132,6 +133,8 @@ def _checked(
             raise ArgumentError(f"{what} is {value}, and must be {least} or more")
     if not 0 <= root < p:
         raise ArgumentError(f"root is {root}, and must be in 0..{p - 1}")
+    if topology.groups is not None:
+        row = row.placed(topology.groups)
     refusal = row.refusal(p)
     if refusal:
         raise ArgumentError(refusal)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.choice.model import DEFAULT, Parameters, fitted
-from collectives.choice.profile import Profile, Row, Section, merged, parse, write
+from collectives.choice.profile import Profile, Row, Section, hosts_of, merged, parse, write
 from collectives.errors import ArgumentError, ProfileWarning
 
 ROWS = (Row(1023, "tree", 0, ((8, 1.5e-6), (512, 2e-6))), Row(None, "ring", 4096, ((4096, 0.25),)))
@@ -102,12 +103,17 @@ def test_a_section_is_of_one_transport_and_library():
     whole = Profile(
         "", 2, "", (SECTION, Section("shm", "MPICH 5.0.2"), Section("mpich", "MPICH 4"))
     )
-    assert whole.section("mpich", "MPICH 5.0.2", 1) is SECTION
-    assert whole.section("mpich", "MPICH 5.0.2", 2) is None
-    assert whole.section("mpich", "MPICH 5.0.3", 1) is None
-    assert whole.section("openmpi", "MPICH 5.0.2", 1) is None
+    assert whole.section("mpich", "MPICH 5.0.2", "one") is SECTION
+    assert whole.section("mpich", "MPICH 5.0.2", "many") is None
+    assert whole.section("mpich", "MPICH 5.0.3", "one") is None
+    assert whole.section("openmpi", "MPICH 5.0.2", "one") is None
+    assert [hosts_of(Groups.sized(each)) for each in ([4], [1, 1], [2, 4])] == [
+        "one",
+        "many",
+        "many of 4",
+    ]
     # MPI carries nothing in shared memory.
-    assert whole.section("shm", "Open MPI 5.0.11", 1) is whole.sections[1]
+    assert whole.section("shm", "Open MPI 5.0.11", "one") is whole.sections[1]
 
 
 def test_new_rows_take_the_place_of_old_ones():

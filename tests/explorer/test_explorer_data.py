@@ -111,6 +111,14 @@ def test_roots_that_do_not_follow_from_each_other_are_all_there(registered):
     assert orders == [[3, 2, 1], [0, 2, 3], [3, 1, 0], [0, 1, 2]]
 
 
+def test_a_composition_has_its_groups():
+    row = algorithms.get("allreduce", "hierarchical(direct,ring)")
+    sources = Sources(row.generate)
+    assert cases(row, 8, sources)["groups"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert {"_allreduce_lanes", "embedded"} <= {each["name"] for each in sources.data()}
+    assert "groups" not in cases(algorithms.get("allreduce", "ring"), 4, sources)
+
+
 def test_a_wrong_algorithm_is_there_with_its_error(registered):
     def silent(r, p):
         """Say nothing."""

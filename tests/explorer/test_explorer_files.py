@@ -14,7 +14,12 @@ from collectives.errors import ArgumentError
 from collectives.explorer import page
 from collectives.picture.sheet import DARK, LIGHT, contrast
 
-EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
+COMPOSED = [name for _, name in page.COMPOSED]  # of allreduce
+EVERY = [
+    (c, name)
+    for c in COLLECTIVES
+    for name in (*algorithms.names(c), *(COMPOSED if c == "allreduce" else ()))
+]
 STATIC = Path(explorer.__file__).with_name("static")
 
 

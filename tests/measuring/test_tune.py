@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import command, environment
 
+from collectives.algorithms.groups import Groups
 from collectives.choice import profile
 from collectives.choice.profile import Row
 from collectives.measuring import tuning
@@ -116,6 +117,10 @@ def test_a_size_between_two_moves_their_boundary() -> None:
 def test_what_is_the_same_on_so_many_ranks_runs_once() -> None:
     assert tuning.candidates("allgather", 2) == ["direct"]
     assert tuning.plain("allgather", Entry("ring", 4096), 2) == Entry("direct", 4096)
+    # Between hosts with several ranks, compositions take part; with two hosts, all of a barrier
+    # are the same.
+    alone, nested = (tuning.candidates("barrier", 4, on) for on in (None, Groups.sized([2, 2])))
+    assert [each for each in nested if each not in alone] == ["hierarchical(flat,direct)"]
     assert tuning.candidates("gather", 3) == ["flat"]
     assert tuning.candidates("gather", 4) == ["flat", "tree"]
     assert tuning.plain("gather", Entry("tree", 0), 4) == Entry("tree", 0)

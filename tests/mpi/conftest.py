@@ -59,7 +59,13 @@ OF_SHARED_MEMORY = (
 
 SHARED_FROM = 3  # ranks
 OF_DEVICES = "test_device", "test_nccl"
-OF_MPI = "test_communicators", "test_gpu", "test_making", "test_shared_memory"
+OF_MPI = (
+    "test_communicators",
+    "test_gpu",
+    "test_hierarchical",
+    "test_making",
+    "test_shared_memory",
+)
 # How arrays of a framework are read does not depend on MPI, and each rank imports it for seconds.
 OF_FRAMEWORKS = re.compile("torch|tensor|jax")
 OPEN_MPI = "Open MPI" in MPI.Get_library_version()

@@ -23,7 +23,7 @@ def profile_of(world, algorithm):
     profile._known = profile.NOTHING
     if algorithm is not None:
         p, transport = world.comm.size, world.comm.transport
-        hosts = "one" if world.comm.nodes == 1 else "many"
+        hosts = profile.hosts_of(world.comm._chooser.groups)
         rows = {"allreduce": {p: (Row(1023, algorithm, 0, ((8, 1e-6),)),)}}
         section = Section(transport, binding.library_name(MPI), hosts, "today", "", {}, rows)
         profile._known = profile._known_from(Profile("", 1, "", (section,)).text())

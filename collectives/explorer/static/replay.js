@@ -54,6 +54,7 @@ class Run {
     const plan = found.error ? found.roots[0] : turned(found, p, contract.rooted ? root : 0);
     this.error = found.error;
     this.stuck = found.stuck || [];
+    this.groups = found.groups || [];
     this.contract = contract;
     this.plan = plan;
     this.p = p;

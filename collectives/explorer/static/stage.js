@@ -90,6 +90,7 @@ class Stage {
     svg.setAttribute("height", layout.height);
     svg.style.setProperty("--font", `${layout.font}px`);
     this.cells = [];
+    this.frames(width);
     for (let r = 0; r < run.p; r += 1) {
       const lines = layout.lines[r];
       const [, y] = layout.corner(r, 0, 0);
@@ -105,6 +106,21 @@ class Stage {
     this.paths = draw("g", { class: "paths" }, svg);
     this.chips = draw("g", { class: "chips" }, svg);
     this.flying = new Map();
+  }
+
+  /* A frame around the ranks of each group; its ranks are consecutive. */
+  frames(width) {
+    const { layout, run } = this;
+    const low = layout.pitch - layout.lines[0].length * layout.inner;
+    run.groups.forEach((group, first) => {
+      if (first && run.groups[first - 1] === group) return;
+      const last = run.groups.lastIndexOf(group);
+      const [, y] = layout.corner(first, 0, 0);
+      const height = (last - first + 1) * layout.pitch - low + 6;
+      const frame = draw("rect", { class: "group", x: -6, y: y - 4, width: width + 8, height, rx: 6 },
+        this.svg);
+      draw("title", {}, frame).textContent = `group ${group}`;
+    });
   }
 
   cell(rank, element, column, row, slot) {
