@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import textwrap
 from pathlib import Path
@@ -112,6 +113,53 @@ def test_a_job_that_is_started_again_goes_on_from_a_file(
     done = command(*words, str(tmp_path / "other"))
     assert done.returncode != 0
     assert "is no file of a State" in done.stderr
+
+
+@pytest.mark.any_mpi
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_program_for_horovod_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, sys
+            import torch
+            import collectives.torch as hvd
+            hvd.init()
+            first = hvd.rank()
+            model = torch.nn.Linear(8, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+            state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+            x = torch.randn(60, 8, generator=torch.Generator().manual_seed(1))
+
+            @hvd.elastic.run
+            def train(state):
+                sys.stdout.write(f"{first} is {hvd.rank()} of {hvd.size()} from {state.step}\\n")
+                sys.stdout.flush()
+                while state.step < 30:
+                    if (first, state.step) == (1, 17):
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    optimizer.zero_grad()
+                    model(x[hvd.rank() :: hvd.size()]).square().mean().backward()
+                    optimizer.step()
+                    state.step += 1
+                    if state.step % 5 == 0:
+                        state.commit()
+
+            train(state)
+            weights = hvd.allgather(model.weight.detach())
+            assert weights.shape[0] == 2
+            assert torch.equal(weights[0], weights[1])
+            """
+        )
+    )
+    done = command("run", "--no-mpi", "--elastic", "-n", "3", str(path), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    begun = [f"{rank} is {rank} of 3 from 0" for rank in range(3)]
+    assert sorted(done.stdout.splitlines()) == sorted(
+        [*begun, "0 is 0 of 2 from 15", "2 is 1 of 2 from 15"]
+    )
 
 
 @pytest.mark.any_mpi
