@@ -9,6 +9,7 @@ Flower, which is the only one that imports it. Nothing here is sent but paramete
 numbers of rounds and clients; no framework is imported, and no file is written.
 """
 
+from collectives.federated.masks import SecureAggregation
 from collectives.federated.running import run
 from collectives.federated.strategies import FedAdam, FedAvg, FedProx, Strategy, Update
 from collectives.federated.tasks import Result, Round, Task
@@ -19,6 +20,7 @@ __all__ = [
     "FedProx",
     "Result",
     "Round",
+    "SecureAggregation",
     "Strategy",
     "Task",
     "Update",

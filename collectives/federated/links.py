@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError, StallError
 
-__all__ = ["Arrived", "Inbox", "Link", "channels"]
+__all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
 
 ROUND, CLOSED, END, UPDATE, DONE, BYE = range(6)
 HEADER = 4  # numbers
@@ -50,6 +50,19 @@ def channels(comm: Communicator) -> dict[int, Communicator]:
             pair._engine.agree = None
             made[other if comm.rank == 0 else 0] = pair
     return made
+
+
+def abandon(channel: Communicator, why: str) -> None:
+    """Use a channel no more, and say `why` to the other rank. Local.
+
+    Parameters
+    ----------
+    channel : Communicator
+    why : str
+    """
+    channel._give_up(why)
+    if channel._engine.broken is None:  # what is in flight on it is nobody's concern any more
+        channel._engine.broken = f"the communicator is broken: {why}"
 
 
 def header(*numbers: int) -> NDArray[np.int64]:
@@ -166,9 +179,7 @@ class Link:
         self.lost = why
         self.is_busy = False
         self._receive = None
-        self.channel._give_up(why)
-        if self.channel._engine.broken is None:
-            self.channel._engine.broken = f"the communicator is broken: {why}"
+        abandon(self.channel, why)
 
     def free(self) -> None:
         """Free the channel, if all has gone well. Local, and the other rank does the same."""

@@ -12,11 +12,12 @@ from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, MismatchError
 from collectives.federated.coordinating import Coordinator
-from collectives.federated.links import Inbox, Link, channels
+from collectives.federated.links import Inbox, Link, abandon, channels
+from collectives.federated.masks import Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
 from collectives.federated.tasks import Result
-from collectives.federated.training import Fit, Plain, Training
+from collectives.federated.training import Fit, Plain, Training, Wire
 from collectives.text.words import error_text, shown
 
 __all__ = ["run"]
@@ -33,6 +34,7 @@ def run(
     clients: int = 1,
     evaluate: Callable[[list[Any], int], Any] | None = None,
     seed: int = 0,
+    secure: SecureAggregation | None = None,
 ) -> Result:
     """Train a model on data that stay on their ranks.
     Collective.
@@ -69,6 +71,8 @@ def run(
         the result.
     seed : int
         Of the draws, and of `Task.seed`. From 0.
+    secure : SecureAggregation, optional
+        Has rank 0 learn no single update, but only the mean of a round.
 
     Returns
     -------
@@ -125,11 +129,16 @@ def run(
     )
     if deadline is not None:
         deadline = _core.seconds(deadline, "deadline")
-    terms = (own.shapes, [each.str for each in own.dtypes], _said(strategy), rounds, deadline, seed)
+    dtypes = [each.str for each in own.dtypes]
+    terms = (own.shapes, dtypes, _said(strategy), rounds, deadline, seed, repr(secure))
     every = comm.allgather_object((terms, clients))
     ends = _agreed(every)
     clients_of = [range(end - n, end) for end, (_, n) in zip(ends, every, strict=True)]
-    wire = Plain(own)
+    wire: Wire = Plain(own)
+    if secure is not None:
+        private = secure.keys(clients_of[comm.rank])
+        public = comm.allgather_object(public_of(private))
+        wire = Masked(own, secure.bits, private, [key for each in public for key in each])
     mine = Training(own, fit, strategy, wire, clients_of[comm.rank], seed)
     pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
@@ -149,7 +158,7 @@ def run(
                 records = []
     except BaseException as error:
         for channel in pairs.values():
-            channel._give_up(error_text(error))
+            abandon(channel, error_text(error))
         raise
     own.write(arrays)
     return Result(arrays, records, lost, traces)
@@ -194,7 +203,7 @@ def _said(strategy: Strategy) -> str:
 
 def _agreed(every: list[tuple[tuple[Any, ...], int]]) -> list[int]:
     """Return behind which client those of each rank end; raise an error if the ranks differ."""
-    names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed")
+    names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed", "secure")
     first = every[0][0]
     for rank, (terms, _) in enumerate(every):
         for name, mine, others in zip(names, first, terms, strict=True):

@@ -103,3 +103,51 @@ def test_ranks_that_differ(comm):
         federated.run(comm, [np.zeros(3)], fit, rounds=0)
     with pytest.raises(ArgumentError, match="deadline is -1"):
         federated.run(comm, [np.zeros(3)], fit, deadline=-1)
+
+
+def test_secure_sums(comm):
+    """The mean is that of plain updates, up to the rounding; what is sent is longer."""
+    pytest.importorskip("cryptography")
+    count = 3 + comm.rank
+
+    def fit(parameters, task):
+        return [parameters[0] + np.float32(0.3 * count), parameters[1] - count], count
+
+    start = [np.zeros(5, np.float32), np.zeros((2, 2))]
+    plain = federated.run(comm, start, fit, rounds=2, clients=2)
+    start = [np.zeros(5, np.float32), np.zeros((2, 2))]
+    secure = federated.SecureAggregation()
+    hidden = federated.run(comm, start, fit, rounds=2, clients=2, secure=secure)
+    for a, b in zip(plain.parameters, hidden.parameters, strict=True):
+        assert np.allclose(a, b, rtol=1e-6, atol=1e-6)
+        assert a.dtype == b.dtype
+    assert all(each.missed == [] for each in hidden.rounds)
+    if comm.rank:
+        sent = [call.nbytes for call in hidden.traces[0] if call.collective == "send"]
+        assert sent == 2 * [32, 80, 32, 80, 32] + [32]
+
+
+def test_secure_sums_without_a_rank(comm):
+    """The round in which it leaves has no result, and the next ones are without it."""
+    pytest.importorskip("cryptography")
+    if comm.size < 3 or comm.transport != "shm":
+        return
+
+    def fit(parameters, task):
+        if (comm.rank, task.round) == (1, 2):
+            raise KeyError("not here")
+        return [parameters[0] + 1.0 + comm.rank], 1
+
+    secure = federated.SecureAggregation()
+    if comm.rank == 1:
+        with pytest.raises(KeyError):
+            federated.run(comm, [np.zeros(2)], fit, rounds=3, secure=secure)
+        return
+    result = federated.run(comm, [np.zeros(2)], fit, rounds=3, secure=secure)
+    p = comm.size
+    others = [rank for rank in range(p) if rank != 1]
+    gained = (p + 1) / 2 + sum(1 + rank for rank in others) / (p - 1)
+    assert np.allclose(result.parameters[0], gained, atol=1e-6)
+    if comm.rank == 0:
+        assert [each.taken for each in result.rounds] == [list(range(p)), [], others]
+        assert list(result.lost) == [1]
