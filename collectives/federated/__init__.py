@@ -10,11 +10,13 @@ numbers of rounds and clients; no framework is imported, and no file is written.
 """
 
 from collectives.federated.masks import SecureAggregation
+from collectives.federated.privacy import DifferentialPrivacy
 from collectives.federated.running import run
 from collectives.federated.strategies import FedAdam, FedAvg, FedProx, Strategy, Update
 from collectives.federated.tasks import Result, Round, Task
 
 __all__ = [
+    "DifferentialPrivacy",
     "FedAdam",
     "FedAvg",
     "FedProx",
