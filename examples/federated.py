@@ -1,6 +1,6 @@
 """Federated averaging: eight clients learn together, and each keeps its data.
 
-Each client has handwritten digits of two or three kinds only, and none of the others. Alone it
+Each client has handwritten digits of two to four kinds only, and none of the others. Alone it
 learns to recognise these. In each round, half of the clients begin with the common weights, go
 through their own images a few times, and send their new weights. Rank 0 takes the mean, weighted by
 the numbers of images (`collectives.federated`). The program compares the result with training on
@@ -9,8 +9,8 @@ all images in one place, for as many passes over the data, and with what the cli
 The draws and the orders of images depend on the round and the client, so the result is the same on
 any number of ranks, to the last bit. The weights are the same on all ranks, which is checked.
 
-With ``--slow``, client 0 sleeps in each round; with a ``--deadline``, the others do not wait for
-it.
+With ``--slow``, the last client sleeps whenever it is drawn; with a ``--deadline``, the others do
+not wait for it.
 
 With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
 noise. Run it on any number of ranks::
@@ -128,7 +128,7 @@ def train(comm, images, labels, tested, strategy, slow=0.0, **options):
     data = [(images[mine], labels[mine]) for mine in here]  # all that this rank uses
 
     def fit(weights, task):
-        if task.client == 0:
+        if task.client == CLIENTS - 1:
             time.sleep(slow)
         rng = np.random.default_rng(task.seed)
         for _ in range(task.epochs):
@@ -152,7 +152,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=2, help="of a client in a round")
     parser.add_argument("--fraction", type=float, default=0.5, help="of the clients in a round")
     parser.add_argument("--strategy", choices=STRATEGIES, default="fedavg")
-    parser.add_argument("--slow", type=float, default=0.0, help="seconds that client 0 sleeps")
+    parser.add_argument(
+        "--slow", type=float, default=0.0, help="seconds that the last client sleeps"
+    )
     parser.add_argument("--deadline", type=float, help="seconds for a round")
     arguments = parser.parse_args()
 

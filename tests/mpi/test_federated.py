@@ -51,8 +51,13 @@ def test_one_step_is_one_of_gradient_descent(comm):
     for _ in range(6):
         want -= 0.1 * gradient(want, x, y)
     assert np.allclose(weights, want, rtol=1e-12, atol=0)
-    assert np.array_equal(weights, result.parameters[0])
     assert seen == [(n, first + k) for n in range(1, 7) for k in range(clients)]
+    # All clients on one rank have the same bits.
+    with comm.split(comm.rank) as alone:
+        first = 0
+        same = federated.run(alone, [np.zeros(4)], fit, rounds=6, clients=total)
+    assert np.array_equal(same.parameters[0], weights)
+    assert np.array_equal(weights, result.parameters[0])
     assert result.lost == {}
     assert len(result.rounds) == (6 if comm.rank == 0 else 0)
     for number, record in enumerate(result.rounds, start=1):
