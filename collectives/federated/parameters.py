@@ -75,7 +75,8 @@ class Parameters:
             if isinstance(value, np.ndarray):
                 value[...] = array
             elif framework_of(type(value)) == "torch":
-                value.detach().copy_(sys.modules["torch"].from_numpy(np.ascontiguousarray(array)))
+                # A copy: torch warns of arrays that cannot be written.
+                value.detach().copy_(sys.modules["torch"].from_numpy(array.copy()))
             else:
                 value.assign(array)
 

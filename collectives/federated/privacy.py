@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from collectives.errors import ArgumentError
-from collectives.federated.strategies import Arrays, FedAvg, Update, number
+from collectives.federated.strategies import Arrays, FedAvg, Update, positive
 
 __all__ = ["DifferentialPrivacy"]
 
@@ -65,8 +65,8 @@ class DifferentialPrivacy:
                 f"strategy is {strategy!r}, and must be a FedAvg, FedProx or FedAdam"
             )
         self.strategy = strategy
-        self.noise_multiplier = number("noise_multiplier", noise_multiplier, "positive")
-        self.clipping_norm = number("clipping_norm", clipping_norm, "positive")
+        self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
+        self.clipping_norm = positive("clipping_norm", clipping_norm)
         self.epochs, self.proximal = strategy.epochs, strategy.proximal
         self._generator = np.random.default_rng() if generator is None else generator
 

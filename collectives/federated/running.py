@@ -119,6 +119,7 @@ def run(
     """
     strategy = FedAvg() if strategy is None else strategy
     own = Parameters(parameters)
+    _check(fit, evaluate, secure)
     rounds, clients, seed = (
         _whole(name, value, least)
         for name, value, least in (
@@ -182,6 +183,15 @@ def _take_part(inbox: Inbox, training: Training, clients: int) -> Arrays:
                 break
             inbox.send(round, client, data)
     return training.parameters.unpacked(inbox.end())
+
+
+def _check(fit: Any, evaluate: Any, secure: Any) -> None:
+    """Raise an error if an argument is of the wrong kind."""
+    for name, value in (("fit", fit), ("evaluate", evaluate)):
+        if not callable(value) and (name == "fit" or value is not None):
+            raise ArgumentError(f"{name} is {shown(value)}, and must be a function")
+    if secure is not None and not isinstance(secure, SecureAggregation):
+        raise ArgumentError(f"secure is {shown(secure)}, and must be a SecureAggregation() or None")
 
 
 def _whole(name: str, value: Any, least: int) -> int:

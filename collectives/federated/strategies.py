@@ -6,7 +6,7 @@ objects serve `run` and :mod:`collectives.federated.flower`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -152,7 +152,9 @@ class FedAvg:
     proximal = 0.0
 
     def __init__(self, fraction: float = 1.0, epochs: int = 1) -> None:
-        self.fraction = number("fraction", fraction, "above 0 and at most 1", 0, 1)
+        self.fraction = number(
+            "fraction", fraction, "above 0 and at most 1", lambda found: 0 < found <= 1
+        )
         if not isinstance(epochs, int) or epochs < 1:
             raise ArgumentError(f"epochs is {shown(epochs)}, and must be a positive integer")
         self.epochs = epochs
@@ -211,7 +213,7 @@ class FedProx(FedAvg):
 
     def __init__(self, proximal: float = 0.1, fraction: float = 1.0, epochs: int = 1) -> None:
         super().__init__(fraction, epochs)
-        self.proximal = number("proximal", proximal, "0 or more", -1)
+        self.proximal = number("proximal", proximal, "0 or more", lambda found: found >= 0)
 
 
 class FedAdam(FedAvg):
@@ -252,10 +254,10 @@ class FedAdam(FedAvg):
         epochs: int = 1,
     ) -> None:
         super().__init__(fraction, epochs)
-        self.rate = number("rate", rate, "positive")
-        self.beta1 = number("beta1", beta1, "0 or more and below 1", -1, 1)
-        self.beta2 = number("beta2", beta2, "0 or more and below 1", -1, 1)
-        self.tau = number("tau", tau, "positive")
+        self.rate = positive("rate", rate)
+        self.beta1 = number("beta1", beta1, "0 or more and below 1", _is_decay)
+        self.beta2 = number("beta2", beta2, "0 or more and below 1", _is_decay)
+        self.tau = positive("tau", tau)
 
     def start(self, parameters: Arrays, clients: int) -> Any:
         """Return the moments; see `Strategy.start`. Local."""
@@ -279,9 +281,11 @@ class FedAdam(FedAvg):
         return new, (firsts, seconds)
 
 
-def number(
-    name: str, value: Any, wanted: str, above: float = 0, most: float | None = None
-) -> float:
+def _is_decay(found: float) -> bool:
+    return 0 <= found < 1
+
+
+def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
     """Return an argument as a float. Local.
 
     Parameters
@@ -290,22 +294,29 @@ def number(
     value : object
     wanted : str
         What it must be, for the error.
-    above : float
-        It must be above that; -1 stands for 0 or more.
-    most : float, optional
-        It must be at most that; below that, if it may be 0.
+    fits : callable
+        Whether a number is that.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no such number, or not finite.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if not (np.isfinite(found) and fits(found)):
+        raise ArgumentError(f"{name} is {shown(value)}, and must be {wanted}")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """Return an argument `value`, called `name`, as a float above 0. Local.
 
     Raises
     ------
     ArgumentError
         If it is no such number.
     """
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = float("nan")
-    low = found >= 0 if above == -1 else found > above
-    high = most is None or (found < most if above == -1 else found <= most)
-    if not (low and high and np.isfinite(found)):
-        raise ArgumentError(f"{name} is {shown(value)}, and must be {wanted}")
-    return found
+    return number(name, value, "positive", lambda found: found > 0)

@@ -89,10 +89,9 @@ def test_the_accountant():
     simple = (alpha / (2 * noise**2) + math.log(1 / delta) / (alpha - 1)).min()
     one = private(FedAvg(), noise=noise).epsilon(1, delta)
     assert 0.5 * simple < one <= simple + 1e-3
-    rounds = [private(noise=1.0).epsilon(n, delta) for n in (1, 10, 100)]
-    assert rounds == sorted(rounds)
-    assert private(noise=2.0).epsilon(100, delta) < rounds[2]
-    assert private(FedAvg(fraction=0.1), noise=1.0).epsilon(100, delta) < rounds[2]
+    many = private(FedAvg(), noise=noise).epsilon(100, delta)
+    assert one < many
+    assert private(FedAvg(fraction=0.1), noise=noise).epsilon(100, delta) < many
 
 
 def test_arguments(monkeypatch):

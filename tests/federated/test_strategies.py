@@ -114,18 +114,6 @@ def test_variables():
     assert np.array_equal(own.read()[0], [3, 4])
 
 
-def test_tensors_of_torch():
-    torch = pytest.importorskip("torch")
-    layer = torch.nn.Linear(3, 2)
-    own = Parameters(layer.parameters())
-    before = own.read()
-    own.write([each + 1 for each in before])
-    assert np.allclose(layer.weight.detach().numpy(), before[0] + 1)
-    assert own.shapes == [(2, 3), (2,)]
-    with pytest.raises(UnsupportedTypeError, match=r"parameters\[0\] cannot be read"):
-        Parameters([torch.zeros(2, dtype=torch.bfloat16)])
-
-
 WRONG = [
     (lambda: FedAvg(fraction=0), "fraction is 0, and must be above 0 and at most 1"),
     (lambda: FedAvg(fraction=1.1), "fraction is 1.1"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives import federated
-from collectives.errors import ArgumentError, MismatchError
+from collectives.errors import ArgumentError, MismatchError, PeerAbortedError
 
 
 def data_of(client):
@@ -106,6 +106,10 @@ def test_ranks_that_differ(comm):
         federated.run(comm, [np.zeros(3)], fit, clients=0)
     with pytest.raises(ArgumentError, match="rounds is 0, and must be an integer from 1 on"):
         federated.run(comm, [np.zeros(3)], fit, rounds=0)
+    with pytest.raises(ArgumentError, match="fit is None, and must be a function"):
+        federated.run(comm, [np.zeros(3)], None)
+    with pytest.raises(ArgumentError, match="secure is True, and must be a SecureAggregation"):
+        federated.run(comm, [np.zeros(3)], fit, secure=True)
     with pytest.raises(ArgumentError, match="deadline is -1"):
         federated.run(comm, [np.zeros(3)], fit, deadline=-1)
 
@@ -156,3 +160,16 @@ def test_secure_sums_without_a_rank(comm):
     if comm.rank == 0:
         assert [each.taken for each in result.rounds] == [list(range(p)), [], others]
         assert list(result.lost) == [1]
+
+
+def test_rank_0_fails(comm):
+    """The others hear of it."""
+    if comm.transport != "shm":
+        return
+
+    def evaluate(parameters, round):
+        raise KeyError("no such image")
+
+    expected = KeyError if comm.rank == 0 else PeerAbortedError
+    with pytest.raises(expected, match="no such image"):
+        federated.run(comm, [np.zeros(2)], lambda x, task: (x, 1), evaluate=evaluate)

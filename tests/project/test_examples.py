@@ -210,7 +210,7 @@ def test_compressed_sgd():
 @needs_digits
 def test_federated():
     """The clients learn together what none of them does alone. All is seeded."""
-    out = output("federated.py", 3, "--rounds", "10")
+    out = output("federated.py", 2, "--rounds", "10")
     assert "1500 digits; the clients have 2 to 4 of 10 kinds each" in out
     rows = {n: (clients, float(found)) for n, clients, found in ROUNDS.findall(out)}
     assert {n: len(clients.split()) for n, (clients, _) in rows.items()} == dict.fromkeys(
