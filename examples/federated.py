@@ -10,7 +10,9 @@ The draws and the orders of images depend on the round and the client, so the re
 any number of ranks, to the last bit. The weights are the same on all ranks, which is checked.
 
 With ``--slow``, the last client sleeps whenever it is drawn; with a ``--deadline``, the others do
-not wait for it.
+not wait for it. ``--secure`` hides the weights of single clients behind masks that cancel in the
+sum, and ``--noise`` clips what clients send and adds noise; they need the packages cryptography and
+dp-accounting.
 
 With scikit-learn, the images are its digits. Without it, they are made up: ten random pictures with
 noise. Run it on any number of ranks::
@@ -156,6 +158,8 @@ def main():
         "--slow", type=float, default=0.0, help="seconds that the last client sleeps"
     )
     parser.add_argument("--deadline", type=float, help="seconds for a round")
+    parser.add_argument("--secure", action="store_true", help="hide the weights of single clients")
+    parser.add_argument("--noise", type=float, help="in units of the largest change of a client")
     arguments = parser.parse_args()
 
     comm = cc.world()
@@ -163,7 +167,11 @@ def main():
     tested = images[-TESTED:], labels[-TESTED:]
     images, labels = images[:-TESTED], labels[:-TESTED]
     strategy = STRATEGIES[arguments.strategy](fraction=arguments.fraction, epochs=arguments.epochs)
+    if arguments.noise is not None:
+        strategy = federated.DifferentialPrivacy(strategy, arguments.noise, clipping_norm=1.0)
     options = {"rounds": arguments.rounds, "deadline": arguments.deadline}
+    if arguments.secure:
+        options["secure"] = federated.SecureAggregation()
     began = time.perf_counter()
     result = train(comm, images, labels, tested, strategy, arguments.slow, **options)
     seconds = time.perf_counter() - began
@@ -172,11 +180,15 @@ def main():
         if not np.array_equal(low, high):
             raise SystemExit("the weights differ between ranks")
     if comm.rank == 0:
-        report(result, strategy, images, labels, tested, kind)
+        report(result, arguments, images, labels, tested, kind)
+        if arguments.noise is not None:
+            print(
+                f"epsilon is {strategy.epsilon(arguments.rounds, delta=0.01):.3g}, for delta 0.01"
+            )
         print(f"{len(result.rounds)} rounds took {seconds:.2f} s")
 
 
-def report(result, strategy, images, labels, tested, kind):
+def report(result, arguments, images, labels, tested, kind):
     """Print what was learned, and what else would have been."""
     kinds = [len(set(labels[mine].tolist())) for mine in divided(labels)]
     print(f"{len(labels)} {kind}; the clients have {min(kinds)} to {max(kinds)} of 10 kinds each")
@@ -185,7 +197,7 @@ def report(result, strategy, images, labels, tested, kind):
         if each.number in (1, 2, 5) or each.number % 10 == 0:
             clients = " ".join(map(str, each.taken)) or "none"
             print(f"{each.number:5d}   {clients:26s} {each.metric:19.1f} %")
-    passes = max(1, round(len(result.rounds) * strategy.epochs * strategy.fraction))
+    passes = max(1, round(arguments.rounds * arguments.epochs * arguments.fraction))
     print(f"in one place: {centralised(images, labels, tested, passes)[-1]:.1f} %, ", end="")
     print(f"each client alone: {alone(images, labels, tested, passes):.1f} %")
     missed = sum(len(each.missed) for each in result.rounds)
