@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import _core
 from collectives.errors import PeerLostError, StallError
 from collectives.federated.links import Link
 from collectives.federated.strategies import Arrays
 from collectives.federated.tasks import Round
 from collectives.federated.training import Bytes, Training
+from collectives.federated.waiting import Wait
 from collectives.text.words import ranks
 
 __all__ = ["Coordinator"]
-
-POLLS = 200  # before a waiting rank naps
-NAP = 5e-4  # seconds
-
-
-class Clock:
-    """The seconds since a moment, without those for which this process was stopped."""
-
-    def __init__(self) -> None:
-        self._began = self._looked = time.monotonic()
-
-    def passed(self) -> float:
-        """Return the seconds. Local."""
-        self._began += _core.stopped(self._looked)
-        self._looked = time.monotonic()
-        return self._looked - self._began
 
 
 class Coordinator:
@@ -92,7 +75,7 @@ class Coordinator:
         state = strategy.start(arrays, self.clients)
         records = []
         for number in range(1, rounds + 1):
-            clock = Clock()
+            clock = Wait()
             taken = self._collect(number, arrays, clock)
             if taken or not self.training.wire.needs_all:
                 data = [self.received[client] for client in taken]
@@ -108,7 +91,7 @@ class Coordinator:
         self._end(self.training.parameters.packed(arrays))
         return arrays, records
 
-    def _collect(self, number: int, arrays: Arrays, clock: Clock) -> list[int]:
+    def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
         """Ask for the updates of a round, and wait for them; return the clients whose are taken."""
         self.round, self.received, self.late = number, {}, []
         strategy, wire = self.training.strategy, self.training.wire
@@ -141,9 +124,8 @@ class Coordinator:
                 takes_part = any(each in link.clients for each in self.sampled)
                 link.ask(self.round, absent, body if takes_part else None)
 
-    def _wait(self, roster: Sequence[int], absent: list[int], body: Bytes, clock: Clock) -> None:
+    def _wait(self, roster: Sequence[int], absent: list[int], body: Bytes, clock: Wait) -> None:
         """Wait until all ranks that were asked have answered, or the deadline has passed."""
-        polls = 0
         while True:
             self._poll()
             left = {each for each in roster if each not in self.received}
@@ -167,8 +149,7 @@ class Coordinator:
                     f"federated.run(), round {self.round}: rank 0 has waited {self.timeout:g} s "
                     f"for {whom}; pass deadline= to go on without clients that are late"
                 )
-            polls += 1
-            time.sleep(0 if polls < POLLS else NAP)
+            clock.pause()
         if not self.training.clients and all(link.lost for link in self.links):
             lost = self.links[0]
             raise PeerLostError(
@@ -192,16 +173,14 @@ class Coordinator:
         """Send the final parameters, and wait until all ranks have them, or for a deadline."""
         for link in self.links:
             link.end(body)
-        clock = Clock()
+        clock = Wait()
         limit = self.timeout if self.deadline is None else self.deadline
-        polls = 0
         while True:
             self._poll()
             left = [link for link in self.links if not (link.lost or link.has_ended)]
             if not left or clock.passed() > limit:
                 break
-            polls += 1
-            time.sleep(0 if polls < POLLS else NAP)
+            clock.pause()
         for link in left:
             link.lose(f"the training has ended, and rank {link.rank} was not there")
         for link in self.links:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError, StallError
+from collectives.federated.waiting import Wait
 
 __all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
 
@@ -239,8 +240,7 @@ class Inbox:
         if no client of this rank takes part. Local, but it waits for rank 0.
         """
         while True:
-            with self._errors():
-                self._next.wait(self._timeout)
+            self._complete(self._next)
             kind, round, many, has_body = self._header.tolist()
             if kind == END:
                 return
@@ -248,11 +248,10 @@ class Inbox:
                 self._next = self.channel.irecv(self._header, 0)
                 continue
             absent = np.empty(many, np.int64)
-            with self._errors():
-                if many:
-                    self.channel.recv(absent, 0, timeout=self._timeout)
-                if has_body:
-                    self.channel.recv(self._body, 0, timeout=self._timeout)
+            if many:
+                self._complete(self.channel.irecv(absent, 0))
+            if has_body:
+                self._complete(self.channel.irecv(self._body, 0))
             self._next = self.channel.irecv(self._header, 0)
             yield round, absent.tolist(), self._body if has_body else None
             self._answer(header(DONE, round))
@@ -270,15 +269,22 @@ class Inbox:
 
     def end(self) -> Bytes:
         """Return the final parameters, and take leave. Local, but it waits for rank 0."""
-        with self._errors():
-            self.channel.recv(self._body, 0, timeout=self._timeout)
+        self._complete(self.channel.irecv(self._body, 0))
         self._answer(header(BYE))
         self.channel.free()
         return self._body
 
     def _answer(self, x: NDArray[Any]) -> None:
+        self._complete(self.channel.isend(x, 0))
+
+    def _complete(self, request: Any) -> None:
+        """Wait until a message has been sent, or received."""
+        wait = Wait()
         with self._errors():
-            self.channel.send(x, 0, timeout=self._timeout)
+            while not request.test():
+                if wait.passed() > self._timeout:
+                    request._look(wait.passed(), self._timeout)
+                wait.pause()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
