@@ -33,6 +33,7 @@ myst_heading_anchors = 3
 autodoc_typehints = "none"  # the Parameters sections say more
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"  # the column of contents has no room for them
+autodoc_mock_imports = ["flwr"]  # whose dependencies are many; a class derives from one of its
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"

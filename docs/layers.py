@@ -102,6 +102,11 @@ LAYERS = (
                 "pull, push",
             ),
             _package(
+                "federated",
+                "federated averaging: strategies, rounds with deadlines, masks, privacy",
+                "train, data stay",
+            ),
+            _package(
                 "background",
                 "collectives that run in the background: order, turns, fusion, priorities, stalls",
                 "submit, wait",

@@ -22,7 +22,7 @@ ORDER += ["Examples"]
 # What binds to CuPy can be imported only where that is, and the interface to drivers says once that
 # all of it is local. To import `as_horovod` is to use it.
 INTERNAL = re.compile(r"collectives\.(_|cli|__main__|as_horovod|devices\.(cupy_|driver))")
-FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "torch")
+FRAMEWORKS = ("flwr", "jax", "keras", "optax", "tensorflow", "torch")
 
 
 def loaded(name):

@@ -207,6 +207,24 @@ def test_compressed_sgd():
         assert nbytes < 0.6 * plain_bytes, name
 
 
+@needs_digits
+def test_federated():
+    """The clients learn together what none of them does alone. All is seeded."""
+    out = output("federated.py", 2, "--rounds", "10")
+    assert "1500 digits; the clients have 2 to 4 of 10 kinds each" in out
+    rows = {n: (clients, float(found)) for n, clients, found in ROUNDS.findall(out)}
+    assert {n: len(clients.split()) for n, (clients, _) in rows.items()} == dict.fromkeys(
+        ("1", "2", "5", "10"), 4
+    )
+    whole, alone = found(r"in one place: (\S+) %, each client alone: (\S+) %", out)
+    assert rows["10"][1] > alone + 30
+    assert whole > 85
+    assert "\n0 updates were missing\n10 rounds took" in out
+
+
+ROUNDS = re.compile(r"^ +(\d+)   ([\d ]+?) +(\S+) %$", re.MULTILINE)
+
+
 def found_rows(pattern, out):
     """Return the numbers of each row of a table, by its first word."""
     matches = re.findall(rf"^{pattern}$", out, re.MULTILINE)

@@ -1,0 +1,187 @@
+"""Rank 0: it draws, asks, waits until the deadline, and aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import PeerLostError, StallError
+from collectives.federated.links import Link
+from collectives.federated.strategies import Arrays
+from collectives.federated.tasks import Round
+from collectives.federated.training import Bytes, Training
+from collectives.federated.waiting import Wait
+from collectives.text.words import ranks
+
+__all__ = ["Coordinator"]
+
+
+class Coordinator:
+    """What rank 0 does. The deadline is measured here and nowhere else: an update is in time if it
+    has come when the round is closed.
+
+    Parameters
+    ----------
+    training : Training
+        That of the clients of rank 0.
+    links : list of Link
+        To the other ranks.
+    clients : int
+        How many clients all ranks have.
+    deadline : float or None
+        Seconds for a round; None to wait for all.
+    timeout : float
+        Seconds to wait for all.
+    evaluate : callable or None
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        links: list[Link],
+        clients: int,
+        deadline: float | None,
+        timeout: float,
+        evaluate: Callable[[list[Any], int], Any] | None,
+    ) -> None:
+        self.training, self.links, self.clients = training, links, clients
+        self.deadline, self.timeout, self.evaluate = deadline, timeout, evaluate
+        self.owner = {client: link for link in links for client in link.clients}
+        self.round = 0
+        self.sampled: list[int] = []
+        self.received: dict[int, Bytes] = {}
+        self.late: list[tuple[int, int]] = []
+
+    def run(self, rounds: int) -> tuple[Arrays, list[Round]]:
+        """Run so many rounds; return the final parameters, and what came of each. Local, but it
+        waits for the other ranks.
+
+        Parameters
+        ----------
+        rounds : int
+
+        Raises
+        ------
+        PeerLostError
+            If no client is left.
+        StallError
+            If there is no deadline, and an update has not come in `timeout` seconds.
+        """
+        strategy = self.training.strategy
+        arrays = self.training.parameters.read()
+        state = strategy.start(arrays, self.clients)
+        records = []
+        for number in range(1, rounds + 1):
+            clock = Wait()
+            taken = self._collect(number, arrays, clock)
+            if taken or not self.training.wire.needs_all:
+                data = [self.received[client] for client in taken]
+                updates = self.training.wire.unpacked(data)
+                arrays, state = strategy.aggregate(arrays, updates, state)
+            metric = None
+            seconds = clock.passed()
+            if self.evaluate is not None:
+                self.training.parameters.write(arrays)
+                metric = self.evaluate(self.training.parameters.values, number)
+            missed = [client for client in self.sampled if client not in taken]
+            records.append(Round(number, self.sampled, taken, missed, self.late, metric, seconds))
+        self._end(self.training.parameters.packed(arrays))
+        return arrays, records
+
+    def _collect(self, number: int, arrays: Arrays, clock: Wait) -> list[int]:
+        """Ask for the updates of a round, and wait for them; return the clients whose are taken."""
+        self.round, self.received, self.late = number, {}, []
+        strategy, wire = self.training.strategy, self.training.wire
+        self.sampled = strategy.sample(self.clients, number, self.training.seed)
+        self._poll()
+        absent = []
+        if wire.needs_all:
+            absent = [each for each in self.sampled if self._is_away(self.owner.get(each))]
+        roster = [each for each in self.sampled if each not in absent]
+        if len(roster) < wire.least:
+            return []
+        body = self.training.parameters.packed(arrays)
+        self._ask(absent, body)
+        for client in roster:
+            if client in self.training.clients:
+                initial = self.training.parameters.unpacked(body)
+                self.received[client] = self.training.train(number, client, roster, initial)
+                self._poll()
+        self._wait(roster, absent, body, clock)
+        taken = sorted(self.received)
+        for link in self.links:
+            if any(each in link.clients and each not in taken for each in roster):
+                link.close(number)
+        return [] if wire.needs_all and len(taken) < len(roster) else taken
+
+    def _ask(self, absent: list[int], body: Bytes) -> None:
+        """Ask the ranks that have answered all else."""
+        for link in self.links:
+            if not self._is_away(link):
+                takes_part = any(each in link.clients for each in self.sampled)
+                link.ask(self.round, absent, body if takes_part else None)
+
+    def _wait(self, roster: Sequence[int], absent: list[int], body: Bytes, clock: Wait) -> None:
+        """Wait until all ranks that were asked have answered, or the deadline has passed."""
+        while True:
+            self._poll()
+            left = {each for each in roster if each not in self.received}
+            waited_for = [
+                link
+                for link in self.links
+                if not link.lost
+                and ((link.is_busy and link.asked == self.round) or left.intersection(link.clients))
+            ]
+            if not waited_for:
+                break
+            for link in waited_for:  # one that is back from an earlier round
+                if not link.is_busy:
+                    link.ask(self.round, absent, body)
+            passed = clock.passed()
+            if self.deadline is not None and passed > self.deadline:
+                break
+            if self.deadline is None and passed > self.timeout:
+                whom = ranks(sum(1 << link.rank for link in waited_for))
+                raise StallError(
+                    f"federated.run(), round {self.round}: rank 0 has waited {self.timeout:g} s "
+                    f"for {whom}; pass deadline= to go on without clients that are late"
+                )
+            clock.pause()
+        if not self.training.clients and all(link.lost for link in self.links):
+            lost = self.links[0]
+            raise PeerLostError(
+                f"federated.run(): no client is left; rank {lost.rank}: {lost.lost}"
+            )
+
+    def _poll(self) -> None:
+        """Take what has come."""
+        for link in self.links:
+            for round, client, data in link.poll():
+                if round == self.round:
+                    self.received[client] = data
+                else:
+                    self.late.append((client, round))
+
+    def _is_away(self, link: Link | None) -> bool:
+        """Return whether nothing can be asked of a rank now; None stands for rank 0."""
+        return link is not None and bool(link.lost or link.is_busy)
+
+    def _end(self, body: NDArray[np.uint8]) -> None:
+        """Send the final parameters, and wait until all ranks have them, or for a deadline."""
+        for link in self.links:
+            link.end(body)
+        clock = Wait()
+        limit = self.timeout if self.deadline is None else self.deadline
+        while True:
+            self._poll()
+            left = [link for link in self.links if not (link.lost or link.has_ended)]
+            if not left or clock.passed() > limit:
+                break
+            clock.pause()
+        for link in left:
+            link.lose(f"the training has ended, and rank {link.rank} was not there")
+        for link in self.links:
+            link.free()

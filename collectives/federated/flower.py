@@ -1,0 +1,182 @@
+"""The same strategies under Flower (`flwr`), for sites that are no ranks of one job.
+
+The server app makes a `FlowerStrategy` of a strategy, and client apps call `answer`. Flower carries
+the messages, and decides who is there. Import it yourself: nothing else imports it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from collectives.errors import ArgumentError
+from collectives.federated.parameters import Parameters
+from collectives.federated.strategies import Strategy, Update
+from collectives.federated.tasks import Task, seed_of
+from collectives.federated.training import Fit, updated
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+    from flwr.serverapp.strategy import Strategy as Base
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"collectives.federated.flower needs Flower ({error}): pip install flwr", name=error.name
+    ) from error
+
+__all__ = ["FlowerStrategy", "answer"]
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # Flower's own names of the records
+COUNT = "num-examples"
+PAUSE = 0.5  # seconds between two looks at who is there
+
+
+class FlowerStrategy(Base):
+    """A strategy as Flower's server app takes it.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        `FedAvg` or another one.
+    clients : int
+        How many clients there are. The first round waits until so many are connected.
+    seed : int
+        Of the draws, as for `run`.
+
+    Raises
+    ------
+    ArgumentError
+        If `clients` is not a positive integer.
+
+    Notes
+    -----
+    The clients of a round are drawn from those that are connected, in the order of their numbers in
+    Flower, which differ from run to run. The deadline of a round is the ``timeout`` of ``start``;
+    what comes later is not taken. The models of clients are not evaluated; pass ``evaluate_fn`` to
+    ``start`` to evaluate the mean.
+    """
+
+    def __init__(self, strategy: Strategy, clients: int, seed: int = 0) -> None:
+        if not isinstance(clients, int) or clients < 1:
+            raise ArgumentError(f"clients is {clients!r}, and must be a positive integer")
+        self.strategy, self.clients, self.seed = strategy, clients, seed
+        self._state: Any = None
+        self._names: list[str] = []
+        self._arrays: list[Any] = []
+
+    def configure_train(
+        self, server_round: int, arrays: Any, config: Any, grid: Any
+    ) -> Iterable[Any]:
+        """Return the messages that ask for the updates of a round. Local.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+            The parameters to begin with.
+        config : ConfigRecord
+            It is passed on to the clients, with what their tasks have.
+        grid : Grid
+            Flower's, that knows who is there.
+        """
+        while len(nodes := sorted(grid.get_node_ids())) < self.clients and self._state is None:
+            time.sleep(PAUSE)
+        self._names = list(arrays.keys())
+        self._arrays = [np.asarray(each) for each in arrays.to_numpy_ndarrays()]
+        if self._state is None:
+            self._state = [self.strategy.start(self._arrays, self.clients)]
+        messages = []
+        for client in self.strategy.sample(len(nodes), server_round, self.seed):
+            told = {
+                "server-round": server_round,
+                "client": client,
+                "epochs": self.strategy.epochs,
+                "proximal": float(self.strategy.proximal),
+                "seed": seed_of(self.seed, server_round, client),
+            }
+            content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, **told})})
+            message = Message(
+                content=content, message_type=MessageType.TRAIN, dst_node_id=nodes[client]
+            )
+            messages.append(message)
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
+        """Return the parameters after a round, and how many clients and samples there were. Local.
+
+        Parameters
+        ----------
+        server_round : int
+        replies : iterable of Message
+            What `answer` has returned on the clients; errors are left out.
+        """
+        came = [each.content for each in replies if not each.has_error()]
+        came.sort(key=lambda content: content[METRICS]["client"])
+        updates = [
+            Update(content[ARRAYS].to_numpy_ndarrays(), int(content[METRICS][COUNT]))
+            for content in came
+        ]
+        arrays, self._state[0] = self.strategy.aggregate(self._arrays, updates, self._state[0])
+        record = ArrayRecord([np.asarray(each) for each in arrays])
+        named = {
+            name: record[key] for name, key in zip(self._names, list(record.keys()), strict=True)
+        }
+        samples = sum(each.count for each in updates)
+        return ArrayRecord(named), MetricRecord({"clients": len(updates), COUNT: samples})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: Any, config: Any, grid: Any
+    ) -> Iterable[Any]:
+        """Return no messages, whatever `server_round`, `arrays`, `config` and `grid` are. Local."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
+        """Return None, whatever `server_round` and `replies` are. Local."""
+        return None
+
+    def summary(self) -> None:
+        """Do nothing: a strategy says what it is where it is made. Local."""
+
+
+def answer(message: Any, parameters: Iterable[Any], fit: Fit, strategy: Strategy) -> Any:
+    """Train the client that a message asks for, and return the reply. Local.
+
+    Parameters
+    ----------
+    message : Message
+        What Flower has passed to the client app's function.
+    parameters, fit
+        As for `run`. `Task.index` is 0.
+    strategy : Strategy
+        Equal to that of the server app.
+
+    Returns
+    -------
+    Message
+
+    Raises
+    ------
+    ArgumentError
+        If `fit` returns something else than arrays like the parameters and a count.
+    """
+    config = message.content[CONFIG]
+    own = Parameters(parameters)
+    task = Task(
+        config["server-round"],
+        config["client"],
+        0,
+        config["epochs"],
+        config["proximal"],
+        config["seed"],
+        own.checked(message.content[ARRAYS].to_numpy_ndarrays(), "the message"),
+    )
+    update = updated(own, fit, strategy, task)
+    content = RecordDict(
+        {
+            ARRAYS: ArrayRecord([np.asarray(each) for each in update.arrays]),
+            METRICS: MetricRecord({COUNT: update.count, "client": task.client}),
+        }
+    )
+    return Message(content=content, reply_to=message)

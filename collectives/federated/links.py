@@ -1,0 +1,297 @@
+"""The messages between rank 0 and another rank, on a communicator of these two.
+
+So a rank that is slow, stopped or dead affects no messages but its own. Each message is a header of
+four numbers, and most have arrays behind it. Rank 0 asks, and asks again only when it was answered:
+
+::
+
+    rank 0                                       another rank
+    ROUND number, absent clients, parameters  -> trains its clients that were drawn
+                                              <- UPDATE number, client, update   (for each of them)
+    CLOSED number, if it is not done          ->
+                                              <- DONE number
+    END, parameters                           ->
+                                              <- BYE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.communicator import Communicator
+from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError, StallError
+from collectives.federated.waiting import Wait
+
+__all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
+
+ROUND, CLOSED, END, UPDATE, DONE, BYE = range(6)
+HEADER = 4  # numbers
+
+Bytes = NDArray[np.uint8]
+
+
+def channels(comm: Communicator) -> dict[int, Communicator]:
+    """Return a communicator of rank 0 and each other rank, by the number of that other; on these,
+    only their own, by 0. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
+    made = {}
+    for other in range(1, comm.size):
+        pair = comm.split(0 if comm.rank in (0, other) else None)
+        if pair is not None:
+            pair._engine.warning = float("inf")  # to wait is usual here
+            pair._engine.agree = None
+            made[other if comm.rank == 0 else 0] = pair
+    return made
+
+
+def abandon(channel: Communicator, why: str) -> None:
+    """Use a channel no more, and say `why` to the other rank. Local.
+
+    Parameters
+    ----------
+    channel : Communicator
+    why : str
+    """
+    channel._give_up(why)
+    if channel._engine.broken is None:  # what is in flight on it is nobody's concern any more
+        channel._engine.broken = f"the communicator is broken: {why}"
+
+
+def header(*numbers: int) -> NDArray[np.int64]:
+    """Return a header. Local.
+
+    Parameters
+    ----------
+    *numbers : int
+        What it says; the rest is 0.
+    """
+    made = np.zeros(HEADER, np.int64)
+    made[: len(numbers)] = numbers
+    return made
+
+
+class Arrived(NamedTuple):
+    """An update that has come from another rank.
+
+    Attributes
+    ----------
+    round, client : int
+    data : ndarray
+        Its bytes.
+    """
+
+    round: int
+    client: int
+    data: Bytes
+
+
+class Link:
+    """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits.
+
+    Parameters
+    ----------
+    channel : Communicator
+        Of rank 0 and the other one.
+    rank : int
+        The other one.
+    clients : range
+        The numbers of its clients.
+    nbytes : int
+        Of an update.
+
+    Attributes
+    ----------
+    asked : int
+        The last round that it was asked for.
+    is_busy : bool
+        Whether it has yet to answer that.
+    has_ended : bool
+        Whether it has taken leave.
+    lost : str
+        Why nothing more comes from it; empty if more may come.
+    """
+
+    def __init__(self, channel: Communicator, rank: int, clients: range, nbytes: int) -> None:
+        self.channel, self.rank, self.clients = channel, rank, clients
+        self.asked = 0
+        self.is_busy = self.has_ended = False
+        self.lost = ""
+        self._nbytes = nbytes
+        self._was_told = False  # that its round is closed
+        self._sends: list[Any] = []
+        self._receive: Any = None
+        self._header = header()
+        self._body: Bytes | None = None
+
+    def ask(self, round: int, absent: list[int], body: Bytes | None) -> None:
+        """Ask for the updates of a round. Local.
+
+        Parameters
+        ----------
+        round : int
+        absent : list of int
+            The clients that were drawn and do not take part.
+        body : ndarray or None
+            The parameters; None if none of its clients takes part.
+        """
+        self.asked, self.is_busy, self._was_told = round, True, False
+        self._send(header(ROUND, round, len(absent), int(body is not None)))
+        if absent:
+            self._send(np.array(absent, np.int64))
+        if body is not None:
+            self._send(body)
+        self._listen()
+
+    def close(self, round: int) -> None:
+        """Say that a `round` is over, if it was asked for something and has not answered. Local."""
+        if self.is_busy and not self._was_told:
+            self._was_told = True
+            self._send(header(CLOSED, round))
+
+    def end(self, body: Bytes) -> None:
+        """Say that the training is over, and send the final parameters, `body`. Local."""
+        self._send(header(END))
+        self._send(body)
+        self._listen()
+
+    def poll(self) -> Iterator[Arrived]:
+        """Yield the updates that have come since the last call. Local."""
+        try:
+            self._sends = [each for each in self._sends if not each.test()]
+            while self._receive is not None and self._receive.test():
+                self._receive = None
+                yield from self._take()
+        except CollectivesError as error:
+            self.lose(str(error))
+
+    def lose(self, why: str) -> None:
+        """Expect nothing more, and say `why`; the other rank hears of it if it waits. Local."""
+        if self.lost or self.has_ended:
+            return
+        self.lost = why
+        self.is_busy = False
+        self._receive = None
+        abandon(self.channel, why)
+
+    def free(self) -> None:
+        """Free the channel, if all has gone well. Local, and the other rank does the same."""
+        if self.has_ended:
+            self.channel.free()
+
+    def _take(self) -> Iterator[Arrived]:
+        """Take what has come, and start to receive what follows."""
+        kind, round, client, _ = self._header.tolist()
+        if self._body is not None:
+            data, self._body = self._body, None
+            yield Arrived(round, client, data)
+        elif kind == UPDATE:
+            self._body = np.empty(self._nbytes, np.uint8)
+            self._receive = self.channel.irecv(self._body, 1)
+            return
+        elif kind == DONE:
+            self.is_busy = False
+        else:
+            self.has_ended = True
+            return
+        self._listen()
+
+    def _send(self, x: NDArray[Any]) -> None:
+        if not self.lost:
+            try:
+                self._sends.append(self.channel.isend(x, 1))
+            except CollectivesError as error:
+                self.lose(str(error))
+
+    def _listen(self) -> None:
+        if self._receive is None and not self.lost:
+            self._receive = self.channel.irecv(self._header, 1)
+
+
+class Inbox:
+    """Another rank's end: what rank 0 asks, and the answers.
+
+    Parameters
+    ----------
+    channel : Communicator
+        Of rank 0 and this rank.
+    timeout : float
+        Seconds to wait for rank 0.
+    nbytes : int
+        Of the parameters.
+    """
+
+    def __init__(self, channel: Communicator, timeout: float, nbytes: int) -> None:
+        self.channel, self._timeout = channel, timeout
+        self._header = header()
+        self._body = np.empty(nbytes, np.uint8)
+        self._next = channel.irecv(self._header, 0)
+
+    def rounds(self) -> Iterator[tuple[int, list[int], Bytes | None]]:
+        """Yield the number of each round, the clients that are absent, and the parameters, or None
+        if no client of this rank takes part. Local, but it waits for rank 0.
+        """
+        while True:
+            self._complete(self._next)
+            kind, round, many, has_body = self._header.tolist()
+            if kind == END:
+                return
+            if kind == CLOSED:  # that it is done has come too late
+                self._next = self.channel.irecv(self._header, 0)
+                continue
+            absent = np.empty(many, np.int64)
+            if many:
+                self._complete(self.channel.irecv(absent, 0))
+            if has_body:
+                self._complete(self.channel.irecv(self._body, 0))
+            self._next = self.channel.irecv(self._header, 0)
+            yield round, absent.tolist(), self._body if has_body else None
+            self._answer(header(DONE, round))
+
+    def is_closed(self) -> bool:
+        """Return whether rank 0 waits for no more updates of this round. Local."""
+        with self._errors():
+            closed: bool = self._next.test()
+        return closed
+
+    def send(self, round: int, client: int, data: Bytes) -> None:
+        """Send the bytes `data`, the update of a `client` in a `round`. Local."""
+        self._answer(header(UPDATE, round, client))
+        self._answer(data)
+
+    def end(self) -> Bytes:
+        """Return the final parameters, and take leave. Local, but it waits for rank 0."""
+        self._complete(self.channel.irecv(self._body, 0))
+        self._answer(header(BYE))
+        self.channel.free()
+        return self._body
+
+    def _answer(self, x: NDArray[Any]) -> None:
+        self._complete(self.channel.isend(x, 0))
+
+    def _complete(self, request: Any) -> None:
+        """Wait until a message has been sent, or received."""
+        wait = Wait()
+        with self._errors():
+            while not request.test():
+                if wait.passed() > self._timeout:
+                    request._look(wait.passed(), self._timeout)
+                wait.pause()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Say in errors who is waited for: the channel has numbers of its own."""
+        try:
+            yield
+        except (PeerAbortedError, PeerLostError, StallError) as error:
+            raise type(error)(
+                f"federated.run(): rank 0, which coordinates, does not answer: {error}"
+            ) from error

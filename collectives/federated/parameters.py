@@ -1,0 +1,163 @@
+"""The parameters of a model: arrays of any framework, read and written as arrays of NumPy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.arrays.frameworks import LABELS, framework_of
+from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
+from collectives.text.words import article, plain, shown
+
+__all__ = ["Parameters"]
+
+
+class Parameters:
+    """The parameters that a program has passed.
+
+    Parameters
+    ----------
+    values : iterable of array
+        Arrays of NumPy that can be written, tensors of torch, variables of Keras or TensorFlow, of
+        floating-point numbers.
+
+    Attributes
+    ----------
+    values : list of array
+        What was passed.
+    shapes, dtypes : list
+        Of each.
+    nbytes : int
+        Of all.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none, or one of them is nothing of that kind.
+    UnsupportedTypeError
+        If the elements of one of them are not floating-point numbers that NumPy has.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        try:
+            self.values = list(values)
+        except TypeError:
+            raise ArgumentError(
+                f"parameters is {article(type(values).__name__)}, and must be a list of arrays"
+            ) from None
+        if not self.values:
+            raise ArgumentError("parameters is empty, and must be a list of arrays")
+        arrays = []
+        for k, value in enumerate(self.values):
+            name = f"parameters[{k}]"
+            _check_writable(value, name)
+            arrays.append(_read(value, name))
+            if arrays[-1].dtype.kind != "f":
+                raise UnsupportedTypeError(
+                    f"{name} has dtype {arrays[-1].dtype}, and must have floating-point numbers; "
+                    f"leave out what has no mean"
+                )
+        self.shapes = [each.shape for each in arrays]
+        self.dtypes = [each.dtype for each in arrays]
+        self.nbytes = sum(each.nbytes for each in arrays)
+
+    def read(self) -> list[NDArray[Any]]:
+        """Return copies of the values. Local."""
+        return self.checked(self.values, "parameters")
+
+    def write(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Set the values to those of `arrays`. Local."""
+        for value, array in zip(self.values, arrays, strict=True):
+            if isinstance(value, np.ndarray):
+                value[...] = array
+            elif framework_of(type(value)) == "torch":
+                # A copy: torch warns of arrays that cannot be written.
+                value.detach().copy_(sys.modules["torch"].from_numpy(array.copy()))
+            else:
+                value.assign(array)
+
+    def checked(self, values: Iterable[Any], name: str) -> list[NDArray[Any]]:
+        """Return copies of arrays of any framework that have the shapes of the parameters. Local.
+
+        Parameters
+        ----------
+        values : iterable of array
+        name : str
+            What they are called, for the error.
+
+        Raises
+        ------
+        ArgumentError
+            If there are more or fewer of them, or a shape differs.
+        """
+        listed = list(values)
+        if len(listed) != len(self.shapes):
+            raise ArgumentError(
+                f"{name} has {len(listed)} arrays, and must have {len(self.shapes)}, as many as "
+                f"the parameters"
+            )
+        arrays = []
+        for k, value in enumerate(listed):
+            array = np.array(_read(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
+            if array.shape != self.shapes[k]:
+                raise ArgumentError(
+                    f"{name}[{k}] has shape {array.shape}, and must have {self.shapes[k]}, that of "
+                    f"the parameter"
+                )
+            arrays.append(array)
+        return arrays
+
+    def packed(self, arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint8]:
+        """Return the bytes of `arrays`, one after the other, in new memory. Local."""
+        parts = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays]
+        return np.concatenate(parts)
+
+    def unpacked(self, data: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """Return the arrays whose bytes `packed` has returned as `data`, in new memory. Local."""
+        arrays = []
+        begin = 0
+        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
+            end = begin + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            arrays.append(data[begin:end].copy().view(dtype).reshape(shape))
+            begin = end
+        return arrays
+
+
+def _check_writable(value: Any, name: str) -> None:
+    """Raise an error unless a parameter can be written."""
+    if isinstance(value, np.ndarray):
+        if not value.flags.writeable:
+            raise BufferError(f"{name} is read-only; pass {name}.copy()")
+        return
+    framework = framework_of(type(value))
+    if framework == "torch" or (hasattr(value, "assign") and hasattr(value, "numpy")):
+        return
+    if framework is not None:
+        raise ArgumentError(
+            f"{name} is {article(LABELS[framework])}, which cannot be written: pass "
+            f"np.array({name}), which `fit` is called with then"
+        )
+    raise ArgumentError(
+        f"{name} is {shown(value)}, and must be an array of NumPy, a tensor of torch, or a "
+        f"variable of Keras or TensorFlow"
+    )
+
+
+def _read(value: Any, name: str) -> NDArray[Any]:
+    """Return a value as an array of NumPy, which may share its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if framework_of(type(value)) == "torch":
+            return np.asarray(value.detach().cpu().numpy())
+        if hasattr(value, "assign") and hasattr(value, "numpy"):
+            return np.asarray(value.numpy())
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise UnsupportedTypeError(
+            f"{name} cannot be read as an array of NumPy ({plain(error)}); pass float32"
+        ) from error

@@ -1,0 +1,158 @@
+"""Differential privacy: what one client contributes is bounded, and noise covers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from collectives.errors import ArgumentError
+from collectives.federated.strategies import Arrays, FedAvg, Update, positive
+
+__all__ = ["DifferentialPrivacy"]
+
+
+class DifferentialPrivacy:
+    """A strategy whose results hardly depend on any single client.
+
+    A client sends by how much its parameters have changed, scaled down to a norm of `clipping_norm`
+    at most. All clients count alike. Rank 0 adds normal noise to the sum, and divides it by the
+    number of clients that is expected in a round. What `strategy` does with means, it does with
+    that.
+
+    Each client takes part in a round with the probability ``strategy.fraction``, independently of
+    the others, as the accountant assumes. So a round may have no client.
+
+    Parameters
+    ----------
+    strategy : FedAvg
+        Or `FedProx`, `FedAdam`.
+    noise_multiplier : float
+        The standard deviation of the noise, in units of `clipping_norm`.
+    clipping_norm : float
+        The largest Euclidean norm of a change, over all parameters.
+    generator : numpy.random.Generator, optional
+        Of the noise, for tests: who knows its state can subtract the noise. By default it begins
+        with random numbers of the operating system.
+
+    Raises
+    ------
+    ArgumentError
+        If `strategy` is none of these, or a number is not positive.
+
+    Notes
+    -----
+    The guarantee is for whole clients, against whoever sees the parameters after each round. Rank 0
+    sees updates without noise, unless sums are secure, and it sees the sum without noise even then.
+    The numbers have a finite precision, from which attacks may in theory learn something.
+
+    References
+    ----------
+    H. Brendan McMahan, Daniel Ramage, Kunal Talwar, Li Zhang: Learning Differentially Private
+    Recurrent Language Models, 2018, arXiv:1710.06963
+    """
+
+    def __init__(
+        self,
+        strategy: FedAvg,
+        noise_multiplier: float,
+        clipping_norm: float,
+        generator: np.random.Generator | None = None,
+    ) -> None:
+        if not isinstance(strategy, FedAvg):
+            raise ArgumentError(
+                f"strategy is {strategy!r}, and must be a FedAvg, FedProx or FedAdam"
+            )
+        self.strategy = strategy
+        self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
+        self.clipping_norm = positive("clipping_norm", clipping_norm)
+        self.epochs, self.proximal = strategy.epochs, strategy.proximal
+        self._generator = np.random.default_rng() if generator is None else generator
+
+    def __repr__(self) -> str:
+        return (
+            f"DifferentialPrivacy({self.strategy!r}, noise_multiplier={self.noise_multiplier}, "
+            f"clipping_norm={self.clipping_norm})"
+        )
+
+    def epsilon(self, rounds: int, delta: float) -> float:
+        """Return the epsilon of a training, by the accountant of the package `dp-accounting`.
+        Local.
+
+        Parameters
+        ----------
+        rounds : int
+            How many rounds were run.
+        delta : float
+            The probability with which the bound may fail: less than one over the number of clients.
+
+        Raises
+        ------
+        ArgumentError
+            If the package is missing.
+
+        Notes
+        -----
+        It holds if it is secret who was drawn. Ranks that know the seed know that; against these,
+        it is the epsilon of ``fraction=1``.
+        """
+        try:
+            import dp_accounting
+            from dp_accounting import rdp
+        except ImportError as error:
+            raise ArgumentError(
+                f"epsilon() needs the package dp-accounting ({error}): pip install dp-accounting"
+            ) from error
+        noisy = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        event = dp_accounting.PoissonSampledDpEvent(self.strategy.fraction, noisy)
+        accountant = rdp.RdpAccountant(
+            neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+        )
+        accountant.compose(event, rounds)
+        return float(accountant.get_epsilon(delta))
+
+    def sample(self, clients: int, round: int, seed: int) -> list[int]:
+        """Return who takes part, each independently; see `Strategy.sample`. Local."""
+        drawn = np.random.default_rng([seed, round]).random(clients)
+        return np.flatnonzero(drawn < self.strategy.fraction).tolist()
+
+    def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:
+        """Return the clipped change, with the count 1; see `Strategy.prepare`. Local.
+
+        A change that is not finite becomes none.
+        """
+        changes = [
+            (new.astype(np.float64) - old) for new, old in zip(trained, initial, strict=True)
+        ]
+        norm = float(np.sqrt(sum(float((each**2).sum()) for each in changes)))
+        if not np.isfinite(norm):
+            changes, norm = [np.zeros(each.shape) for each in changes], 0.0
+        factor = min(1.0, self.clipping_norm / norm) if norm else 1.0
+        clipped = [
+            np.asarray(factor * each, old.dtype) for each, old in zip(changes, initial, strict=True)
+        ]
+        return Update(clipped, 1)
+
+    def start(self, parameters: Arrays, clients: int) -> Any:
+        """Return the state of the strategy, and how many clients to expect; see `Strategy.start`.
+        Local.
+        """
+        return self.strategy.fraction * clients, self.strategy.start(parameters, clients)
+
+    def aggregate(
+        self, parameters: Arrays, updates: Sequence[Update], state: Any
+    ) -> tuple[Arrays, Any]:
+        """Return the parameters and the state after a round, with noise; see `Strategy.aggregate`.
+        Local.
+        """
+        expected, inner = state
+        deviation = self.noise_multiplier * self.clipping_norm
+        moved = []
+        for k, old in enumerate(parameters):
+            total = self._generator.normal(0.0, deviation, old.shape)
+            for each in updates:
+                total = total + each.arrays[k] * np.float64(each.count)
+            moved.append(np.asarray(old + total / expected, old.dtype))
+        parameters, inner = self.strategy.aggregate(parameters, [Update(moved, 1)], inner)
+        return parameters, (expected, inner)

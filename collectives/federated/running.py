@@ -1,0 +1,228 @@
+"""`run`: the whole training, on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from itertools import accumulate
+from operator import index
+from typing import Any
+
+from collectives import _core
+from collectives.communicator import Communicator
+from collectives.errors import ArgumentError, MismatchError
+from collectives.federated.coordinating import Coordinator
+from collectives.federated.links import Inbox, Link, abandon, channels
+from collectives.federated.masks import Masked, SecureAggregation, public_of
+from collectives.federated.parameters import Parameters
+from collectives.federated.strategies import Arrays, FedAvg, Strategy
+from collectives.federated.tasks import Result
+from collectives.federated.training import Fit, Plain, Training, Wire
+from collectives.text.words import error_text, shown
+
+__all__ = ["run"]
+
+
+def run(
+    comm: Communicator,
+    parameters: Iterable[Any],
+    fit: Fit,
+    *,
+    strategy: Strategy | None = None,
+    rounds: int = 10,
+    deadline: float | None = None,
+    clients: int = 1,
+    evaluate: Callable[[list[Any], int], Any] | None = None,
+    seed: int = 0,
+    secure: SecureAggregation | None = None,
+) -> Result:
+    """Train a model on data that stay on their ranks.
+    Collective.
+
+    In each round, some clients are drawn. They begin with the same parameters, and train on their
+    own data. Rank 0 makes the new parameters of what they send.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks. Rank 0 coordinates, and may have clients, too.
+    parameters : iterable of array
+        The parameters of the model, floating-point numbers: arrays of NumPy, tensors of torch
+        (``model.parameters()``), variables of Keras or TensorFlow (``model.trainable_variables``).
+        Those of rank 0 are the initial ones. They are written before each call of `fit` and
+        `evaluate`, and at the end.
+    fit : callable
+        ``fit(parameters, task)`` trains a client: `parameters` is the list of what was passed, with
+        the values to begin with, and `task` a `Task`. It may change them, and returns the new
+        values, which are arrays of any kind, and the number of samples: ``return parameters, n``.
+    strategy : Strategy, optional
+        ``FedAvg()`` by default, with all clients in each round.
+    rounds : int
+        How many.
+    deadline : float, optional
+        Seconds for a round. What has not come to rank 0 by then is left out, also later. Without
+        it, rank 0 waits for all updates, for up to the timeout of `comm`. What rank 0 computes for
+        its own clients counts, and is always in time.
+    clients : int
+        How many clients this rank has. They are numbered rank by rank. With 0, rank 0 only
+        coordinates.
+    evaluate : callable, optional
+        ``evaluate(parameters, round)`` is called on rank 0 after each round. What it returns is in
+        the result.
+    seed : int
+        Of the draws, and of `Task.seed`. From 0.
+    secure : SecureAggregation, optional
+        Has rank 0 learn no single update, but only the mean of a round.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is wrong on this rank; the others wait.
+    UnsupportedTypeError
+        If a parameter has no floating-point numbers.
+    MismatchError
+        On all ranks, if they differ in the shapes or dtypes of the parameters, or in another
+        argument that must be the same, or if no rank has a client.
+    PeerLostError, PeerAbortedError
+        On all ranks but 0, if rank 0 has ended or given up; on rank 0, if no client is left. Where
+        a rank with clients ends or raises an error, the others go on without it.
+    StallError
+        If rank 0 has to wait for a client, or a rank for rank 0, for longer than the timeout.
+
+    Notes
+    -----
+    Each rank but 0 exchanges messages with rank 0 alone, on a communicator of these two. They are
+    made at the beginning and freed at the end, unless the other rank is lost. A rank of the same
+    host that dies is noticed at once. One of another host is late in each round, like one that was
+    stopped; rank 0 asks it no more until it has answered.
+
+    If a rank has not come back from its last round, rank 0 waits for one more deadline and then
+    ends without it (`Result.lost`). If that rank comes later, it finds the final parameters, or
+    gets a `PeerAbortedError`.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> from collectives import federated
+    >>> comm = cc.world()
+    >>> data = np.full(10, 1.0 + comm.rank)
+    >>> def fit(parameters, task):
+    ...     parameters[0][:] -= 0.5 * (parameters[0] - data.mean())
+    ...     return parameters, len(data)
+    >>> result = federated.run(comm, [np.zeros(1)], fit, rounds=20)
+    >>> bool(abs(result.parameters[0][0] - (1 + comm.size) / 2) < 1e-5)
+    True
+    """
+    strategy = FedAvg() if strategy is None else strategy
+    own = Parameters(parameters)
+    _check(fit, evaluate, secure)
+    rounds, clients, seed = (
+        _whole(name, value, least)
+        for name, value, least in (
+            ("rounds", rounds, 1),
+            ("clients", clients, 0),
+            ("seed", seed, 0),
+        )
+    )
+    if deadline is not None:
+        deadline = _core.seconds(deadline, "deadline")
+    dtypes = [each.str for each in own.dtypes]
+    terms = (own.shapes, dtypes, _said(strategy), rounds, deadline, seed, repr(secure))
+    every = comm.allgather_object((terms, clients))
+    ends = _agreed(every)
+    clients_of = [range(end - n, end) for end, (_, n) in zip(ends, every, strict=True)]
+    wire: Wire = Plain(own)
+    if secure is not None:
+        private = secure.keys(clients_of[comm.rank])
+        public = comm.allgather_object(public_of(private))
+        wire = Masked(own, secure.bits, private, [key for each in public for key in each])
+    mine = Training(own, fit, strategy, wire, clients_of[comm.rank], seed)
+    pairs = channels(comm)
+    traces = {rank: channel.trace() for rank, channel in pairs.items()}
+    lost: dict[int, str] = {}
+    try:
+        with ExitStack() as stack:
+            for each in traces.values():
+                stack.enter_context(each)
+            if comm.rank == 0:
+                links = [Link(pairs[r], r, clients_of[r], wire.nbytes) for r in pairs]
+                coordinator = Coordinator(mine, links, ends[-1], deadline, comm.timeout, evaluate)
+                arrays, records = coordinator.run(rounds)
+                lost = {link.rank: link.lost for link in links if link.lost}
+            else:
+                patience = comm.timeout + (comm.timeout if deadline is None else deadline)
+                arrays = _take_part(Inbox(pairs[0], patience, own.nbytes), mine, ends[-1])
+                records = []
+    except BaseException as error:
+        for channel in pairs.values():
+            abandon(channel, error_text(error))
+        raise
+    own.write(arrays)
+    return Result(arrays, records, lost, traces)
+
+
+def _take_part(inbox: Inbox, training: Training, clients: int) -> Arrays:
+    """Do what rank 0 asks, until the end; return the final parameters."""
+    for round, absent, body in inbox.rounds():
+        if body is None:
+            continue
+        drawn = training.strategy.sample(clients, round, training.seed)
+        roster = [client for client in drawn if client not in absent]
+        for client in roster:
+            if client not in training.clients:
+                continue
+            if inbox.is_closed():
+                break
+            initial = training.parameters.unpacked(body)
+            data = training.train(round, client, roster, initial)
+            if inbox.is_closed():  # nobody waits for it
+                break
+            inbox.send(round, client, data)
+    return training.parameters.unpacked(inbox.end())
+
+
+def _check(fit: Any, evaluate: Any, secure: Any) -> None:
+    """Raise an error if an argument is of the wrong kind."""
+    for name, value in (("fit", fit), ("evaluate", evaluate)):
+        if not callable(value) and (name == "fit" or value is not None):
+            raise ArgumentError(f"{name} is {shown(value)}, and must be a function")
+    if secure is not None and not isinstance(secure, SecureAggregation):
+        raise ArgumentError(f"secure is {shown(secure)}, and must be a SecureAggregation() or None")
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """Return an argument as a whole number."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer from {least} on")
+    return number
+
+
+def _said(strategy: Strategy) -> str:
+    """Return what the ranks compare of a strategy."""
+    kind = type(strategy)
+    return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(strategy)
+
+
+def _agreed(every: list[tuple[tuple[Any, ...], int]]) -> list[int]:
+    """Return behind which client those of each rank end; raise an error if the ranks differ."""
+    names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed", "secure")
+    first = every[0][0]
+    for rank, (terms, _) in enumerate(every):
+        for name, mine, others in zip(names, first, terms, strict=True):
+            if mine != others:
+                raise MismatchError(
+                    f"federated.run(): the ranks differ in {name}: rank 0 has {mine}, and rank "
+                    f"{rank} has {others}"
+                )
+    ends = list(accumulate(clients for _, clients in every))
+    if ends[-1] == 0:
+        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
+    return ends

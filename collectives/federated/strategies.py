@@ -1,0 +1,322 @@
+"""Strategies: who takes part in a round, what a client sends, and what becomes of it.
+
+They are functions of lists of arrays and counts, and know nothing of ranks or messages: the same
+objects serve `run` and :mod:`collectives.federated.flower`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.errors import ArgumentError
+from collectives.text.words import shown
+
+__all__ = ["FedAdam", "FedAvg", "FedProx", "Strategy", "Update", "mean"]
+
+Arrays = list[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends.
+
+    Attributes
+    ----------
+    arrays : list of ndarray
+        One for each parameter, of its shape.
+    count : int
+        Its weight: for most strategies, the number of samples that the client has trained on.
+    """
+
+    arrays: Arrays
+    count: int
+
+
+class Strategy(Protocol):
+    """What `run` asks of a strategy; `FedAvg` is one, and the base of the others.
+
+    It has two numbers for the clients: ``epochs``, how often a client goes through its data in a
+    round, and ``proximal``, the factor of the proximal term of its loss (`FedProx`).
+    """
+
+    epochs: int
+    proximal: float
+
+    def sample(self, clients: int, round: int, seed: int) -> list[int]:
+        """Return who takes part in a round. Local, and the same on all ranks.
+
+        Parameters
+        ----------
+        clients : int
+            How many clients there are; they are numbered from 0.
+        round, seed : int
+            The result depends on nothing else.
+        """
+
+    def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:
+        """Return what a client sends. Local.
+
+        Parameters
+        ----------
+        initial, trained : list of ndarray
+            Its parameters before and after the training.
+        count : int
+            The number of samples that it has trained on.
+        """
+
+    def start(self, parameters: Arrays, clients: int) -> Any:
+        """Return the state before the first round. Local.
+
+        Parameters
+        ----------
+        parameters : list of ndarray
+            The initial parameters.
+        clients : int
+            How many clients there are.
+        """
+
+    def aggregate(
+        self, parameters: Arrays, updates: Sequence[Update], state: Any
+    ) -> tuple[Arrays, Any]:
+        """Return the parameters and the state after a round; nothing that is passed changes. Local.
+
+        Parameters
+        ----------
+        parameters : list of ndarray
+            Those that the clients began with.
+        updates : sequence of Update
+            What has come, in the order of the clients; it may be empty. Where sums are secure, it
+            is one update, the mean of all, and its count is the sum of theirs.
+        state : object
+            What `start` or the last call has returned.
+        """
+
+
+def mean(updates: Sequence[Update]) -> Arrays:
+    """Return the mean of updates, weighted by their counts, computed in float64. Local.
+
+    Parameters
+    ----------
+    updates : sequence of Update
+        At least one, with counts that are not all 0.
+    """
+    whole = float(sum(each.count for each in updates))
+    means = []
+    for k, first in enumerate(updates[0].arrays):
+        total = np.zeros(first.shape)
+        for each in updates:
+            total += each.arrays[k] * np.float64(each.count)
+        means.append(np.asarray(total / whole, first.dtype))
+    return means
+
+
+class FedAvg:
+    """Federated averaging: the new parameters are the mean of those of the clients, weighted by
+    their numbers of samples.
+
+    Parameters
+    ----------
+    fraction : float
+        Which part of the clients takes part in a round, at least one; drawn without replacement.
+    epochs : int
+        How often a client goes through its data in a round; `fit` reads it from its task.
+
+    Raises
+    ------
+    ArgumentError
+        If `fraction` is not above 0 and at most 1, or `epochs` not a positive integer.
+
+    References
+    ----------
+    H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Aguera y Arcas:
+    Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017,
+    arXiv:1602.05629
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collectives.federated import FedAvg, Update
+    >>> strategy = FedAvg(fraction=0.5)
+    >>> strategy.sample(clients=8, round=1, seed=0)
+    [2, 3, 4, 6]
+    >>> updates = [Update([np.array([1.0])], 30), Update([np.array([5.0])], 10)]
+    >>> strategy.aggregate([np.zeros(1)], updates, None)[0]
+    [array([2.])]
+    """
+
+    proximal = 0.0
+
+    def __init__(self, fraction: float = 1.0, epochs: int = 1) -> None:
+        self.fraction = number(
+            "fraction", fraction, "above 0 and at most 1", lambda found: 0 < found <= 1
+        )
+        if not isinstance(epochs, int) or epochs < 1:
+            raise ArgumentError(f"epochs is {shown(epochs)}, and must be a positive integer")
+        self.epochs = epochs
+
+    def __repr__(self) -> str:
+        words = [f"{name}={value}" for name, value in vars(self).items() if name[0] != "_"]
+        return f"{type(self).__name__}({', '.join(words)})"
+
+    def sample(self, clients: int, round: int, seed: int) -> list[int]:
+        """Return who takes part in a round; see `Strategy.sample`. Local."""
+        many = max(1, int(self.fraction * clients + 0.5))
+        rng = np.random.default_rng([seed, round])
+        return sorted(rng.choice(clients, many, replace=False).tolist())
+
+    def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:
+        """Return the trained parameters and their count; see `Strategy.prepare`. Local."""
+        return Update(trained, count)
+
+    def start(self, parameters: Arrays, clients: int) -> Any:
+        """Return None: there is no state; see `Strategy.start`. Local."""
+        return None
+
+    def aggregate(
+        self, parameters: Arrays, updates: Sequence[Update], state: Any
+    ) -> tuple[Arrays, Any]:
+        """Return the weighted mean; see `Strategy.aggregate`. Local."""
+        if not sum(each.count for each in updates):
+            return parameters, state
+        return mean(updates), state
+
+
+class FedProx(FedAvg):
+    """Federated averaging whose clients are held back from moving far from where they began.
+
+    A client minimises its loss plus ``proximal / 2`` times the squared distance from the parameters
+    that it was given. `fit` adds the gradient of that, which `Task.pull` returns. The means are
+    those of `FedAvg`.
+
+    Parameters
+    ----------
+    proximal : float
+        The factor, mu in the paper; 0 is `FedAvg`.
+    fraction, epochs
+        As for `FedAvg`.
+
+    Raises
+    ------
+    ArgumentError
+        If `proximal` is negative, or as for `FedAvg`.
+
+    References
+    ----------
+    Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith:
+    Federated Optimization in Heterogeneous Networks, 2020, arXiv:1812.06127
+    """
+
+    def __init__(self, proximal: float = 0.1, fraction: float = 1.0, epochs: int = 1) -> None:
+        super().__init__(fraction, epochs)
+        self.proximal = number("proximal", proximal, "0 or more", lambda found: found >= 0)
+
+
+class FedAdam(FedAvg):
+    """Federated averaging whose server takes a step of Adam towards the mean.
+
+    What the mean of the clients differs by from the parameters that they began with is taken for
+    the negative gradient.
+
+    Parameters
+    ----------
+    rate : float
+        The learning rate of the server.
+    beta1, beta2 : float
+        The factors by which the first and second moments decay in a round.
+    tau : float
+        The least denominator; it says how adaptive the steps are.
+    fraction, epochs
+        As for `FedAvg`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of range.
+
+    References
+    ----------
+    Sashank J. Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub Konecny,
+    Sanjiv Kumar, H. Brendan McMahan: Adaptive Federated Optimization, 2021, arXiv:2003.00295
+    """
+
+    def __init__(
+        self,
+        rate: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        fraction: float = 1.0,
+        epochs: int = 1,
+    ) -> None:
+        super().__init__(fraction, epochs)
+        self.rate = positive("rate", rate)
+        self.beta1 = number("beta1", beta1, "0 or more and below 1", _is_decay)
+        self.beta2 = number("beta2", beta2, "0 or more and below 1", _is_decay)
+        self.tau = positive("tau", tau)
+
+    def start(self, parameters: Arrays, clients: int) -> Any:
+        """Return the moments; see `Strategy.start`. Local."""
+        zeros = [np.zeros(each.shape) for each in parameters]
+        return zeros, [each + self.tau**2 for each in zeros]
+
+    def aggregate(
+        self, parameters: Arrays, updates: Sequence[Update], state: Any
+    ) -> tuple[Arrays, Any]:
+        """Return the parameters after a step of Adam; see `Strategy.aggregate`. Local."""
+        if not sum(each.count for each in updates):
+            return parameters, state
+        firsts, seconds, new = [], [], []
+        for x, target, m, v in zip(parameters, mean(updates), *state, strict=True):
+            change = target.astype(np.float64) - x
+            m = self.beta1 * m + (1 - self.beta1) * change
+            v = self.beta2 * v + (1 - self.beta2) * change**2
+            new.append(np.asarray(x + self.rate * m / (np.sqrt(v) + self.tau), x.dtype))
+            firsts.append(m)
+            seconds.append(v)
+        return new, (firsts, seconds)
+
+
+def _is_decay(found: float) -> bool:
+    return 0 <= found < 1
+
+
+def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
+    """Return an argument as a float. Local.
+
+    Parameters
+    ----------
+    name : str
+    value : object
+    wanted : str
+        What it must be, for the error.
+    fits : callable
+        Whether a number is that.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no such number, or not finite.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if not (np.isfinite(found) and fits(found)):
+        raise ArgumentError(f"{name} is {shown(value)}, and must be {wanted}")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """Return an argument `value`, called `name`, as a float above 0. Local.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no such number.
+    """
+    return number(name, value, "positive", lambda found: found > 0)

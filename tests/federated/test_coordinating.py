@@ -1,0 +1,90 @@
+"""Rank 0, with other ranks that are made up: what comes late, and in which order things come."""
+
+import numpy as np
+import pytest
+
+from collectives.federated import FedAvg, Update
+from collectives.federated.coordinating import Coordinator
+from collectives.federated.links import Arrived
+from collectives.federated.parameters import Parameters
+from collectives.federated.training import Plain, Training
+
+NAN = float("nan")
+
+
+class Scripted:
+    """A rank with two clients, whose updates of each round come with those of the round before."""
+
+    rank, clients, lost, has_ended, asked = 1, range(1, 3), "", False, 0
+
+    def __init__(self, wire):
+        self.wire, self.is_busy, self.queue, self.calls = wire, False, [], []
+
+    def update(self, round, client, value):
+        data = self.wire.packed(Update([np.array([value])], 1), round, client, [])
+        return Arrived(round, client, data)
+
+    def ask(self, round, absent, body):
+        self.calls.append(("ask", round))
+        self.asked, self.is_busy = round, True
+        late = [self.update(round - 1, client, NAN) for client in self.clients]
+        mine = [self.update(round, client, 10.0 * client) for client in reversed(self.clients)]
+        self.queue = [late[0], mine[0], late[1], mine[1]]
+
+    def poll(self):
+        if self.queue:
+            yield self.queue.pop(0)
+            self.is_busy = bool(self.queue)
+
+    def close(self, round):
+        self.calls.append(("close", round, self.is_busy))
+
+    def end(self, body):
+        self.has_ended = True
+
+    def free(self):
+        pass
+
+
+def test_a_late_update_is_in_no_later_round():
+    weights = np.zeros(1)
+    own = Parameters([weights])
+    wire = Plain(own)
+    order = []
+
+    def fit(parameters, task):
+        order.append(task.client)
+        return [np.array([30.0])], 2
+
+    training = Training(own, fit, FedAvg(), wire, range(1), 0)
+    link = Scripted(wire)
+    arrays, rounds = Coordinator(training, [link], 3, 60.0, 60.0, None).run(2)
+    assert arrays[0][0] == (2 * 30 + 10 + 20) / 4
+    for number, record in enumerate(rounds, start=1):
+        assert record.taken == [0, 1, 2]
+        assert record.missed == []
+        assert record.late == [(1, number - 1), (2, number - 1)]
+    assert link.calls == [("ask", 1), ("ask", 2)]
+
+
+def test_a_rank_that_is_busy_is_not_asked_again():
+    own = Parameters([np.zeros(1)])
+    link = Scripted(Plain(own))
+    link.poll = lambda: iter(())  # nothing ever comes
+    training = Training(own, lambda x, task: (x, 1), FedAvg(), link.wire, range(1), 0)
+    arrays, rounds = Coordinator(training, [link], 3, 0.001, 60.0, None).run(3)
+    assert [each.taken for each in rounds] == [[0]] * 3
+    assert [each.missed for each in rounds] == [[1, 2]] * 3
+    assert link.calls == [("ask", 1), *[("close", number, True) for number in (1, 2, 3)]]
+    assert np.array_equal(arrays[0], [0.0])
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, [np.zeros(1)], ([np.zeros(1)], -1), ([np.zeros(1)], 0.5), ([np.zeros(2)], 1), ([], 1)],
+)
+def test_what_fit_must_return(returned):
+    own = Parameters([np.zeros(1)])
+    training = Training(own, lambda x, task: returned, FedAvg(), Plain(own), range(1), 0)
+    with pytest.raises(ValueError, match=r"fit returned|what fit returned"):
+        training.train(1, 0, [0], own.read())

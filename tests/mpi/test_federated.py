@@ -1,0 +1,175 @@
+"""Federated averaging on the ranks of the job."""
+
+import numpy as np
+import pytest
+
+from collectives import federated
+from collectives.errors import ArgumentError, MismatchError, PeerAbortedError
+
+
+def data_of(client):
+    """Return the samples of a client, more of them for each next one."""
+    rng = np.random.default_rng(client)
+    x = rng.normal(size=(10 + 7 * client, 4))
+    return x, x @ np.array([1.0, -2.0, 3.0, 0.5]) + rng.normal(size=len(x))
+
+
+@pytest.fixture
+def comm(world):
+    return world.comm
+
+
+def gradient(weights, x, y):
+    return x.T @ (x @ weights - y) / len(x)
+
+
+def test_one_step_is_one_of_gradient_descent(comm):
+    """With one step on all samples, the mean of the clients is the step on all data."""
+    clients = 2 if comm.rank % 2 == 0 else 1
+    first = sum(2 if rank % 2 == 0 else 1 for rank in range(comm.rank))
+    total = sum(2 if rank % 2 == 0 else 1 for rank in range(comm.size))
+    seen = []
+
+    def fit(parameters, task):
+        assert task.client == first + task.index
+        seen.append((task.round, task.client))
+        x, y = data_of(task.client)
+        parameters[0] -= 0.1 * gradient(parameters[0], x, y)
+        return parameters, len(x)
+
+    weights = np.full(4, float(comm.rank))  # those of rank 0 count
+    result = federated.run(
+        comm,
+        [weights],
+        fit,
+        rounds=6,
+        clients=clients,
+        evaluate=lambda parameters, round: (round, parameters[0][0]),
+    )
+    x, y = (np.concatenate(each) for each in zip(*map(data_of, range(total)), strict=True))
+    want = np.zeros(4)
+    for _ in range(6):
+        want -= 0.1 * gradient(want, x, y)
+    assert np.allclose(weights, want, rtol=1e-12, atol=0)
+    assert seen == [(n, first + k) for n in range(1, 7) for k in range(clients)]
+    # All clients on one rank have the same bits.
+    with comm.split(comm.rank) as alone:
+        first = 0
+        same = federated.run(alone, [np.zeros(4)], fit, rounds=6, clients=total)
+    assert np.array_equal(same.parameters[0], weights)
+    assert np.array_equal(weights, result.parameters[0])
+    assert result.lost == {}
+    assert len(result.rounds) == (6 if comm.rank == 0 else 0)
+    for number, record in enumerate(result.rounds, start=1):
+        assert record.number == record.metric[0] == number
+        assert record.sampled == record.taken == list(range(total))
+        assert (record.missed, record.late) == ([], [])
+    if result.rounds:
+        assert result.rounds[-1].metric[1] == weights[0]
+
+
+def test_who_is_drawn_is_trained_and_all_that_is_sent_is_in_the_trace(comm):
+    """The bytes that leave a rank are those of headers and updates."""
+    strategy = federated.FedAvg(fraction=0.5)
+    drawn = [strategy.sample(comm.size, number, 5) for number in range(1, 9)]
+    trained = []
+
+    def fit(parameters, task):
+        trained.append(task.round)
+        return parameters, 1
+
+    weights = np.zeros(1000, np.float32)
+    result = federated.run(comm, [weights], fit, strategy=strategy, rounds=8, seed=5)
+    mine = [number for number, clients in enumerate(drawn, start=1) if comm.rank in clients]
+    assert trained == mine
+    assert [each.sampled for each in result.rounds] == (drawn if comm.rank == 0 else [])
+    if comm.rank == 0:
+        assert list(result.traces) == list(range(1, comm.size))
+        return
+    sent = [call.nbytes for call in result.traces[0] if call.collective == "send"]
+    assert list(result.traces) == [0]
+    assert sum(sent) == len(mine) * (32 + 8 + 4000) + 8 * 32 + 32
+    received = [call.nbytes for call in result.traces[0] if call.collective == "recv"]
+    assert sum(received) == 8 * 32 + len(mine) * 4000 + 32 + 4000
+
+
+def test_ranks_that_differ(comm):
+    def fit(parameters, task):
+        return parameters, 1
+
+    if comm.size > 1:
+        with pytest.raises(MismatchError, match="the ranks differ in rounds: rank 0 has 3"):
+            federated.run(comm, [np.zeros(3)], fit, rounds=3 + comm.rank)
+        with pytest.raises(MismatchError, match="the ranks differ in shapes"):
+            federated.run(comm, [np.zeros(3 + comm.rank)], fit)
+    with pytest.raises(MismatchError, match="no rank has a client"):
+        federated.run(comm, [np.zeros(3)], fit, clients=0)
+    with pytest.raises(ArgumentError, match="rounds is 0, and must be an integer from 1 on"):
+        federated.run(comm, [np.zeros(3)], fit, rounds=0)
+    with pytest.raises(ArgumentError, match="fit is None, and must be a function"):
+        federated.run(comm, [np.zeros(3)], None)
+    with pytest.raises(ArgumentError, match="secure is True, and must be a SecureAggregation"):
+        federated.run(comm, [np.zeros(3)], fit, secure=True)
+    with pytest.raises(ArgumentError, match="deadline is -1"):
+        federated.run(comm, [np.zeros(3)], fit, deadline=-1)
+
+
+def test_secure_sums(comm):
+    """The mean is that of plain updates, up to the rounding; what is sent is longer."""
+    pytest.importorskip("cryptography")
+    count = 3 + comm.rank
+
+    def fit(parameters, task):
+        return [parameters[0] + np.float32(0.3 * count), parameters[1] - count], count
+
+    start = [np.zeros(5, np.float32), np.zeros((2, 2))]
+    plain = federated.run(comm, start, fit, rounds=2, clients=2)
+    start = [np.zeros(5, np.float32), np.zeros((2, 2))]
+    secure = federated.SecureAggregation()
+    hidden = federated.run(comm, start, fit, rounds=2, clients=2, secure=secure)
+    for a, b in zip(plain.parameters, hidden.parameters, strict=True):
+        assert np.allclose(a, b, rtol=1e-6, atol=1e-6)
+        assert a.dtype == b.dtype
+    assert all(each.missed == [] for each in hidden.rounds)
+    if comm.rank:
+        sent = [call.nbytes for call in hidden.traces[0] if call.collective == "send"]
+        assert sent == 2 * [32, 80, 32, 80, 32] + [32]
+
+
+def test_secure_sums_without_a_rank(comm):
+    """The round in which it leaves has no result, and the next ones are without it."""
+    pytest.importorskip("cryptography")
+    if comm.size < 3 or comm.transport != "shm":
+        return
+
+    def fit(parameters, task):
+        if (comm.rank, task.round) == (1, 2):
+            raise KeyError("not here")
+        return [parameters[0] + 1.0 + comm.rank], 1
+
+    secure = federated.SecureAggregation()
+    if comm.rank == 1:
+        with pytest.raises(KeyError):
+            federated.run(comm, [np.zeros(2)], fit, rounds=3, secure=secure)
+        return
+    result = federated.run(comm, [np.zeros(2)], fit, rounds=3, secure=secure)
+    p = comm.size
+    others = [rank for rank in range(p) if rank != 1]
+    gained = (p + 1) / 2 + sum(1 + rank for rank in others) / (p - 1)
+    assert np.allclose(result.parameters[0], gained, atol=1e-6)
+    if comm.rank == 0:
+        assert [each.taken for each in result.rounds] == [list(range(p)), [], others]
+        assert list(result.lost) == [1]
+
+
+def test_rank_0_fails(comm):
+    """The others hear of it."""
+    if comm.transport != "shm":
+        return
+
+    def evaluate(parameters, round):
+        raise KeyError("no such image")
+
+    expected = KeyError if comm.rank == 0 else PeerAbortedError
+    with pytest.raises(expected, match="no such image"):
+        federated.run(comm, [np.zeros(2)], lambda x, task: (x, 1), evaluate=evaluate)
