@@ -9,7 +9,7 @@ import pytest
 from commands import why_not
 from full import FULL
 
-MANY = 16  # cases
+MANY = 8  # cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

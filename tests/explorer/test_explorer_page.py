@@ -66,8 +66,8 @@ def roots(collective, p):
 
 def test_every_algorithm_plays_to_the_right_end(written, tmp_path):
     jobs, plan = [], []
-    for collective, name in EVERY:
-        for p in (4, 7):
+    for number, (collective, name) in enumerate(EVERY):
+        for p in (4, 7) if FULL else (7 - 3 * (number % 2),):
             for root in roots(collective, p):
                 plan.append((collective, name, p, root))
                 settings = {"algorithm": f"{collective}/{name}", "p": p, "root": root}
@@ -121,7 +121,7 @@ MACHINES = [
 def test_the_clock_is_that_of_the_simulation(written, tmp_path):
     jobs, plan = [], []
     for number, (collective, name) in enumerate(EVERY):
-        for told, topology in MACHINES if FULL else MACHINES[number % 3 :: 3]:
+        for told, topology in MACHINES if FULL else MACHINES[number % 6 :: 6]:
             p = topology.p
             root = roots(collective, p)[-1]
             nbytes = 8 if p == 7 else 100_003

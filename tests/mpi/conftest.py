@@ -102,9 +102,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Two ranks have half of the tests; from three on, and on two with Open MPI, it is a quarter.
+    """Two ranks have half of the tests; from three on, and on two with Open MPI, it is a sixth.
 
-    So 3 and 4 ranks with MPICH, and 2 and 5 with Open MPI, have all of them. Of those of devices,
+    On each of these numbers of ranks they are others. Of those of devices,
     which hardly depend on MPI, one and two ranks have a quarter as well, and those of frameworks
     are left out with Open MPI. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
     """
@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         one_in = 2 if size == 2 else 1
         if is_shared or item.path.name.startswith(OF_DEVICES):
-            one_in = 4
+            one_in = 6
         # Two ranks have with MPICH what they do not have with Open MPI.
         number = zlib.crc32(name.encode()) + size + (one_in == 2)
         (others if number % one_in else mine).append(item)

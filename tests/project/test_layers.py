@@ -19,6 +19,12 @@ import layers  # noqa: E402
 ARROWS = list(layers.arrows())
 
 
+def test_files_of_tests_have_different_names() -> None:
+    """Those that pytest imports in one run: all but ``tests/mpi``."""
+    files = [each for each in (ROOT / "tests").rglob("test_*.py") if each.parent.name != "mpi"]
+    assert [each for each in files if sum(each.name == other.name for other in files) > 1] == []
+
+
 def upward(arrows: list[layers.Arrow]) -> list[layers.Arrow]:
     """Return the arrows between rooms that point up."""
     order = [room.name for room in layers.rooms()]
