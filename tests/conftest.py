@@ -13,23 +13,23 @@ MANY = 8  # cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "run one in N of the tests, always the same ones"
-    parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
+    text = "of the tests for each MPI, run share K of N, always the same ones"
+    parser.addoption("--share", default="0/1", metavar="K/N", help=text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what ``--one-in`` says, and half of the cases of a test that has MANY.
+    """Leave out other shares than that of ``--share``, and half of the cases of a test with MANY.
 
     ``COLLECTIVES_TEST_FULL=1`` runs all cases, and so does a file that is run alone.
     """
-    one_in = config.getoption("--one-in")
+    share, of = map(int, config.getoption("--share").split("/"))
     is_whole = FULL or len({item.path for item in items}) == 1
     cases = Counter(_function(item) for item in items)
     shares: list[list[pytest.Item]] = [[], []]
     for item in items:
         name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
         number = zlib.crc32(name.encode())
-        is_left_out = number % one_in != 0
+        is_left_out = number % of != share and item.get_closest_marker("each_mpi") is not None
         if cases[_function(item)] >= MANY and not is_whole:
             is_left_out |= bool(number >> 9 & 1)  # not a bit by which ranks take shares
         shares[is_left_out].append(item)

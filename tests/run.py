@@ -249,9 +249,9 @@ class Run:
 
         def run(family: str, marks: str, workers: int) -> jobs.Result:
             env = {"COLLECTIVES_TEST_INSTALLED": str(self.folders[family])}
-            # Of what runs with each MPI, the first one has all.
-            one_in = 1 if FULL or family == families[0] else 2
-            options = "-n", workers, "--one-in", one_in, "-m", marks
+            # They divide what runs with each MPI.
+            share = "0/1" if FULL else f"{families.index(family)}/{len(families)}"
+            options = "-n", workers, "--share", share, "-m", marks
             words = map(str, (*PYTEST, *options, *files))
             command = [str(self.python[family]), *words]
             return jobs.run(command, deadline=DEADLINE, cwd=TESTS, env=env)

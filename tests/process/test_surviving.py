@@ -91,6 +91,7 @@ def test_a_job_that_is_started_again_goes_on_from_a_file(
             total, (file, attempt) = state.total, (sys.argv[1], os.environ["COLLECTIVES_RESTART"])
             assert state.load(file) == (attempt != "0")
             sys.stdout.write(f"from {state.step}\\n")
+            sys.stdout.flush()
             while state.step < 100:
                 state.total += state.comm.allreduce(np.ones(2)) / state.comm.size
                 state.step += 1
