@@ -80,9 +80,10 @@ FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
     ),
     ("frontends/jax", (1, 2), {}),
 )
-# Modules that need CuPy, TensorFlow or Keras, and have no examples in their docstrings.
+# Modules that need CuPy, Flower, TensorFlow or Keras, and have no examples in their docstrings.
 WITHOUT_EXAMPLES = (
     "collectives/devices/cupy_*.py",
+    "collectives/federated/flower.py",
     "collectives/graphs/raising.py",
     "collectives/graphs/tensorflow.py",
     "collectives/keras/*",
