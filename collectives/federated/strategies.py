@@ -143,7 +143,7 @@ class FedAvg:
     >>> from collectives.federated import FedAvg, Update
     >>> strategy = FedAvg(fraction=0.5)
     >>> strategy.sample(clients=8, round=1, seed=0)
-    [2, 3, 4, 6]
+    [2, 4, 5, 6]
     >>> updates = [Update([np.array([1.0])], 30), Update([np.array([5.0])], 10)]
     >>> strategy.aggregate([np.zeros(1)], updates, None)[0]
     [array([2.])]
