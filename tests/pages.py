@@ -9,6 +9,7 @@ What a block is, its fence says; what is special about it, a comment on the line
   ``<!-- fails -->``: with an exit status that is not 0; ``<!-- numbers vary -->``: numbers in the
   output are not compared; ``<!-- any order -->``: nor is the order of its lines.
 - ``<!-- needs: torch -->``: skipped where that module or program is not there.
+- ``<!-- full: what else tests it -->``: skipped in usual runs, as it takes long.
 - ``<!-- not run: reason -->``: only shown.
 
 In an output ``...`` stands for anything, as in a doctest. Other fences are refused, so that no
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
+from full import FULL
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -39,7 +41,17 @@ FENCE = re.compile(r"( *)```(.*)$")
 COMMENT = re.compile(r" *<!-- ([\w ]+?)(?:: (.*?))? -->$")
 DEADLINE = 90  # seconds for a program or command; a quiet machine with two cores needs 2
 
-KNOWN = {"ranks", "file", "output", "fails", "numbers vary", "any order", "needs", "not run"}
+KNOWN = {
+    "ranks",
+    "file",
+    "output",
+    "fails",
+    "numbers vary",
+    "any order",
+    "needs",
+    "full",
+    "not run",
+}
 # Begins a table that is generated; test_readme.py compares it.
 TABLES = {"algorithms", "layers"}
 
@@ -143,6 +155,10 @@ class Page:
                 raise PageError(f"{where}: an output stands below no python block")
             if self.program and self.program[-1]["line"] == before.line:
                 self.program[-1]["output"] = block.text
+        elif "full" in block.marks and not FULL:
+            if not block.marks["full"]:
+                raise PageError(f"{where}: say what else tests it")
+            self.skipped.append(f"{where}: in full runs; else {block.marks['full']}")
         elif missing := self.missing(block):
             self.skipped.append(f"{where}: {missing} is not installed")
         elif block.language == "python" and "file" in block.marks:

@@ -57,28 +57,25 @@ TRANSPORTS = {
 # Numbers of ranks of a usual run. One MPI is enough for some of them, and 8 take long: these are
 # left out unless all tests are asked for, or other numbers.
 RANKS = [1, 2, 3, 4, 5, 8]
-LEFT_OUT = {("mpich", 5), ("mpich", 8)} | {("openmpi", ranks) for ranks in (1, 3, 4, 8)}
+LEFT_OUT = {("mpich", 3), ("mpich", 5), ("mpich", 8)} | {
+    ("openmpi", ranks) for ranks in (1, 3, 4, 8)
+}
 # Of the tests of front ends for PyTorch, which import it on every rank.
 TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
+FOUR = (4,) if FULL else ()
 # Of the tests of front ends for other frameworks: which, on how many ranks, and the variables that
-# are set. On 4 ranks, one program of each is enough.
+# are set.
 FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
-    ("frontends/tensorflow", (1, 2), {}),
-    ("frontends/tensorflow/test_tf_programs.py::test_cifar100_with_a_tape", (4,), {}),
-    ("frontends/keras", (1, 2), {"KERAS_BACKEND": "tensorflow"}),
-    (
-        "frontends/keras/test_keras_programs.py::test_mnist_with_fit",
-        (4,),
-        {"KERAS_BACKEND": "tensorflow"},
-    ),
+    ("frontends/tensorflow", (1, 2, *FOUR), {}),
+    ("frontends/keras", (1, 2, *FOUR), {"KERAS_BACKEND": "tensorflow"}),
     ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
     (
         "frontends/keras/test_keras_optimizer.py frontends/keras/test_keras_callbacks.py",
         (2,),
         {"KERAS_BACKEND": "jax"},
     ),
-    ("frontends/jax", (1, 2), {}),
+    ("frontends/jax", (1, 2, *FOUR), {}),
 )
 # Modules that need CuPy, Flower, TensorFlow or Keras, and have no examples in their docstrings.
 WITHOUT_EXAMPLES = (
