@@ -61,7 +61,7 @@ LEFT_OUT = {("mpich", 3), ("mpich", 5), ("mpich", 8)} | {
     ("openmpi", ranks) for ranks in (1, 3, 4, 8)
 }
 # Of the tests of front ends for PyTorch, which import it on every rank.
-TORCH_RANKS = {"mpich": (2, 3), "openmpi": (2,)}
+TORCH_RANKS = {"mpich": (2, 3) if FULL else (2,), "openmpi": (2,)}
 TORCHRUN_RANKS = 2
 FOUR = (4,) if FULL else ()
 # Of the tests of front ends for other frameworks: which, on how many ranks, and the variables that
