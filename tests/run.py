@@ -30,15 +30,15 @@ from full import FULL
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-# What tests carry that start programs under a launcher: they run in both environments, or in the
-# first one.
+# What tests carry that start programs under a launcher: the environments divide the former, or both
+# run them if all tests are asked for; the first one runs the latter.
 EACH, ANY = "each_mpi", "any_mpi"
 LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
-# Those run with both MPIs at once: so many for the one that has all tests, and for the other.
+# Those run with both MPIs at once: so many with the first, which has more tests, and the second.
 SIDE_BY_SIDE = ("-n", "2")
 LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3

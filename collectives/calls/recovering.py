@@ -12,8 +12,10 @@ from collectives.errors import (
     ArgumentError,
     CollectivesError,
     CommunicatorError,
+    MPIError,
     PeerAbortedError,
     PeerLostError,
+    StallError,
 )
 from collectives.process import surviving
 from collectives.process.meeting import Meeting
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["RecoveringCalls"]
 
 LARGEST = 2**31 - 1
-LOSSES = PeerLostError, PeerAbortedError
+
+# What a rank says of a try to make a communicator; the bitwise and is the worst of them.
+MADE, INTERRUPTED, FAILED = 3, 2, 0
 
 
 class RecoveringCalls:
@@ -86,10 +90,13 @@ class RecoveringCalls:
         ------
         StallError
             If another rank neither calls it nor ends before the deadline.
+        MPIError
+            If MPI fails at every try: there are as many as ranks.
         CommunicatorError
-            If the communicator is freed, or the MPI library does not survive the loss of a rank.
-            Those that do are Open MPI under ``mpiexec --with-ft ulfm``, and ranks of one host
-            without MPI. ``collectives run --elastic`` starts both.
+            If the communicator is freed, another rank cannot make the new one, or the MPI library
+            does not survive the loss of a rank. Those that do are Open MPI under
+            ``mpiexec --with-ft ulfm``, and ranks of one host without MPI. ``collectives run
+            --elastic`` starts both.
 
         Notes
         -----
@@ -104,17 +111,31 @@ class RecoveringCalls:
         ... except cc.errors.PeerLostError:
         ...     comm = comm.shrink()
         """
-        while True:
-            meeting = self._gathering("shrink")
-            made = None
-            with contextlib.suppress(*LOSSES):  # another one may be lost meanwhile
-                made = self._grown(surviving.shrunk(meeting), "shrink()")
-            # Either all ranks have the new communicator, or all try again.
-            if surviving.agreed(meeting, int(made is not None))[0] and made is not None:
+        meeting = self._gathering("shrink")
+        for _ in range(meeting.size):
+            made, problem, outcome = self._tried(meeting)
+            agreed, _ = surviving.agreed(meeting, outcome)
+            if agreed == MADE and made is not None:
+                with contextlib.suppress(CollectivesError):  # operations may be in flight
+                    self._let_go()
+                return made
+            if agreed == FAILED:
                 break
-        with contextlib.suppress(CollectivesError):  # operations may be in flight
-            self._let_go()
-        return made
+        raise problem or CommunicatorError("shrink(): another rank has failed to make it")
+
+    def _tried(self, meeting: Meeting) -> tuple[Self | None, CollectivesError | None, int]:
+        """Return a communicator of the ranks that are left, or an error, and what to say of it.
+
+        Another rank may be lost meanwhile, of which MPI may make an error of its own.
+        """
+        try:
+            return self._grown(surviving.shrunk(meeting), "shrink()"), None, MADE
+        except (PeerLostError, PeerAbortedError, MPIError) as error:
+            return None, error, INTERRUPTED
+        except StallError:  # others wait, too
+            raise
+        except CollectivesError as error:
+            return None, error, FAILED
 
     def _gathering(self, call: str) -> Meeting:
         if self._mpi is None:

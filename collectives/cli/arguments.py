@@ -150,9 +150,10 @@ def has(collective: str, name: str) -> bool:
     if not is_composed(name):
         return name.partition(":")[0] in names(collective)
     try:
-        return get(collective, name).name != ""
+        get(collective, name)
     except ArgumentError:
         return False
+    return True
 
 
 def groups(text: str) -> Groups:

@@ -134,7 +134,6 @@ def main(options: argparse.Namespace) -> int:
         lib = launcher.library()
     except BindingError as error:
         raise BindingError(f"{error}; or start the ranks without MPI: --no-mpi") from error
-    # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     if options.elastic and lib.family != "openmpi":
         raise BindingError(
             f"{lib.name} ends the job when a rank is lost: --elastic needs Open MPI, or --no-mpi"
@@ -143,6 +142,7 @@ def main(options: argparse.Namespace) -> int:
     if options.elastic:
         os.environ[abort.VARIABLE] = "0"
         extra = f"--with-ft ulfm {extra}"
+    # Only a runner sees the SystemExit of a program, and errors before it imports this library.
     runner = [str(Path(abort.__file__).with_name("program.py"))] if abort.wished() else []
     if options.as_horovod:
         runner += AS_HOROVOD

@@ -12,8 +12,6 @@ __all__ = ["run"]
 
 T = TypeVar("T")
 
-LOSSES = PeerLostError, PeerAbortedError
-
 
 def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function that communicates, and call it again on the ranks that are left after a loss.
@@ -58,7 +56,7 @@ def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
         try:
             state.sync()
             return function(state, *arguments)
-        except LOSSES as error:
+        except (PeerLostError, PeerAbortedError) as error:
             before = state.comm
             try:
                 state.comm = before.shrink()

@@ -94,16 +94,20 @@ class State:
         ------
         OSError
             On all ranks, if the file cannot be written.
+        ArgumentError
+            On all ranks, if a value of rank 0 cannot be pickled.
         CollectivesError
             As for `Communicator.broadcast_object`.
         """
         self.commit()
-        problem = None
+        problem: Exception | None = None
         if self.comm.rank == 0:
             try:
                 files.write(path, pickle.dumps(self._kept))
             except OSError as error:
                 problem = error
+            except Exception as error:  # pickling a value may raise anything
+                problem = ArgumentError(f"the values of the State cannot be pickled: {error}")
         problem = self.comm.broadcast_object(problem)
         if problem is not None:
             raise problem
@@ -154,7 +158,9 @@ class State:
                 values = pickle.load(file)
         except FileNotFoundError:
             return None
-        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # what unpickling meets in such a file may raise anything
             raise ArgumentError(f"{os.fspath(path)} is no file of a State: {error}") from None
         if not isinstance(values, dict) or values.keys() != self._kept.keys():
             names = ", ".join(values) if isinstance(values, dict) else type(values).__name__

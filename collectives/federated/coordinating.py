@@ -13,7 +13,7 @@ from collectives.federated.links import Link
 from collectives.federated.strategies import Arrays
 from collectives.federated.tasks import Round
 from collectives.federated.training import Bytes, Training
-from collectives.federated.waiting import Wait
+from collectives.process.waiting import Wait
 from collectives.text.words import ranks
 
 __all__ = ["Coordinator"]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError, StallError
-from collectives.federated.waiting import Wait
+from collectives.process.waiting import Wait
 
 __all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
 

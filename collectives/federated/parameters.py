@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.arrays.frameworks import LABELS, framework_of
-from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
-from collectives.text.words import article, plain, shown
+from collectives.arrays.parameters import assign, check, values_of
+from collectives.errors import ArgumentError, UnsupportedTypeError
+from collectives.text.words import article
 
 __all__ = ["Parameters"]
 
@@ -54,8 +53,8 @@ class Parameters:
         arrays = []
         for k, value in enumerate(self.values):
             name = f"parameters[{k}]"
-            _check_writable(value, name)
-            arrays.append(_read(value, name))
+            check(value, name)
+            arrays.append(values_of(value, name))
             if arrays[-1].dtype.kind != "f":
                 raise UnsupportedTypeError(
                     f"{name} has dtype {arrays[-1].dtype}, and must have floating-point numbers; "
@@ -72,13 +71,7 @@ class Parameters:
     def write(self, arrays: Sequence[NDArray[Any]]) -> None:
         """Set the values to those of `arrays`. Local."""
         for value, array in zip(self.values, arrays, strict=True):
-            if isinstance(value, np.ndarray):
-                value[...] = array
-            elif framework_of(type(value)) == "torch":
-                # A copy: torch warns of arrays that cannot be written.
-                value.detach().copy_(sys.modules["torch"].from_numpy(array.copy()))
-            else:
-                value.assign(array)
+            assign(value, array)
 
     def checked(self, values: Iterable[Any], name: str) -> list[NDArray[Any]]:
         """Return copies of arrays of any framework that have the shapes of the parameters. Local.
@@ -102,7 +95,7 @@ class Parameters:
             )
         arrays = []
         for k, value in enumerate(listed):
-            array = np.array(_read(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
+            array = np.array(values_of(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
             if array.shape != self.shapes[k]:
                 raise ArgumentError(
                     f"{name}[{k}] has shape {array.shape}, and must have {self.shapes[k]}, that of "
@@ -125,39 +118,3 @@ class Parameters:
             arrays.append(data[begin:end].copy().view(dtype).reshape(shape))
             begin = end
         return arrays
-
-
-def _check_writable(value: Any, name: str) -> None:
-    """Raise an error unless a parameter can be written."""
-    if isinstance(value, np.ndarray):
-        if not value.flags.writeable:
-            raise BufferError(f"{name} is read-only; pass {name}.copy()")
-        return
-    framework = framework_of(type(value))
-    if framework == "torch" or (hasattr(value, "assign") and hasattr(value, "numpy")):
-        return
-    if framework is not None:
-        raise ArgumentError(
-            f"{name} is {article(LABELS[framework])}, which cannot be written: pass "
-            f"np.array({name}), which `fit` is called with then"
-        )
-    raise ArgumentError(
-        f"{name} is {shown(value)}, and must be an array of NumPy, a tensor of torch, or a "
-        f"variable of Keras or TensorFlow"
-    )
-
-
-def _read(value: Any, name: str) -> NDArray[Any]:
-    """Return a value as an array of NumPy, which may share its memory."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        if framework_of(type(value)) == "torch":
-            return np.asarray(value.detach().cpu().numpy())
-        if hasattr(value, "assign") and hasattr(value, "numpy"):
-            return np.asarray(value.numpy())
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedTypeError(
-            f"{name} cannot be read as an array of NumPy ({plain(error)}); pass float32"
-        ) from error

@@ -7,7 +7,7 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from collectives.errors import CollectivesError
+from collectives.errors import CollectivesError, MismatchError, StallError
 from collectives.horovod import basics
 from collectives.horovod.errors import (
     HorovodArgumentError,
@@ -147,15 +147,18 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-def _recovered() -> bool:
-    """Return whether the ranks that are left can go on. Collective, among them."""
+def _recovered(error: HorovodInternalError) -> bool:
+    """Return whether the ranks that are left can go on. Collective, among them, if one is lost."""
+    no_loss = isinstance(error.__cause__, (StallError, MismatchError))
+    if no_loss or isinstance(error, HorovodArgumentError):
+        return False
     try:
         return basics.recover()
     except CollectivesError:  # the job does not survive a loss
         return False
 
 
-def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
+def run_fn(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that sends its state to all ranks, and then calls `func`. Local.
 
     Where a collective fails because a rank was lost, the state that was last kept is restored, and
@@ -167,8 +170,6 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
     ----------
     func : callable
         Its first argument is a `State`.
-    reset : callable
-        It ends and begins what the ranks communicate by.
     """
 
     @functools.wraps(func)
@@ -182,11 +183,12 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
             except HorovodInternalError as error:
                 state.restore()
                 skips = False
-                if isinstance(error, HorovodArgumentError) or not _recovered():
+                if not _recovered(error):
                     raise
             except HostsUpdatedInterrupt as interrupt:
                 skips = interrupt.skip_sync
-                reset()
+                basics.shutdown()
+                basics.init()
             state.on_reset()
 
     return wrapper

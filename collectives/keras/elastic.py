@@ -46,12 +46,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     callable
         With the same arguments.
     """
-    return run_fn(raising(func), _reset)
-
-
-def _reset() -> None:
-    basics.shutdown()
-    basics.init()
+    return run_fn(raising(func))
 
 
 class KerasState(ObjectState):

@@ -419,7 +419,8 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
     lines : bool
         Whether output is passed on in lines with the number of the rank.
     is_elastic : bool
-        Whether the others go on; then the exit status is 0 if that of one rank is.
+        Whether the others go on; then the exit status is 0 if that of one rank is, unless a
+        signal has come.
 
     Returns
     -------
@@ -427,6 +428,7 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
         128 + the number of a signal that has ended a rank, or that has come.
     """
     first, limit, environment = 0, None, variables()
+    came = 0  # the number of the last signal
     if is_elastic:
         environment[abort.VARIABLE] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -445,13 +447,14 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
                 if limit is None and (status < 0 or (status and abort.wished())):
                     limit = time.monotonic()  # that rank has said all, and others shall not
             if job.signals:
-                number = job.signals[-1]
-                if first == 128 + number:
+                if came == job.signals[-1]:
                     break  # it has come twice, and `end` waits no longer
-                first = 128 + number
-                job.send(number)
+                came = job.signals[-1]
+                job.send(came)
                 job.signals.clear()
                 limit = time.monotonic() + GRACE
             if limit is not None and time.monotonic() >= limit:
                 break
+    if came:
+        return 128 + came
     return 0 if is_elastic and any(rank.status == 0 for rank in job.ranks) else first

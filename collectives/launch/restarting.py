@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
+
+from collectives.process import orphan
 
 __all__ = ["VARIABLE", "call", "child"]
 
@@ -18,8 +20,6 @@ PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 # Exit statuses of jobs that somebody has ended, as shells and launchers give them.
 ENDED = {128 + number for number in PASSED_ON}
-
-SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def call(start: Callable[[], int], restarts: int) -> int:
@@ -54,13 +54,12 @@ def child(command: Sequence[str]) -> int:
     ----------
     command : sequence of str
     """
-    prctl = ctypes.CDLL(None).prctl
-
-    def end_with_parent() -> None:
-        prctl(SET_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
-
     # In a group of its own: Ctrl-C reaches it by this process, and once.
-    launcher = subprocess.Popen(command, start_new_session=True, preexec_fn=end_with_parent)
+    launcher = subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=functools.partial(orphan.follow_parent, signal.SIGTERM),
+    )
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         launcher.send_signal(number)

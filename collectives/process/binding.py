@@ -74,8 +74,7 @@ def load() -> Any:
         raise BindingError(str(error)) from None
     child.watch()
     abort.watch()
-    if family(MPI) == "openmpi":
-        orphan.watch()
+    orphan.watch()
     progress.watch(MPI)
     _watch_end(MPI)
     return MPI

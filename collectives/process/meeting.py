@@ -256,7 +256,8 @@ class Meeting:
         if isinstance(self.mpi, hosted.Ranks):
             source: int = self.mpi.sender(tag)
             return None if source < 0 else source
-        MPI = binding.load()
+        from mpi4py import MPI  # it is loaded; `binding.load` would look at too much for a poll
+
         status = MPI.Status()
         with self._errors(), _core.Turn():
             found = self.mpi.Iprobe(MPI.ANY_SOURCE, tag, status)

@@ -11,14 +11,26 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["watch"]
+__all__ = ["follow_parent", "watch"]
 
 # The programs of Open MPI 5 and 4 that start ranks, here and on other hosts.
 LAUNCHERS = {"prterun", "prte", "prted", "mpiexec", "mpirun", "orterun", "orted"}
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
+_libc = ctypes.CDLL(None)  # loaded here, as a process that was just forked must not
 _watched = False
+
+
+def follow_parent(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends. Local.
+
+    Parameters
+    ----------
+    number : int
+        That of the signal.
+    """
+    _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 
 def watch() -> None:
@@ -34,6 +46,6 @@ def watch() -> None:
         return
     if name not in LAUNCHERS:
         return
-    ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    follow_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it has ended meanwhile
         os._exit(1)

@@ -18,12 +18,11 @@ from collectives import _core
 from collectives.errors import CommunicatorError, StallError
 from collectives.process import abort, binding, hosted, living
 from collectives.process.meeting import Meeting
+from collectives.process.waiting import Wait
 
 __all__ = ["agreed", "shrunk"]
 
-NAP = 1e-4  # seconds between two looks at a message
 SLICE = 0.02  # seconds between two looks at who has ended
-VALUE = struct.Struct("q")
 
 UNSUPPORTED = (
     "{call} needs ranks that go on when one is lost: those of `collectives run --elastic`, with "
@@ -69,7 +68,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
                 if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                     raise
 
-    check_support(meeting)
+    _check_support(meeting)
     return meeting.aside(agree, _trust), []
 
 
@@ -94,7 +93,7 @@ def shrunk(meeting: Meeting) -> Any:
         meeting.mpi.Revoke()  # others may still wait in it
         return meeting.mpi.Shrink()
 
-    check_support(meeting)
+    _check_support(meeting)
     made = meeting.aside(shrink, _trust)
     abort.leave_unfinished()
     return made
@@ -104,13 +103,8 @@ def _trust(waited: float) -> None:
     """Look at nobody: MPI knows who has ended."""
 
 
-def check_support(meeting: Meeting) -> None:
-    """Raise an error where MPI ends the job, or hangs, when a rank is lost. Local.
-
-    Parameters
-    ----------
-    meeting : Meeting
-    """
+def _check_support(meeting: Meeting) -> None:
+    """Raise an error where MPI ends the job, or hangs, when a rank is lost. Local."""
     if not binding.survives():
         raise CommunicatorError(UNSUPPORTED.format(call=meeting.call))
 
@@ -131,10 +125,10 @@ class _Agreement:
     def __init__(self, meeting: Meeting, ranks: hosted.Ranks, value: int) -> None:
         self._meeting, self._ranks, self._value = meeting, ranks, value
         self._format = struct.Struct(f"q{-(-meeting.size // 8)}s")
-        self._sent: list[Any] = []  # messages, which MPI may not lose before they are read
+        self._sent: list[Any] = []  # messages, kept until they are read
         self._ended: set[int] = set()
         self._looked = 0.0
-        self._limit = time.monotonic() + meeting.timeout
+        self._wait = Wait()
 
     def reached(self) -> tuple[int, list[int]]:
         """Return what is agreed. Collective."""
@@ -176,13 +170,13 @@ class _Agreement:
                 return None
             _core.guard()
             _core.advance_all()
-            if time.monotonic() > self._limit:
+            if self._wait.passed() > self._meeting.timeout:
                 raise StallError(
                     f"{self._meeting.call}: rank {self._meeting.rank} of {self._meeting.size} has "
                     f"waited {self._meeting.timeout:.3g} s for rank {rank}, which has neither "
                     f"called it nor ended"
                 )
-            time.sleep(NAP)
+            self._wait.pause()
 
     def _gone(self) -> set[int]:
         """Return the ranks that have ended."""

@@ -159,8 +159,8 @@ class Board:
         return deque(pair for pair in pairwise(bounds) if pair[0] < pair[1])
 
     def claim(self, worker: int) -> tuple[int, int] | None:
-        """Return the first and the last but one example of a piece for a worker: of its own part,
-        or the last piece of the worker that has most left; None if there is none. Local.
+        """Return the bounds of a piece of the batch for a worker: of its own part, or the last
+        piece of the worker that has most left; None if there is none. Local.
 
         Parameters
         ----------

@@ -1,18 +1,16 @@
-"""Parameters of a program as flat NumPy arrays: NumPy's own, torch's, and Keras's and TensorFlow's.
-
-No framework is imported: what a parameter is, its class says.
-"""
+"""Parameters of a program as flat NumPy arrays, and their pieces on the servers."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
+from collectives.arrays.frameworks import framework_of
+from collectives.arrays.parameters import assign, check, values_of
+from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article, shown
 
 __all__ = ["Parameter", "Piece", "cut", "gradients", "memory_bytes", "read"]
@@ -40,58 +38,30 @@ class Parameter:
 
     Raises
     ------
-    BufferError, UnsupportedTypeError
-        If it cannot be changed in place, or its elements are not floating-point numbers that NumPy
-        has.
+    ArgumentError, UnsupportedTypeError
+        If it cannot be changed, or its elements are not floating-point numbers that NumPy has.
     """
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
-        torch = sys.modules.get("torch")
-        self._tensor = value.detach() if torch and isinstance(value, torch.Tensor) else None
-        if self._tensor is not None:
-            if str(self._tensor.dtype).partition(".")[2] not in DTYPES:
-                raise _unsupported(name, self._tensor.dtype)
-            array = self._tensor.cpu().numpy()
-        elif isinstance(value, np.ndarray):
-            array = value
-        elif hasattr(value, "assign") and hasattr(value, "numpy"):  # Keras and TensorFlow
-            array = np.array(value.numpy())
-        else:
-            raise BufferError(
-                f"{name} is {article(type(value).__name__)}, and parameters are arrays of NumPy, "
-                f"tensors of torch, or variables of Keras or TensorFlow, which can be changed"
-            )
+        label = f"parameter {name}"
+        check(value, label)
+        array = values_of(value, label)
         if array.dtype.name not in DTYPES or not array.dtype.isnative:
-            raise _unsupported(name, array.dtype)
-        if not array.flags.writeable:
-            raise BufferError(f"{name} is read-only, and pull() writes to it")
+            raise UnsupportedTypeError(
+                f"{label} has dtype {array.dtype}, and must have one of {', '.join(DTYPES)}"
+            )
         self.shape, self.dtype = array.shape, array.dtype
-        self.in_place = array.flags.c_contiguous and (
-            array is value or (self._tensor is not None and self._tensor.device.type == "cpu")
-        )
-        self._array = array
+        is_on_host = framework_of(type(value)) == "torch" and value.device.type == "cpu"
+        self.in_place = array.flags.c_contiguous and (array is value or is_on_host)
         self.flat: NDArray[Any] = (
-            array.reshape(-1) if self.in_place else np.ascontiguousarray(array).reshape(-1).copy()
+            array.reshape(-1) if self.in_place else np.array(array, order="C").reshape(-1)
         )
 
     def commit(self) -> None:
         """Have the program's parameter get the values of `flat`. Local."""
-        if self.in_place:
-            return
-        values = self.flat.reshape(self.shape)
-        if self._tensor is not None:
-            self._tensor.copy_(sys.modules["torch"].from_numpy(values))
-        elif isinstance(self.value, np.ndarray):
-            self.value[...] = values
-        else:
-            self.value.assign(values)
-
-
-def _unsupported(name: str, dtype: object) -> UnsupportedTypeError:
-    return UnsupportedTypeError(
-        f"{name} has dtype {dtype}, and parameters have one of {', '.join(DTYPES)}"
-    )
+        if not self.in_place:
+            assign(self.value, self.flat.reshape(self.shape))
 
 
 def read(parameters: Any) -> list[Parameter]:
@@ -165,9 +135,7 @@ def gradients(given: Any, parameters: Sequence[Parameter]) -> list[NDArray[Any]]
 def _flat(value: Any, parameter: Parameter) -> NDArray[Any]:
     if value is None:
         raise ArgumentError(f"there is no gradient of {parameter.name}")
-    if hasattr(value, "detach"):  # torch
-        value = value.detach().cpu()
-    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    array = values_of(value, f"the gradient of {parameter.name}")
     if array.shape != parameter.shape:
         raise ArgumentError(
             f"the gradient of {parameter.name} has the shape {array.shape}, and the parameter "

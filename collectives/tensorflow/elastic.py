@@ -36,12 +36,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     callable
         With the same arguments.
     """
-    return run_fn(func, _reset)
-
-
-def _reset() -> None:
-    basics.shutdown()
-    basics.init()
+    return run_fn(func)
 
 
 class TensorFlowState(ObjectState):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from collectives.horovod import basics
 from collectives.horovod.elastic import run_fn
 from collectives.torch.elastic.sampler import ElasticSampler
 from collectives.torch.elastic.state import TorchState
@@ -35,9 +34,4 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     callable
         With the same arguments.
     """
-    return run_fn(func, _reset)
-
-
-def _reset() -> None:
-    basics.shutdown()
-    basics.init()
+    return run_fn(func)
