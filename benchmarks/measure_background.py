@@ -10,7 +10,8 @@ and after (see the manual on measuring).
 
 - gradients: the 161 gradients of ResNet-50, submitted one by one in place and waited for, beside
   one allreduce of an array of that size;
-- small: 1 000 gradients of 1 KiB, beside as many calls of the MPI library's own allreduce;
+- small: 1 000 gradients of 1 KiB, submitted one by one, and all in one call, beside as many calls of
+  the MPI library's own allreduce;
 - sync: 8 bytes, submitted and waited for at once;
 - check: the part of the time of the gradients in which the ranks compare what they have submitted:
   what it takes to begin and to read these rounds, and what they are waited for with no batch under
@@ -107,6 +108,9 @@ class Cases:
         ]
         for handle in handles:
             handle.wait()
+
+    def submit_small_as_one(self):
+        background.submit_many(self.small, self.small, op=cc.AVG, name="small").wait()
 
     def reduce_small_by_mpi(self):
         for each in self.small:
@@ -212,13 +216,14 @@ def main():
     if options.codecs:
         compare_codecs(comm, cases, turns, tell)
         return
-    rows = {name: [] for name in ("gradients", "whole", "small", "mpi", "one", "trip")}
+    rows = {name: [] for name in ("gradients", "whole", "small", "many", "mpi", "one", "trip")}
     for turn in range(turns + 1):
         row = {
             "trip": comm._segment.round_trip(1 - comm.rank, 20) if comm.rank < 2 else 0.0,
             "gradients": timed(comm, cases.submit_gradients),
             "whole": timed(comm, cases.reduce_whole),
             "small": timed(comm, cases.submit_small),
+            "many": timed(comm, cases.submit_small_as_one),
             "mpi": timed(comm, cases.reduce_small_by_mpi),
             "one": timed(comm, cases.submit_one, 1000),
         }
@@ -239,11 +244,12 @@ def main():
         f"check: {rounds:g} rounds, {100 * median(parts.values()):.1f} % of the time of the "
         f"gradients; {100 * parts[fastest]:.1f} % in the fastest turn, of {1e3 * fastest:.1f} ms"
     )
-    ratio = [mpi / small for mpi, small in zip(rows["mpi"], rows["small"], strict=True)]
-    tell(
-        f"1000 gradients of 1 KiB: {1e3 * median(rows['small']):.2f} ms; MPI's allreduce "
-        f"{1e3 * median(rows['mpi']):.2f} ms; {median(ratio):.1f} times as fast"
-    )
+    for key, words in (("small", "one by one"), ("many", "in one call")):
+        ratio = [mpi / each for mpi, each in zip(rows["mpi"], rows[key], strict=True)]
+        tell(
+            f"1000 gradients of 1 KiB, {words}: {1e3 * median(rows[key]):.2f} ms; MPI's allreduce "
+            f"{1e3 * median(rows['mpi']):.2f} ms; {median(ratio):.1f} times as fast"
+        )
     tell(f"8 bytes, submit and wait: {1e6 * median(rows['one']):.2f} us")
     background.flush()
     time.sleep(2)

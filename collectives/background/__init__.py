@@ -8,7 +8,15 @@ them, `watching` requests of nonblocking calls, and `steps` submissions of sever
 Nothing here communicates by itself: all of it is calls of two duplicates of the communicator.
 """
 
-from collectives.background.engine import flush, join, start, stop, submit, when_complete
+from collectives.background.engine import (
+    flush,
+    join,
+    start,
+    stop,
+    submit,
+    submit_many,
+    when_complete,
+)
 from collectives.background.handle import Handle
 
-__all__ = ["Handle", "flush", "join", "start", "stop", "submit", "when_complete"]
+__all__ = ["Handle", "flush", "join", "start", "stop", "submit", "submit_many", "when_complete"]

@@ -1,23 +1,25 @@
-"""Submissions that take several collectives: the vector forms, and what others define.
+"""Submissions that take several collectives: the vector forms, many arrays, and what others define.
 
-Their ranks may have different numbers of elements, which they tell each other first.
+The ranks of a vector form may have different numbers of elements, which they tell each other first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives import _core
+from collectives.arrays import frameworks
 from collectives.calls.counts import Counts, checked
-from collectives.calls.kinds import ALLGATHER, ALLTOALL, REDUCE_SCATTER
+from collectives.calls.grouped import GroupedRequest, text_of
+from collectives.calls.kinds import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.communicator import Communicator
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, BufferError
 
-__all__ = ["VECTORS", "Steps", "vector"]
+__all__ = ["VECTORS", "Steps", "many", "vector"]
 
 Run = Generator[_core.Request, None, Any]
 
@@ -90,8 +92,7 @@ def vector(
         text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
         return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given, row))
     text = f"reduce_scatterv of {_dtype(like)} {shape}, op {op}, counts {given.tolist()}"
-    if scales != (1.0, 1.0):
-        text += ", scaled by {:g} and {:g}".format(*scales)
+    text += _scaled(scales)
 
     def run(comm: Communicator) -> Run:
         request = comm.ireduce_scatterv(
@@ -101,6 +102,50 @@ def vector(
         return request.wait()
 
     return Steps(REDUCE_SCATTER, like, op, text, run)
+
+
+def many(
+    comm: Communicator,
+    arrays: Iterable[Any],
+    out: Iterable[Any] | None,
+    op: Any,
+    scales: tuple[float, float],
+) -> Steps:
+    """Return the steps of an allreduce of many arrays. Local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        What it will run on.
+    arrays, out, op
+        As for `Communicator.allreduce_many`.
+    scales : tuple of float
+        `prescale` and `postscale`.
+
+    Raises
+    ------
+    CollectivesError
+        As for `Communicator.allreduce_many`.
+    BufferError
+        If the arrays are in the memory of a device.
+    """
+    request = GroupedRequest(comm._engine, arrays, out, (op, None, *scales))
+    group = request._group
+    if not isinstance(group, _core.Group):
+        raise BufferError("arrays is of arrays on a device, and must be of arrays in host memory")
+    sizes = group.sizes(1)
+    like = np.empty(0, frameworks.numpy_dtype(sizes[0][0], "arrays") if sizes else np.uint8)
+    text = f"allreduce_many of {text_of(group)}, op {op}{_scaled(scales)}"
+
+    def run(_: Communicator) -> Run:
+        yield from request._steps()
+        return request.wait()
+
+    return Steps(ALLREDUCE, like, op if sizes else "SUM", text, run)
+
+
+def _scaled(scales: tuple[float, float]) -> str:
+    return "" if scales == (1.0, 1.0) else ", scaled by {:g} and {:g}".format(*scales)
 
 
 def _dtype(x: Any) -> str:

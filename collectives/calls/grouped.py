@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from collectives.text.words import shown
 if TYPE_CHECKING:  # few programs need it
     from collectives.devices.group import DeviceGroup
 
-__all__ = ["GroupedCalls", "GroupedRequest"]
+__all__ = ["GroupedCalls", "GroupedRequest", "text_of"]
 
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
 # 2026-11-20, the fastest of many calls on a machine that others used, too).
@@ -36,6 +36,7 @@ PACKED = 1 << 22
 # 254 us one after the other, 245 with 4 at a time, 233 with 16, 231 all at once (MPICH).
 IN_FLIGHT = 16
 
+SAID = 8  # sizes of arrays, in a text
 MOST = 1024  # collectives of a nonblocking call: the core has tags for a few times as many
 
 
@@ -172,23 +173,17 @@ class GroupedRequest:
                 _core.seconds(timeout)
             self._group: Any = _group(engine, arrays, out, arguments)
             self._packs = isinstance(self._group, _core.Group)
-            sizes = self._group.sizes()
             if self._packs:
-                self._verify(sizes)
-        self._text = _text(sizes)
-        which = _packed(sizes) if self._packs else [[i] for i in range(len(sizes))]
-        self._parts = [self._part(each) for each in which]
+                self._verify()
+        self._parts = [self._part(each) for each in self._group.parts(APART, PACKED)]
         self._started: deque[tuple[Part, _core.Request]] = deque()
         self._done: list[Any] | None = None
         self._lock = threading.Lock()
 
-    def _verify(self, sizes: list[tuple[str, int, int]]) -> None:
+    def _verify(self) -> None:
         """Check the arguments that all arrays of a dtype share, with the smallest array of each."""
-        smallest: dict[str, tuple[int, int]] = {}
-        for i, (dtype, count, _) in enumerate(sizes):
-            smallest[dtype] = min(smallest.get(dtype, (count, i)), (count, i))
         op, algorithm, prescale, postscale = self._arguments
-        for _, i in smallest.values():
+        for i in self._group.smallest():
             x = self._group.array(i)[0]
             self._engine.verify(ALLREDUCE, x, op, algorithm, prescale, postscale)
 
@@ -216,6 +211,18 @@ class GroupedRequest:
         else:
             self._group.store(part.which[0], result)
         self._started.popleft()
+
+    def _steps(self) -> Iterator[_core.Request]:
+        """Run the call for somebody who waits for each request that is yielded."""
+        for part in self._parts:
+            if len(self._started) == IN_FLIGHT:
+                yield self._started[0][1]
+                self._finish()
+            with self._turn():
+                self._begin(part)
+        while self._started:
+            yield self._started[0][1]
+            self._finish()
 
     def _start(self) -> GroupedRequest:
         if len(self._parts) > MOST:
@@ -245,7 +252,7 @@ class GroupedRequest:
     def _agree(self) -> None:
         if self._engine.agree is not None:
             with nullcontext() if self._packs else self._engine:
-                self._engine.agree("allreduce_many", self._text, True, self._timeout)
+                self._engine.agree("allreduce_many", text_of(self._group), True, self._timeout)
 
     def test(self) -> bool:
         """Make progress, and return whether the call is complete. Local."""
@@ -339,41 +346,22 @@ def _listed(arrays: Iterable[Any], name: str) -> list[Any]:
 
 def _refuse_overlaps(group: _core.Group | DeviceGroup) -> None:
     """Raise an error if one array is written where another is read or written."""
-    ends = {True: (0, ""), False: (0, "")}  # of what was written so far, and of what was read
-    for first, nbytes, written, name in sorted(group.spans()):
-        for kind, (end, other) in ends.items():
-            if first < end and (written or kind):
-                raise BufferError(
-                    f"{name} overlaps {other}; pass arrays that share no memory, or out=arrays"
-                )
-        ends[written] = max(ends[written], (first + nbytes, name))
+    pair = group.overlap()
+    if pair is not None:
+        raise BufferError(
+            f"{pair[0]} overlaps {pair[1]}; pass arrays that share no memory, or out=arrays"
+        )
 
 
-def _packed(sizes: list[tuple[str, int, int]]) -> list[list[int]]:
-    """Return the numbers of the arrays of each collective; the result is equal on all ranks."""
-    parts: list[list[int]] = []
-    filling: dict[str, tuple[list[int], int]] = {}
-    for i, (dtype, _, nbytes) in enumerate(sizes):
-        if nbytes >= APART:
-            parts.append([i])
-            continue
-        which, filled = filling.get(dtype, ([], 0))
-        if not which or filled + nbytes > PACKED:
-            which, filled = [], 0
-            parts.append(which)
-        which.append(i)
-        filling[dtype] = which, filled + nbytes
-    return parts
+def text_of(group: _core.Group | DeviceGroup) -> str:
+    """Describe the arrays of a rank, in a text that must be equal on all ranks. Local.
 
-
-def _text(sizes: list[tuple[str, int, int]]) -> str:
-    """Describe the call of a rank, in a text that must be equal on all ranks."""
-    each = [f"{count} {dtype}" for dtype, count, _ in sizes]
-    if len(each) > 8:
-        checksum = hash(tuple((count, _NUMBERS[dtype]) for dtype, count, _ in sizes)) & 0xFFFFFFFF
-        return f"{len(each)} arrays, {', '.join(each[:3])}, ..., checksum {checksum:08x}"
+    Parameters
+    ----------
+    group : Group or DeviceGroup
+    """
+    each = [f"{count} {dtype}" for dtype, count in group.sizes(SAID)]
+    if group.count > SAID:
+        checksum = group.checksum() & 0xFFFFFFFF
+        return f"{group.count} arrays, {', '.join(each[:3])}, ..., checksum {checksum:08x}"
     return f"arrays of {', '.join(each)}" if each else "no arrays"
-
-
-# Integers have the same hash in all processes; strings do not.
-_NUMBERS = {name: number for number, name in enumerate(_core.DTYPES)}

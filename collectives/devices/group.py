@@ -62,22 +62,44 @@ class DeviceGroup:
                 f"{' and '.join(places.values())}; pass those in host memory in another call"
             )
 
-    def spans(self) -> list[tuple[int, int, bool, str]]:
-        """Return (first byte, bytes, whether it is written, name) of all arrays. Local."""
+    def overlap(self) -> tuple[str, str] | None:
+        """Return the names of two arrays of which one is written where the other is read or
+        written, or None. Local.
+        """
         spans = []
         for i, job in enumerate(self._jobs):
             source, target = job.source, job.target
             assert source is not None
             assert target is not None
-            spans.append((target.address, target.nbytes, True, f"out[{i}]"))
+            spans.append((target.address, target.nbytes, True, i))
             if source.address != target.address:
-                spans.append((source.address, source.nbytes, False, f"arrays[{i}]"))
-        return [each for each in spans if each[1]]
+                spans.append((source.address, source.nbytes, False, i))
+        return _core.overlapping([each for each in spans if each[1]])
 
-    def sizes(self) -> list[tuple[str, int, int]]:
-        """Return the (dtype, number of elements, bytes) of each. Local."""
-        arrays = [job.arrays[0] for job in self._jobs]
-        return [(each.dtype, each.count, each.nbytes) for each in arrays]
+    def sizes(self, most: int) -> list[tuple[str, int]]:
+        """Return the (dtype, number of elements) of each; of the first ones only, if there are
+        more than `most`. Local.
+
+        Parameters
+        ----------
+        most : int
+        """
+        arrays = [job.arrays[0] for job in self._jobs[:most]]
+        return [(each.dtype, each.count) for each in arrays]
+
+    def checksum(self) -> int:
+        """Return a number that depends on the dtypes and numbers of elements. Local."""
+        return _core.checksum(self.sizes(self.count))
+
+    def parts(self, apart: int, most: int) -> list[list[int]]:
+        """Return the numbers of the arrays of each collective: each is one by itself. Local.
+
+        Parameters
+        ----------
+        apart, most : int
+            As for `_core.Group.parts`; not used.
+        """
+        return [[i] for i in range(self.count)]
 
     def array(self, i: int) -> tuple[Any, Any]:
         """Return array `i` and its `out`. Local.

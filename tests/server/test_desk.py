@@ -187,7 +187,7 @@ def test_parameters_that_cannot_be_changed_are_refused():
     fixed.flags.writeable = False
     with pytest.raises(BufferError, match="read-only"):
         read([fixed])
-    with pytest.raises(ArgumentError, match="parameter 0 is 1.0"):
+    with pytest.raises(ArgumentError, match=r"parameter 0 is 1\.0"):
         read([1.0])
     with pytest.raises(UnsupportedTypeError, match="int64"):
         read([np.arange(3)])

@@ -5,6 +5,87 @@ cdef struct Item:
     View out  # without data as long as there is no memory for a new result
 
 
+cdef struct Extent:  # of an array, in memory
+    uintptr_t first
+    int64_t nbytes
+    bint written
+    Py_ssize_t which
+
+
+cdef int order_of(const void *a, const void *b) noexcept nogil:
+    cdef uintptr_t first = (<const Extent *>a).first, second = (<const Extent *>b).first
+    return (first > second) - (first < second)
+
+
+cdef tuple overlap_of(Extent *extents, Py_ssize_t n):
+    """Return the names of two arrays that overlap, at least one of which is written, or None."""
+    cdef Extent *each
+    cdef Extent *other
+    cdef Extent *furthest[2]  # of what was read so far, and of what is written
+    cdef Py_ssize_t k
+    cdef int kind
+    for k in range(1, n):
+        if extents[k].first < extents[k - 1].first:
+            qsort(extents, n, sizeof(Extent), order_of)
+            break
+    furthest[0] = furthest[1] = NULL
+    for k in range(n):
+        each = &extents[k]
+        for kind in range(2):
+            other = furthest[kind]
+            if other != NULL and each.first < other.first + other.nbytes:
+                if each.written or kind:
+                    return extent_name(each), extent_name(other)
+        other = furthest[each.written]
+        if other == NULL or each.first + each.nbytes > other.first + other.nbytes:
+            furthest[each.written] = each
+    return None
+
+
+cdef str extent_name(const Extent *extent):
+    return f"{'out' if extent.written else 'arrays'}[{extent.which}]"
+
+
+def overlapping(list spans):
+    """Return the names of two arrays of which one is written where the other is read or written, or
+    None. Local.
+
+    Parameters
+    ----------
+    spans : list of tuple
+        The first byte of each, its bytes, whether it is written, and its number.
+    """
+    cdef Extent *extents = <Extent *>calloc(max(1, len(spans)), sizeof(Extent))
+    cdef Py_ssize_t n = 0
+    if extents == NULL:
+        raise MemoryError
+    try:
+        for first, nbytes, written, which in spans:
+            extents[n] = Extent(first, nbytes, written, which)
+            n += 1
+        return overlap_of(extents, n)
+    finally:
+        free(extents)
+
+
+cdef inline uint64_t size_mixed(uint64_t sum, int dtype, int64_t count) noexcept:
+    return cc_mixed(cc_mixed(sum, dtype), count)
+
+
+def checksum(list sizes):
+    """Return a number that depends on the dtypes and numbers of elements of arrays. Local.
+
+    Parameters
+    ----------
+    sizes : list of (str, int)
+        As `Group.sizes` returns them.
+    """
+    cdef uint64_t sum = 1
+    for dtype, count in sizes:
+        sum = size_mixed(sum, DTYPES.index(dtype), count)
+    return sum
+
+
 @cython.final
 cdef class Group:
     """The arrays of a grouped call, checked, and the places of their results.
@@ -53,37 +134,94 @@ cdef class Group:
             )
         return 0
 
-    def spans(self):
-        """Return (first byte, last byte, whether it is written, name) of all arrays. Local.
+    def overlap(self):
+        """Return the names of two arrays of which one is written where the other is read or
+        written, or None. Local.
 
         An array that is folded in place is there once.
         """
+        cdef Extent *extents = <Extent *>calloc(max(1, 2 * self.count), sizeof(Extent))
         cdef Item *item
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i, n = 0
         cdef int64_t nbytes
-        spans = []
-        for i in range(self.count):
-            item = &self.items[i]
-            nbytes = item.x.count * item.x.itemsize
-            if nbytes == 0:
-                continue
-            if item.out.data != NULL:
-                spans.append((<uintptr_t>item.out.data, nbytes, True, f"out[{i}]"))
-            if item.x.data != item.out.data:
-                spans.append((<uintptr_t>item.x.data, nbytes, False, f"arrays[{i}]"))
-        return spans
+        if extents == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.count):
+                item = &self.items[i]
+                nbytes = item.x.count * item.x.itemsize
+                if nbytes == 0:
+                    continue
+                if item.out.data != NULL:
+                    extents[n] = Extent(<uintptr_t>item.out.data, nbytes, True, i)
+                    n += 1
+                if item.x.data != item.out.data:
+                    extents[n] = Extent(<uintptr_t>item.x.data, nbytes, False, i)
+                    n += 1
+            return overlap_of(extents, n)
+        finally:
+            free(extents)
 
-    def sizes(self):
-        """Return the (dtype, number of elements, bytes) of each. Local."""
+    def sizes(self, Py_ssize_t most):
+        """Return the (dtype, number of elements) of each; of the first ones only, if there are
+        more than `most`. Local.
+        """
+        cdef Py_ssize_t i
+        return [
+            (dtype_text(self.items[i].x.dtype), self.items[i].x.count)
+            for i in range(min(self.count, most))
+        ]
+
+    def checksum(self):
+        """Return a number that depends on the dtypes and numbers of elements. Local."""
+        cdef uint64_t sum = 1
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            sum = size_mixed(sum, self.items[i].x.dtype, self.items[i].x.count)
+        return sum
+
+    def smallest(self):
+        """Return the number of the first array of the fewest elements of each dtype. Local."""
         cdef Item *item
         cdef Py_ssize_t i
-        sizes = []
+        cdef int dtype = -1
+        cdef int64_t fewest = 0
+        cdef dict found = {}
         for i in range(self.count):
             item = &self.items[i]
-            sizes.append(
-                (dtype_text(item.x.dtype), item.x.count, item.x.count * item.x.itemsize)
-            )
-        return sizes
+            if item.x.dtype != dtype:
+                dtype = item.x.dtype
+                fewest = self.items[<Py_ssize_t>found.setdefault(dtype, i)].x.count
+            if item.x.count < fewest:
+                fewest = item.x.count
+                found[dtype] = i
+        return list(found.values())
+
+    def parts(self, int64_t apart, int64_t most):
+        """Return the numbers of the arrays of each collective, equal on all ranks. Local.
+
+        Arrays of less than `apart` bytes and of one dtype are together, up to `most` bytes.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t nbytes, filled = 0
+        cdef int dtype = -1
+        cdef list which = [], parts = []
+        cdef dict others = {}  # what was begun of the other dtypes
+        for i in range(self.count):
+            nbytes = self.items[i].x.count * self.items[i].x.itemsize
+            if nbytes >= apart:
+                parts.append([i])
+                continue
+            if self.items[i].x.dtype != dtype:
+                others[dtype] = which, filled
+                dtype = self.items[i].x.dtype
+                which, filled = others.get(dtype, ([], 0))
+            if not which or filled + nbytes > most:
+                which, filled = [], 0
+                parts.append(which)
+            which.append(i)
+            filled += nbytes
+        return parts
 
     def allocate(self, list which):
         """Return an array that has room for some of them, all of one dtype. Local.
