@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from collectives.algorithms.composition import Composition
+from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm
+from collectives.choice.crossings import crossings
 
 __all__ = ["DEFAULT", "NETWORK", "SEGMENT", "Parameters", "fitted", "seconds"]
 
@@ -74,6 +76,10 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 
+# The part of a latency for which a message of a host waits for the one before it.
+GAP = 0.4
+COUNTED = 64  # ranks up to which messages are counted; more would take too long
+
 # Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less
 # is noise.
 IMPOSSIBLE = 1e-12
@@ -99,7 +105,12 @@ def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -
 
 
 def seconds(
-    algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int = SEGMENT
+    algorithm: Algorithm,
+    p: int,
+    nbytes: int,
+    known: Parameters,
+    segment: int = SEGMENT,
+    groups: Groups | None = None,
 ) -> float:
     """Return the time of an algorithm by its cost formulas. Local.
 
@@ -111,6 +122,8 @@ def seconds(
     known : Parameters
     segment : int
         Bytes of a segment; 0 for whole blocks.
+    groups : Groups, optional
+        The ranks of each host, if there are several.
 
     Returns
     -------
@@ -119,16 +132,45 @@ def seconds(
 
     Notes
     -----
+    On several hosts with up to 64 ranks, messages are counted, too: in a round in which a host sends
+    several to other hosts, each waits for the one before it for a part of the latency, or for its
+    bytes if these take longer. A round inside hosts takes the latency of shared memory.
+
     The phases of a composition follow each other. Those inside groups take the library's defaults
     for shared memory. Those between groups take `known`, which holds when all ranks send: with
     fewer lanes, each has more of the network that the ranks of a host share.
     """
+    latency = _latency(algorithm, p, known)
+    moving = _moving(algorithm, p, nbytes, known, segment)
+    if groups is not None and groups.number > 1 and p <= COUNTED and latency < math.inf:
+        queued, inner = crossings(algorithm, groups)
+        moving = max(moving, GAP * known.alpha * queued)
+        if not isinstance(algorithm, Composition):
+            latency -= inner * max(0.0, known.alpha - DEFAULT.alpha)
+    return latency + moving
+
+
+def _latency(algorithm: Algorithm, p: int, known: Parameters) -> float:
+    """Return the seconds of all rounds without their bytes."""
+    if isinstance(algorithm, Composition):
+        phases = algorithm.phases(p)
+        alphas = [DEFAULT if phase.near else known for phase in phases]
+        return sum(
+            _latency(phase.row, phase.ranks, each)
+            for phase, each in zip(phases, alphas, strict=True)
+        )
+    rounds, _, _ = algorithm.totals(p) or (math.inf, 0.0, 0.0)
+    return rounds * known.alpha
+
+
+def _moving(algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int) -> float:
+    """Return the seconds in which bytes are sent and folded."""
     if isinstance(algorithm, Composition):
         groups = algorithm.on(p)
         lanes = groups.sizes[0] if algorithm.has_lanes else 1
         between = replace(known, beta=known.beta * lanes / groups.sizes[-1])
         return sum(
-            seconds(
+            _moving(
                 phase.row,
                 phase.ranks,
                 round(nbytes * phase.share),
@@ -141,5 +183,4 @@ def seconds(
     block = nbytes / algorithm.array_blocks(p)
     # Each round waits for one segment of the round before, even if a rank sends little.
     on_the_way = rounds * min(segment or block, block)
-    moved = max(sent * nbytes, on_the_way) * known.beta
-    return rounds * known.alpha + moved + folded * nbytes * known.gamma
+    return max(sent * nbytes, on_the_way) * known.beta + folded * nbytes * known.gamma

@@ -240,7 +240,7 @@ def decide(
         p,
         nbytes,
         reason,
-        _predicted(algorithm, p, nbytes, known, segment),
+        _predicted(algorithm, p, nbytes, known, segment, groups),
         known,
         _timing(own, algorithm.name, segment, nbytes),
         family,
@@ -248,12 +248,17 @@ def decide(
 
 
 def _predicted(
-    algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int
+    algorithm: Algorithm,
+    p: int,
+    nbytes: int,
+    known: Parameters,
+    segment: int,
+    groups: Groups | None,
 ) -> float | None:
     """Return the seconds by the cost formulas, or None if the algorithm states no cost."""
     if algorithm.totals(p) is None:
         return None
-    return model.seconds(algorithm, p, nbytes, known, segment)
+    return model.seconds(algorithm, p, nbytes, known, segment, groups)
 
 
 def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
@@ -299,7 +304,7 @@ def alternatives(
             p,
             nbytes,
             f"an alternative to {chosen.name}",
-            model.seconds(row, p, nbytes, decision.parameters, segment),
+            model.seconds(row, p, nbytes, decision.parameters, segment, groups),
             decision.parameters,
             family=decision.family,
         )
@@ -437,4 +442,4 @@ def _cheapest(
 ) -> Algorithm:
     """Return the included algorithm with the least time by its cost formulas."""
     rows = _included(contract, suits, groups)
-    return min(rows, key=lambda row: model.seconds(row, p, nbytes, known))
+    return min(rows, key=lambda row: model.seconds(row, p, nbytes, known, groups=groups))

@@ -300,7 +300,11 @@ def race(
     names = sorted(
         candidates(point.collective, p, groups),
         key=lambda each: model.seconds(
-            algorithms.get(point.collective, each, groups), p, point.nbytes, known
+            algorithms.get(point.collective, each, groups),
+            p,
+            point.nbytes,
+            known,
+            groups=groups,
         ),
     )
     whole = [Entry(each, 0) for each in names]

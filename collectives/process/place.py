@@ -23,7 +23,11 @@ __all__ = ["Place", "locate"]
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 
-# Number of times that a waiting rank polls shared memory before it yields the CPU.
+# Number of times that a waiting rank polls shared memory before it yields the CPU. It is small on
+# several hosts, too: beside a message between hosts a yield takes no time. On 2 network namespaces
+# of 2 ranks each and 2 cores, an allreduce of 8 bytes takes 41 us by hierarchical(flat,butterfly)
+# with 2 polls, 58 with 50, 126 with 2000, and MPICH's own 60 (COLLECTIVES_SHM_SPINS=N collectives
+# bench allreduce -b 8 -e 8 --repeat 2 --algorithm ..., other programs ran; EPYC, 2026-11-23).
 SPINS = 2000
 SPINS_OVERSUBSCRIBED = 2
 
@@ -70,7 +74,7 @@ class Place(NamedTuple):
     @property
     def spins(self) -> int:
         """Number of looks at shared memory before a waiting rank yields the CPU."""
-        return SPINS_OVERSUBSCRIBED if self.is_crowded else SPINS
+        return SPINS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else SPINS
 
 
 def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:

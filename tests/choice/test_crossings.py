@@ -1,0 +1,52 @@
+"""What the model counts of messages between hosts."""
+
+import pytest
+
+from collectives.algorithms.groups import Groups
+from collectives.algorithms.registry import get
+from collectives.choice import model, select
+from collectives.choice.crossings import crossings
+
+TWO_BY_TWO, FOUR = Groups.sized([2, 2]), Groups.sized([1] * 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "queued", "inner"),
+    [
+        ("butterfly", TWO_BY_TWO, 1, 1),  # a round inside, and one with two messages from each host
+        ("all_to_all", TWO_BY_TWO, 3, 0),
+        ("all_to_all", FOUR, 2, 0),
+        ("butterfly", FOUR, 0, 0),
+        ("ring", FOUR, 0, 0),
+        ("tree", FOUR, 0, 0),
+        ("hierarchical(flat,butterfly)", TWO_BY_TWO, 0, 2),
+        ("hierarchical(direct,butterfly)", TWO_BY_TWO, 1, 2),
+    ],
+)
+def test_messages_are_counted(name, groups, queued, inner):
+    assert crossings(get("allreduce", name, groups), groups) == (queued, inner)
+
+
+def test_a_message_that_waits_for_another_costs_a_part_of_the_latency():
+    known = model.NETWORK
+
+    def seconds(name, nbytes, groups):
+        algorithm = get("allreduce", name, groups)
+        return model.seconds(algorithm, 4, nbytes, known, groups=groups)
+
+    for nbytes in (0, 1 << 24):
+        plain = model.seconds(get("allreduce", "all_to_all"), 4, nbytes, known)
+        more = 2 * model.GAP * known.alpha if nbytes == 0 else 0  # long ones wait for bytes
+        assert seconds("all_to_all", nbytes, FOUR) == pytest.approx(plain + more)
+    leaders = seconds("hierarchical(flat,butterfly)", 0, TWO_BY_TWO)
+    lanes = seconds("hierarchical(direct,butterfly)", 0, TWO_BY_TWO)
+    assert lanes - leaders == pytest.approx(model.GAP * known.alpha)
+    assert leaders < seconds("all_to_all", 0, TWO_BY_TWO)
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [2] * 4, [8] * 4, [3, 2, 2]])
+def test_few_bytes_go_between_leaders(sizes):
+    groups = Groups.sized(sizes)
+    decision = select.decide("allreduce", None, p=groups.p, nbytes=8, family="mpich", groups=groups)
+    assert decision.algorithm.name.startswith("hierarchical(flat,")
+    assert not decision.algorithm.has_lanes
