@@ -10,8 +10,8 @@ and after (see the manual on measuring).
 
 - gradients: the 161 gradients of ResNet-50, submitted one by one in place and waited for, beside
   one allreduce of an array of that size;
-- small: 1 000 gradients of 1 KiB, submitted one by one, and all in one call, beside as many calls of
-  the MPI library's own allreduce;
+- small: 1 000 gradients of 1 KiB, submitted one by one, and all in one call, beside as many calls
+  of the MPI library's own allreduce;
 - sync: 8 bytes, submitted and waited for at once;
 - check: the part of the time of the gradients in which the ranks compare what they have submitted:
   what it takes to begin and to read these rounds, and what they are waited for with no batch under

@@ -132,9 +132,9 @@ def seconds(
 
     Notes
     -----
-    On several hosts with up to 64 ranks, messages are counted, too: in a round in which a host sends
-    several to other hosts, each waits for the one before it for a part of the latency, or for its
-    bytes if these take longer. A round inside hosts takes the latency of shared memory.
+    On several hosts with up to 64 ranks, messages are counted, too: in a round in which a host
+    sends several to other hosts, each waits for the one before it for a part of the latency, or for
+    its bytes if these take longer. A round inside hosts takes the latency of shared memory.
 
     The phases of a composition follow each other. Those inside groups take the library's defaults
     for shared memory. Those between groups take `known`, which holds when all ranks send: with
