@@ -16,14 +16,14 @@ from collectives.process import segment
 from collectives.server.messages import MessageLine, MessagePort
 from collectives.server.optimizers import Update
 from collectives.server.parameters import gradients, read
-from collectives.server.policies import Policy, Synchronous
+from collectives.server.policies import BackupWorkers, Policy, Synchronous
 from collectives.server.serving import Server
 from collectives.server.shared import Layout, SharedLine, SharedPort
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
 from collectives.server.transport import Line, Port
 from collectives.server.worker import Worker
-from collectives.text.words import error_text, shown
+from collectives.text.words import article, count, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -133,7 +133,7 @@ class ParameterServer:
             order = _order(priorities, len(self._parameters))
             ranks, codec = _ranks(servers, comm.size), _codec(compression)
             limit = comm.timeout if timeout is None else _core.seconds(timeout)
-            _check(policy, optimizer)
+            _check(policy, optimizer, comm.size - len(ranks))
             kinds = [(each.name, each.shape, each.dtype.name) for each in self._parameters]
             told = None if codec is None else codec.name
             offer = {
@@ -290,13 +290,19 @@ class ParameterServer:
         ArgumentError
             If a gradient is missing or has another shape, `weight` is negative, this rank is a
             server, or the policy needs a `pull` first.
+        UnsupportedTypeError
+            If a gradient has other elements than real numbers.
         PeerLostError, PeerAbortedError, StallError
             As for `pull`.
         """
         self._check("push")
-        if not (isfinite(weight) and weight >= 0):
+        try:
+            number = float(weight)
+        except Exception:  # also of a user's type
+            number = -1.0
+        if not (isfinite(number) and number >= 0):
             raise ArgumentError(f"weight is {shown(weight)}, and must be a number from 0 on")
-        self._worker.push(gradients(grads, self._parameters), float(weight))
+        self._worker.push(gradients(grads, self._parameters), number)
 
     def parts(self, count: int) -> Iterator[slice]:
         """Yield which examples of a batch this worker computes the gradient of.
@@ -412,11 +418,26 @@ def _codec(compression: Any) -> Codec | None:
     return None if isinstance(codec, NoCompression) else codec
 
 
-def _check(policy: Any, optimizer: Any) -> None:
+def _check(policy: Any, optimizer: Any, workers: int) -> None:
     if not isinstance(policy, Policy):
         raise ArgumentError(f"policy is {shown(policy)}, and must be one, such as Asynchronous()")
-    if not callable(optimizer) or isinstance(optimizer, type):
-        raise ArgumentError(f"optimizer is {shown(optimizer)}, and must be callable, as SGD(0.1)")
+    if isinstance(policy, BackupWorkers) and policy.backups >= workers:
+        raise ArgumentError(
+            f"policy is {policy!r}, and an update must wait for one worker at least: there "
+            f"{'is' if workers == 1 else 'are'} {count(workers, 'worker')}"
+        )
+    if isinstance(optimizer, type):
+        raise ArgumentError(
+            f"optimizer is the class {optimizer.__name__}, and must be an object of it, such as "
+            f"SGD(0.1)"
+        )
+    if not callable(optimizer):
+        kind = type(optimizer)
+        what = f"{article(kind.__name__)} of {kind.__module__}"
+        raise ArgumentError(
+            f"optimizer is {shown(optimizer) if kind.__module__ == 'builtins' else what}, and must "
+            f"be a function of a parameter and its gradient, such as SGD(0.1) or Adam()"
+        )
 
 
 def _agree(offers: list[tuple[str, Mapping[str, Any]]], problem: Exception | None) -> None:

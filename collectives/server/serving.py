@@ -23,7 +23,7 @@ from collectives.server.optimizers import Update
 from collectives.server.parameters import Parameter
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
-from collectives.server.transport import Claim, Event, Left, Port
+from collectives.server.transport import KINDS, Claim, Event, Left, Port
 from collectives.server.watch import Watch
 from collectives.text.words import count, error_text, spans
 
@@ -100,7 +100,7 @@ class Server:
 
     def fail(self, error: BaseException) -> None:
         """Have the workers raise an `error`, or hear of it. Local."""
-        if not isinstance(error, CollectivesError):
+        if not isinstance(error, KINDS):
             rank = self.training.servers[self.number]
             error = PeerAbortedError(f"server {self.number} (rank {rank}): {error_text(error)}")
         for port in self.ports:

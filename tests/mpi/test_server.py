@@ -1,5 +1,7 @@
 """Parameter servers: each policy, both transports, errors on all ranks."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -211,13 +213,22 @@ def test_all_ranks_raise_what_is_wrong_on_one(comm):
 
     with pytest.raises(ArgumentError, match="at least one server and one worker"):
         make([np.zeros(3)], servers=comm.size)
-    with pytest.raises(ArgumentError, match="must be callable"):
+    with pytest.raises(ArgumentError, match="the class SGD, and must be an object"):
         make([np.zeros(3)], optimizer=server.SGD)
+    with pytest.raises(ArgumentError, match="optimizer is a Fraction of fractions, and"):
+        make([np.zeros(3)], optimizer=Fraction(1))
+    with pytest.raises(ArgumentError, match="must wait for one worker at least"):
+        make([np.zeros(3)], policy=server.BackupWorkers(comm.size - 1))
     with pytest.raises(ArgumentError, match="compresses an allreduce"):
         make([np.zeros(3)], compression="powersgd")
-    text = "0 is a float" if comm.rank == 1 else "rank 1: BufferError"
-    with pytest.raises(BufferError if comm.rank == 1 else ArgumentError, match=text):
+    text = "parameter 0 is 1.0" if comm.rank == 1 else "rank 1: ArgumentError"
+    with pytest.raises(ArgumentError, match=text):
         make([1.0 if comm.rank == 1 else np.zeros(3)])
+    fixed = np.zeros(3)
+    fixed.flags.writeable = comm.rank != 1
+    text = "read-only" if comm.rank == 1 else "rank 1: BufferError"
+    with pytest.raises(BufferError if comm.rank == 1 else ArgumentError, match=text):
+        make([fixed])
     with pytest.raises(MismatchError, match=r"parameters is .*\(4,\).* on rank 1"):
         make([np.zeros(4 if comm.rank == 1 else 3)])
     with pytest.raises(MismatchError, match="policy is Asynchronous"):
@@ -231,8 +242,9 @@ def test_calls_that_make_no_sense_are_refused(comm):
             with pytest.raises(ArgumentError, match="called on server 0"):
                 ps.pull()
         else:
-            with pytest.raises(ArgumentError, match="weight is -1"):
-                ps.push([w], weight=-1)
+            for wrong in (-1, "all", None, float("nan")):
+                with pytest.raises(ArgumentError, match=r"weight is .*, and must be a number"):
+                    ps.push([w], weight=wrong)
             ps.push([w])
             with pytest.raises(ArgumentError, match="twice without a pull"):
                 ps.push([w])
@@ -303,6 +315,20 @@ def test_an_optimizer_that_fails_is_an_error_everywhere(comm):
     with pytest.raises(
         ZeroDivisionError if comm.rank == 0 else PeerAbortedError, match="in the optimizer"
     ):
+        train()
+
+
+def test_workers_hear_which_server_has_failed(comm):
+    def train():
+        w = np.zeros(3)
+        with server.ParameterServer(comm, [w], optimizer=server.SGD(0.1)) as ps:
+            ps.pull()  # servers do not
+            ps.push([w])
+            ps.pull()
+
+    kind = ArgumentError if comm.rank == 0 else PeerAbortedError
+    text = "called on server 0" if comm.rank == 0 else r"server 0 \(rank 0\): .*called on server 0"
+    with pytest.raises(kind, match=text):
         train()
 
 

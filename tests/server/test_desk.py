@@ -172,8 +172,14 @@ def test_a_rate_may_be_a_schedule():
         (lambda: read(np.zeros(3)), "parameters is a ndarray"),
         (lambda: read([]), "parameters is empty"),
         (lambda: gradients([], read([np.zeros(1)])), "0 gradients for 1 parameters"),
-        (lambda: gradients({"x": 1}, read({"w": np.zeros(1)})), "gradients has 'x'"),
-        (lambda: gradients(None, read({"w": np.zeros(1)})), "no gradient of w"),
+        (
+            lambda: gradients({"x": 1}, read({"w": np.zeros(1)})),
+            "gradient of 'x'; the parameters are: w",
+        ),
+        (lambda: gradients({}, read({"w": np.zeros(1)})), "no gradient of parameter w"),
+        (lambda: gradients(None, read({"w": np.zeros(1)})), "takes the grad .* w has none"),
+        (lambda: gradients(1.0, read({"w": np.zeros(1)})), "was given a float"),
+        (lambda: gradients(np.zeros(1), read({"w": np.zeros(1)})), "was given a ndarray"),
         (lambda: gradients([np.zeros(2)], read({"w": np.zeros(3)})), r"shape \(2,\)"),
     ],
 )
@@ -182,12 +188,21 @@ def test_arguments_are_refused(call, text):
         call()
 
 
+@pytest.mark.parametrize("wrong", [np.zeros(3, complex), [None] * 3, ["1"] * 3])
+def test_gradients_are_real_numbers(wrong):
+    parameters = read({2: np.zeros(3, np.float32)})
+    with pytest.raises(UnsupportedTypeError, match="gradient of parameter 2 has dtype"):
+        gradients({2: wrong}, parameters)
+    for right in ([1, 2, 3], np.arange(1, 4, dtype=np.int8), np.arange(1.0, 4)):
+        assert gradients({2: right}, parameters)[0].tolist() == [1, 2, 3]
+
+
 def test_parameters_that_cannot_be_changed_are_refused():
     fixed = np.zeros(3)
     fixed.flags.writeable = False
     with pytest.raises(BufferError, match="read-only"):
         read([fixed])
-    with pytest.raises(ArgumentError, match="parameter 0 is 1.0"):
+    with pytest.raises(ArgumentError, match=r"parameter 0 is 1\.0"):
         read([1.0])
     with pytest.raises(UnsupportedTypeError, match="int64"):
         read([np.arange(3)])
