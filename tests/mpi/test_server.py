@@ -138,9 +138,11 @@ def test_backup_workers_drop_the_late_gradient(comm):
         last = len(ps.workers) - 1
         if ps.worker == last:
             ps.pull()
+            passes(comm, ps, last, 0)  # now it has version 0
             passes(comm, ps, 0, last)
             ps.push([np.full(3, -100.0)])
         elif ps.is_worker:
+            passes(comm, ps, last, 0)  # without worker 0 there is no update
             for _ in range(4):
                 ps.pull()
                 ps.push([-np.ones(3)])
@@ -163,10 +165,14 @@ def test_rapid_reassignment_moves_pieces_to_who_is_fast(comm):
         if ps.is_worker:
             ps.pull()
             total = np.zeros(1)
+            if last and ps.worker != last:  # they would take all pieces before it is there
+                passes(comm, ps, last, ps.worker)
             for number, part in enumerate(ps.parts(count)):
                 total -= x[part].sum()
                 done += part.stop - part.start
                 if last and ps.worker == last and number == 0:
+                    for other in range(last):
+                        passes(comm, ps, last, other)
                     passes(comm, ps, 0, last)
             if last and ps.worker == 0:
                 passes(comm, ps, 0, last)
