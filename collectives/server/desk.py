@@ -58,8 +58,9 @@ class Desk:
         What came, and is in no update yet.
     dropped, pushed : Counter
         The number of gradients of each worker that were dropped, and that came.
-    staleness : Counter
-        How many gradients were applied to parameters by so many updates newer than their own.
+    staleness : dict of int to Counter
+        How many gradients of each worker were applied to parameters by so many updates newer than
+        their own.
     """
 
     def __init__(self, policy: Policy, workers: int) -> None:
@@ -69,7 +70,7 @@ class Desk:
         self.waiting: deque[Push] = deque()
         self.dropped: Counter[int] = Counter()
         self.pushed: Counter[int] = Counter()
-        self.staleness: Counter[int] = Counter()
+        self.staleness: dict[int, Counter[int]] = {}
         self.lost: dict[int, str] = {}
 
     @property
@@ -110,7 +111,8 @@ class Desk:
             return []
         taken = [self.waiting.popleft() for _ in range(quorum)]
         for each in taken:
-            self.staleness[self.version - each.base] += 1
+            found = self.staleness.setdefault(each.worker, Counter())
+            found[self.version - each.base] += 1
         self.version += 1
         return sorted(taken, key=lambda push: push.worker)
 

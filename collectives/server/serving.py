@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,11 +122,12 @@ class Server:
             desk.version,
             dict(desk.pushed),
             dict(desk.dropped),
-            dict(sorted(desk.staleness.items())),
+            dict(sorted(sum(desk.staleness.values(), Counter()).items())),
             dict(desk.lost),
             sum(desk.pushed.values()) * self.encoding.payload,
             self.sent_bytes,
             0.0,
+            {worker: dict(sorted(each.items())) for worker, each in sorted(desk.staleness.items())},
         )
 
     # -- events --------------------------------------------------------------------------------

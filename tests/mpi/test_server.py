@@ -97,7 +97,14 @@ def test_asynchronous_applies_every_gradient(comm):
     if ps.is_server:
         total = 10 * (comm.size - 1)
         assert w[0].min() == w[0].max() == w[1][0] == total == ps.version
-        assert sum(ps.statistics.staleness.values()) == total
+        found = ps.statistics
+        assert sum(found.staleness.values()) == total
+        late = sum(k * n for k, n in found.staleness.items())
+        assert found.mean_staleness == late / total
+        assert {k: sum(each.values()) for k, each in found.staleness_of.items()} == found.pushed
+    else:
+        assert ps.statistics.mean_staleness == 0
+        assert ps.statistics.waited >= 0
 
 
 def passes(comm, ps, source, dest):

@@ -46,7 +46,7 @@ def test_asynchronous_counts_staleness():
     for worker, base in ((0, 0), (0, 1), (1, 0), (0, 2)):
         assert desk.arrive(push(worker, base))
         assert taken(desk) == [worker]
-    assert desk.staleness == {0: 2, 2: 1, 1: 1}
+    assert desk.staleness == {0: {0: 2, 1: 1}, 1: {2: 1}}
     assert desk.lose(1, "killed")
     assert not desk.lose(0, "killed")
 
