@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from operator import index
 from types import TracebackType
@@ -94,7 +96,8 @@ class ParameterServer:
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
     ranks. Ranks of another host that have ended are noticed by the deadline.
 
-    One thread at a time may use the object.
+    One thread at a time may use the object. A server serves one object at a time, when the ``with``
+    statement of that ends, and takes part in no collective meanwhile.
 
     Examples
     --------
@@ -124,7 +127,7 @@ class ParameterServer:
         priorities: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._closed = False
+        self._closed, self._lock = False, threading.Lock()
         policy = Synchronous() if policy is None else policy
         problem: Exception | None = None
         offer: Any = None
@@ -251,8 +254,9 @@ class ParameterServer:
         StallError
             If what the call waits for has not come before the deadline.
         """
-        for _ in self.pull_each():
-            pass
+        with self._alone("pull"):
+            for _ in self.pull_each():
+                pass
 
     def pull_each(self) -> Iterator[str]:
         """Copy the servers' parameters one by one, the most urgent first.
@@ -302,7 +306,8 @@ class ParameterServer:
             number = -1.0
         if not (isfinite(number) and number >= 0):
             raise ArgumentError(f"weight is {shown(weight)}, and must be a number from 0 on")
-        self._worker.push(gradients(grads, self._parameters), number)
+        with self._alone("push"):
+            self._worker.push(gradients(grads, self._parameters), number)
 
     def parts(self, count: int) -> Iterator[slice]:
         """Yield which examples of a batch this worker computes the gradient of.
@@ -332,6 +337,19 @@ class ParameterServer:
         if index(count) < 1:
             raise ArgumentError(f"count is {count}, and must be a positive number of examples")
         yield from self._worker.parts(index(count))
+
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        """Refuse a call while another thread is in one: gradients would be lost."""
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError(
+                f"{call}() was called while another thread was pulling or pushing; one thread at a "
+                f"time may use a ParameterServer"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self, call: str) -> None:
         if self._closed:

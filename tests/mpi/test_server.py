@@ -1,5 +1,6 @@
 """Parameter servers: each policy, both transports, errors on all ranks."""
 
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -329,6 +330,32 @@ def test_an_optimizer_that_fails_is_an_error_everywhere(comm):
         ZeroDivisionError if comm.rank == 0 else PeerAbortedError, match="in the optimizer"
     ):
         train()
+
+
+def test_a_second_thread_is_refused(comm):
+    w = np.zeros(3)
+    seen = []
+    policy = server.Asynchronous()
+
+    def update():
+        with pytest.raises(ArgumentError, match="while another thread was"):
+            ps.pull()
+        seen.append(True)
+
+    class Slow:
+        """A gradient whose values are read when a second thread calls."""
+
+        def __array__(self, dtype=None, copy=None):
+            thread = threading.Thread(target=update)
+            thread.start()
+            thread.join()
+            return np.ones(3)
+
+    with server.ParameterServer(comm, [w], optimizer=server.SGD(1.0), policy=policy) as ps:
+        if ps.is_worker:
+            ps.push([Slow()])
+            ps.pull()
+    assert len(seen) == ps.is_worker
 
 
 def test_workers_hear_which_server_has_failed(comm):

@@ -57,8 +57,25 @@ def test_bounded_staleness_knows_the_slowest():
         desk.arrive(push(worker))
         desk.take()
     assert desk.slowest == 0
+    assert desk.missing == [0, 1, 2]
+    for _ in range(3):
+        desk.arrive(push(1))
+        desk.take()
+    assert desk.missing == [0, 2]  # 1 waits for 2
     assert desk.lose(2, "killed")
-    assert desk.slowest == 1
+    assert desk.slowest == 2
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, None])
+def test_a_quorum_is_a_positive_number(number):
+    class Wrong(server.Policy):
+        def quorum(self, present, total):
+            return number
+
+    desk = Desk(Wrong(), 2)
+    desk.arrive(push(0))
+    with pytest.raises(ArgumentError, match=r"Wrong\(\).quorum\(1?2?, 2\) returned"):
+        desk.take()
 
 
 def test_backup_workers_drop_what_is_late():
