@@ -125,25 +125,15 @@ def run(
     try:
         own = Parameters(parameters)
         _check(fit, evaluate, secure, strategy)
-        rounds, clients, seed = (
-            _whole(name, value, least)
-            for name, value, least in (
-                ("rounds", rounds, 1),
-                ("clients", clients, 0),
-                ("seed", seed, 0),
-            )
-        )
+        numbers = _whole("rounds", rounds, 1), _whole("seed", seed, 0)
+        rounds, seed, clients = *numbers, _whole("clients", clients, 0)
         if deadline is not None:
             deadline = _core.seconds(deadline, "deadline")
-        dtypes = [each.str for each in own.dtypes]
-        terms = (own.shapes, dtypes, _said(strategy), rounds, deadline, seed, repr(secure))
+        terms = (*_kinds(own), _said(strategy), rounds, deadline, seed, repr(secure))
     except Exception as error:
         problem = error
-    text = "" if problem is None else error_text(problem)
-    every = _agreed(comm.allgather_object((text, terms, clients)), problem)
+    every = _agreed(comm, problem, terms, clients)
     ends = list(accumulate(every))
-    if ends[-1] == 0:
-        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
     wire: Wire = Plain(own)
     if secure is not None:
@@ -227,10 +217,19 @@ def _said(strategy: Strategy) -> str:
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(strategy)
 
 
-def _agreed(every: list[tuple[str, tuple[Any, ...], int]], problem: Exception | None) -> list[int]:
+def _kinds(parameters: Parameters) -> tuple[list[Any], list[str]]:
+    """Return the shapes and dtypes of the parameters."""
+    return parameters.shapes, [each.str for each in parameters.dtypes]
+
+
+def _agreed(
+    comm: Communicator, problem: Exception | None, terms: tuple[Any, ...], clients: int
+) -> list[int]:
     """Return how many clients each rank has; raise an error on all if one has a problem, or the
-    ranks differ.
+    ranks differ. Collective.
     """
+    text = "" if problem is None else error_text(problem)
+    every = comm.allgather_object((text, terms, clients if problem is None else 0))
     if problem is not None:
         raise problem
     for rank, (text, _, _) in enumerate(every):
@@ -238,11 +237,14 @@ def _agreed(every: list[tuple[str, tuple[Any, ...], int]], problem: Exception | 
             raise ArgumentError(f"federated.run(): rank {rank}: {text}")
     names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed", "secure")
     first = every[0][1]
-    for rank, (_, terms, _) in enumerate(every):
-        for name, mine, others in zip(names, first, terms, strict=True):
-            if mine != others:
+    for rank, (_, others, _) in enumerate(every):
+        for name, one, other in zip(names, first, others, strict=True):
+            if one != other:
                 raise MismatchError(
-                    f"federated.run(): the ranks differ in {name}: rank 0 has {mine}, and rank "
-                    f"{rank} has {others}"
+                    f"federated.run(): the ranks differ in {name}: rank 0 has {one}, and rank "
+                    f"{rank} has {other}"
                 )
-    return [clients for _, _, clients in every]
+    counts = [count for _, _, count in every]
+    if not any(counts):
+        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
+    return counts
