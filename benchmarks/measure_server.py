@@ -83,10 +83,7 @@ def print_policies(runs, arguments, workers, kind):
     for name, each in runs.items():
         first, seconds = (statistics.median(run[k] for run in each) for k in (0, 1))
         rate = statistics.median(sum(run[3].pushed.values()) / run[1] for run in each)
-        late = statistics.median(
-            sum(k * n for k, n in run[3].staleness.items()) / sum(run[3].staleness.values())
-            for run in each
-        )
+        late = statistics.median(run[3].mean_staleness for run in each)
         dropped = statistics.median(sum(run[3].dropped.values()) for run in each)
         print(f"| {name} | {first:.2f} | {seconds:.2f} | {rate:.0f} | {late:.2f} | {dropped:g} |")
 

@@ -111,9 +111,7 @@ def main():
         first = cc.broadcast_object(mine, root=1)
         if cc.rank() == 0:
             when = "-" if first is None else f"{first:.2f}"
-            late = sum(late * count for late, count in found.staleness.items())
-            mean = late / max(1, sum(found.staleness.values()))
-            dropped = sum(found.dropped.values())
+            mean, dropped = found.mean_staleness, sum(found.dropped.values())
             print(f"{name:13s} {seconds:8.2f} {when:>9s} {mean:16.2f} {dropped:9d}")
 
 

@@ -15,7 +15,7 @@ from collectives.arrays.frameworks import LABELS, framework_of
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.text.words import article, plain, shown
 
-__all__ = ["assign", "check", "values_of"]
+__all__ = ["assign", "check", "numbers_of", "values_of"]
 
 
 def check(value: Any, name: str) -> None:
@@ -78,6 +78,27 @@ def values_of(value: Any, name: str) -> NDArray[Any]:
         raise UnsupportedTypeError(
             f"{name} cannot be read as an array of NumPy ({plain(error)}); pass float32"
         ) from error
+
+
+def numbers_of(value: Any, name: str) -> NDArray[Any]:
+    """Return what is added to a parameter as an array of NumPy, which may share its memory. Local.
+
+    Parameters
+    ----------
+    value : array
+        Of any framework, or a number or a list of numbers.
+    name : str
+        What it is called, for the error.
+
+    Raises
+    ------
+    UnsupportedTypeError
+        If its elements are no real numbers.
+    """
+    array = values_of(value, name)
+    if array.dtype.kind in "cOSUmM":  # NumPy would leave out imaginary parts, and has None be NaN
+        raise UnsupportedTypeError(f"{name} has dtype {array.dtype}, and must have real numbers")
+    return array
 
 
 def assign(value: Any, array: NDArray[Any]) -> None:

@@ -4,10 +4,9 @@
 parameters. `strategies` and `privacy` say who takes part in a round, what a client sends and what
 becomes of it, and know nothing of ranks; `training` is what a client does on its rank, `parameters`
 the arrays of any framework. `coordinating` is what rank 0 does, `links` the messages between it and
-another rank, and `waiting` how they wait. `masks` hides single updates, and `flower` has the same
-strategies work under Flower, which is the only one that imports it. Nothing here is sent but
-parameters, updates and the numbers of rounds and clients; no framework is imported, and no file is
-written.
+another rank. `masks` hides single updates, and `flower` has the same strategies work under Flower,
+which is the only one that imports it. Nothing here is sent but parameters, updates and the numbers
+of rounds and clients; no framework is imported, and no file is written.
 """
 
 from collectives.federated.masks import SecureAggregation

@@ -77,9 +77,14 @@ class Coordinator:
         for number in range(1, rounds + 1):
             clock = Wait()
             taken = self._collect(number, arrays, clock)
+            refused: list[int] = []
             if taken or not self.training.wire.needs_all:
-                data = [self.received[client] for client in taken]
-                updates = self.training.wire.unpacked(data)
+                updates = self.training.wire.unpacked([self.received[each] for each in taken])
+                if not self.training.wire.needs_all:  # else it is one, of all of them
+                    came = zip(taken, updates, strict=True)
+                    refused = [client for client, update in came if not update.is_finite]
+                    updates = [each for each in updates if each.is_finite]
+                    taken = [client for client in taken if client not in refused]
                 arrays, state = strategy.aggregate(arrays, updates, state)
             metric = None
             seconds = clock.passed()
@@ -87,7 +92,9 @@ class Coordinator:
                 self.training.parameters.write(arrays)
                 metric = self.evaluate(self.training.parameters.values, number)
             missed = [client for client in self.sampled if client not in taken]
-            records.append(Round(number, self.sampled, taken, missed, self.late, metric, seconds))
+            late = self.late
+            record = Round(number, self.sampled, taken, missed, late, metric, seconds, refused)
+            records.append(record)
         self._end(self.training.parameters.packed(arrays))
         return arrays, records
 

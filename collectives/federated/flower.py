@@ -110,7 +110,7 @@ class FlowerStrategy(Base):
         ----------
         server_round : int
         replies : iterable of Message
-            What `answer` has returned on the clients; errors are left out.
+            What `answer` has returned on the clients; errors, and what is not finite, are left out.
         """
         came = [each.content for each in replies if not each.has_error()]
         came.sort(key=lambda content: content[METRICS]["client"])
@@ -118,6 +118,7 @@ class FlowerStrategy(Base):
             Update(content[ARRAYS].to_numpy_ndarrays(), int(content[METRICS][COUNT]))
             for content in came
         ]
+        updates = [each for each in updates if each.is_finite]
         arrays, self._state[0] = self.strategy.aggregate(self._arrays, updates, self._state[0])
         record = ArrayRecord([np.asarray(each) for each in arrays])
         named = {

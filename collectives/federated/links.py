@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from collectives.communicator import Communicator
 from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError, StallError
+from collectives.process import living
 from collectives.process.waiting import Wait
 
 __all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
@@ -171,7 +172,7 @@ class Link:
                 self._receive = None
                 yield from self._take()
         except CollectivesError as error:
-            self.lose(str(error))
+            self.lose(self._why(error))
 
     def lose(self, why: str) -> None:
         """Expect nothing more, and say `why`; the other rank hears of it if it waits. Local."""
@@ -209,7 +210,18 @@ class Link:
             try:
                 self._sends.append(self.channel.isend(x, 1))
             except CollectivesError as error:
-                self.lose(str(error))
+                self.lose(self._why(error))
+
+    def _why(self, error: CollectivesError) -> str:
+        """Return what an `error` says; there the other rank is 1, whichever it is."""
+        if isinstance(error, PeerAbortedError):
+            return f"rank {self.rank} gave up: {str(error).partition('gave up: ')[2] or error}"
+        members = self.channel._meeting.members
+        for world, process, in_order in living.ended(members):
+            if members.index(world) == 1:
+                how = "left" if in_order else "died"
+                return f"rank {self.rank} (process {process}) has {how}"
+        return str(error)
 
     def _listen(self) -> None:
         if self._receive is None and not self.lost:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.arrays.parameters import assign, check, values_of
+from collectives.arrays.parameters import assign, check, numbers_of, values_of
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article
 
@@ -42,6 +42,12 @@ class Parameters:
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
+        if isinstance(values, Mapping) or hasattr(values, "__array__"):
+            kind, parts = type(values).__name__, "list(parameters.values())"
+            raise ArgumentError(
+                f"parameters is {article(kind)}, and must be a list of arrays: pass "
+                f"{parts if isinstance(values, Mapping) else '[parameters]'}"
+            )
         try:
             self.values = list(values)
         except TypeError:
@@ -86,6 +92,8 @@ class Parameters:
         ------
         ArgumentError
             If there are more or fewer of them, or a shape differs.
+        UnsupportedTypeError
+            If the elements of one are no real numbers.
         """
         listed = list(values)
         if len(listed) != len(self.shapes):
@@ -95,7 +103,7 @@ class Parameters:
             )
         arrays = []
         for k, value in enumerate(listed):
-            array = np.array(values_of(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
+            array = np.array(numbers_of(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
             if array.shape != self.shapes[k]:
                 raise ArgumentError(
                     f"{name}[{k}] has shape {array.shape}, and must have {self.shapes[k]}, that of "

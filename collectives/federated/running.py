@@ -22,6 +22,8 @@ from collectives.text.words import error_text, shown
 
 __all__ = ["run"]
 
+STRATEGY = ("epochs", "proximal", "sample", "prepare", "start", "aggregate")
+
 
 def run(
     comm: Communicator,
@@ -81,9 +83,9 @@ def run(
     Raises
     ------
     ArgumentError
-        If an argument is wrong on this rank; the others wait.
-    UnsupportedTypeError
-        If a parameter has no floating-point numbers.
+        If an argument is wrong on any rank; raised on all of them.
+    BufferError, UnsupportedTypeError
+        If a parameter cannot be used; the other ranks raise an `ArgumentError`.
     MismatchError
         On all ranks, if they differ in the shapes or dtypes of the parameters, or in another
         argument that must be the same, or if no rank has a client.
@@ -118,23 +120,21 @@ def run(
     True
     """
     strategy = FedAvg() if strategy is None else strategy
-    own = Parameters(parameters)
-    _check(fit, evaluate, secure)
-    rounds, clients, seed = (
-        _whole(name, value, least)
-        for name, value, least in (
-            ("rounds", rounds, 1),
-            ("clients", clients, 0),
-            ("seed", seed, 0),
-        )
-    )
-    if deadline is not None:
-        deadline = _core.seconds(deadline, "deadline")
-    dtypes = [each.str for each in own.dtypes]
-    terms = (own.shapes, dtypes, _said(strategy), rounds, deadline, seed, repr(secure))
-    every = comm.allgather_object((terms, clients))
-    ends = _agreed(every)
-    clients_of = [range(end - n, end) for end, (_, n) in zip(ends, every, strict=True)]
+    problem: Exception | None = None
+    terms: tuple[Any, ...] = ()
+    try:
+        own = Parameters(parameters)
+        _check(fit, evaluate, secure, strategy)
+        numbers = _whole("rounds", rounds, 1), _whole("seed", seed, 0)
+        rounds, seed, clients = *numbers, _whole("clients", clients, 0)
+        if deadline is not None:
+            deadline = _core.seconds(deadline, "deadline")
+        terms = (*_kinds(own), _said(strategy), rounds, deadline, seed, repr(secure))
+    except Exception as error:
+        problem = error
+    every = _agreed(comm, problem, terms, clients)
+    ends = list(accumulate(every))
+    clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
     wire: Wire = Plain(own)
     if secure is not None:
         private = secure.keys(clients_of[comm.rank])
@@ -185,13 +185,19 @@ def _take_part(inbox: Inbox, training: Training, clients: int) -> Arrays:
     return training.parameters.unpacked(inbox.end())
 
 
-def _check(fit: Any, evaluate: Any, secure: Any) -> None:
+def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
     """Raise an error if an argument is of the wrong kind."""
     for name, value in (("fit", fit), ("evaluate", evaluate)):
         if not callable(value) and (name == "fit" or value is not None):
             raise ArgumentError(f"{name} is {shown(value)}, and must be a function")
     if secure is not None and not isinstance(secure, SecureAggregation):
         raise ArgumentError(f"secure is {shown(secure)}, and must be a SecureAggregation() or None")
+    named = all(hasattr(strategy, each) for each in STRATEGY)
+    if isinstance(strategy, type) or not named:
+        raise ArgumentError(
+            f"strategy is {shown(strategy)}, and must be an object such as FedAvg(), with "
+            f"{', '.join(STRATEGY)}"
+        )
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -211,18 +217,34 @@ def _said(strategy: Strategy) -> str:
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(strategy)
 
 
-def _agreed(every: list[tuple[tuple[Any, ...], int]]) -> list[int]:
-    """Return behind which client those of each rank end; raise an error if the ranks differ."""
+def _kinds(parameters: Parameters) -> tuple[list[Any], list[str]]:
+    """Return the shapes and dtypes of the parameters."""
+    return parameters.shapes, [each.str for each in parameters.dtypes]
+
+
+def _agreed(
+    comm: Communicator, problem: Exception | None, terms: tuple[Any, ...], clients: int
+) -> list[int]:
+    """Return how many clients each rank has; raise an error on all if one has a problem, or the
+    ranks differ. Collective.
+    """
+    text = "" if problem is None else error_text(problem)
+    every = comm.allgather_object((text, terms, clients if problem is None else 0))
+    if problem is not None:
+        raise problem
+    for rank, (text, _, _) in enumerate(every):
+        if text:
+            raise ArgumentError(f"federated.run(): rank {rank}: {text}")
     names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed", "secure")
-    first = every[0][0]
-    for rank, (terms, _) in enumerate(every):
-        for name, mine, others in zip(names, first, terms, strict=True):
-            if mine != others:
+    first = every[0][1]
+    for rank, (_, others, _) in enumerate(every):
+        for name, one, other in zip(names, first, others, strict=True):
+            if one != other:
                 raise MismatchError(
-                    f"federated.run(): the ranks differ in {name}: rank 0 has {mine}, and rank "
-                    f"{rank} has {others}"
+                    f"federated.run(): the ranks differ in {name}: rank 0 has {one}, and rank "
+                    f"{rank} has {other}"
                 )
-    ends = list(accumulate(clients for _, clients in every))
-    if ends[-1] == 0:
+    counts = [count for _, _, count in every]
+    if not any(counts):
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
-    return ends
+    return counts

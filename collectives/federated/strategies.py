@@ -36,6 +36,11 @@ class Update:
     arrays: Arrays
     count: int
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether no number is infinite or NaN: one of them would be in the mean of all clients."""
+        return all(bool(np.isfinite(each).all()) for each in self.arrays)
+
 
 class Strategy(Protocol):
     """What `run` asks of a strategy; `FedAvg` is one, and the base of the others.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.records.trace import Trace
+from collectives.text.words import count
 
 __all__ = ["Result", "Round", "Task"]
 
@@ -83,14 +84,16 @@ class Round(NamedTuple):
     taken : list of int
         Those whose updates are in the new parameters. If sums are secure, it is all or none.
     missed : list of int
-        Those that were drawn and are not in them: too late, stopped, dead, or with a rank that was
-        not back from an earlier round.
+        Those that were drawn and are not in them: too late, stopped, dead, refused, or with a rank
+        that was not back from an earlier round.
     late : list of (int, int)
         The client and the round of each update that came after its round and was discarded.
     metric : object
         What `evaluate` has returned; None without it.
     seconds : float
         From the start of the round to the new parameters.
+    refused : list of int
+        Those whose updates had infinite numbers or NaN.
     """
 
     number: int
@@ -100,6 +103,7 @@ class Round(NamedTuple):
     late: list[tuple[int, int]]
     metric: Any
     seconds: float
+    refused: list[int]
 
 
 class Result(NamedTuple):
@@ -122,3 +126,15 @@ class Result(NamedTuple):
     rounds: list[Round]
     lost: dict[int, str]
     traces: dict[int, Trace]
+
+    def __str__(self) -> str:
+        numbers = sum(each.size for each in self.parameters)
+        parts = [f"{count(len(self.parameters), 'array')} of {count(numbers, 'number')}"]
+        if self.rounds:
+            parts.insert(0, count(len(self.rounds), "round"))
+            taken = sum(len(each.taken) for each in self.rounds)
+            missed = sum(len(each.missed) for each in self.rounds)
+            parts.append(f"{count(taken, 'update')} taken, {missed} missed")
+            if self.rounds[-1].metric is not None:
+                parts.append(f"last metric {self.rounds[-1].metric}")
+        return "; ".join(parts + list(self.lost.values()))

@@ -13,7 +13,7 @@ from collectives.errors import ArgumentError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, Strategy, Update
 from collectives.federated.tasks import Task, seed_of
-from collectives.text.words import shown
+from collectives.text.words import article, shown
 
 __all__ = ["Fit", "Plain", "Training", "Wire", "updated"]
 
@@ -161,9 +161,12 @@ def updated(parameters: Parameters, fit: Fit, strategy: Strategy, task: Task) ->
 def _checked(returned: Any) -> tuple[Any, int]:
     """Return the parts of what `fit` has returned."""
     if not isinstance(returned, tuple) or len(returned) != 2:
+        what = shown(returned) if returned is None else article(type(returned).__name__)
+        if isinstance(returned, list | tuple):
+            what += f" of {len(returned)}"
         raise ArgumentError(
-            f"fit returned {shown(returned)}, and must return its parameters and the number of "
-            f"samples: (parameters, count)"
+            f"fit returned {what}, and must return its parameters and the number of samples: "
+            f"return parameters, count"
         )
     trained, count = returned
     try:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from collectives.errors import ArgumentError
 from collectives.server.policies import Policy
+from collectives.text.words import shown
 
 __all__ = ["Board", "Desk", "Push", "share"]
 
@@ -58,8 +60,9 @@ class Desk:
         What came, and is in no update yet.
     dropped, pushed : Counter
         The number of gradients of each worker that were dropped, and that came.
-    staleness : Counter
-        How many gradients were applied to parameters by so many updates newer than their own.
+    staleness : dict of int to Counter
+        How many gradients of each worker were applied to parameters by so many updates newer than
+        their own.
     """
 
     def __init__(self, policy: Policy, workers: int) -> None:
@@ -69,7 +72,7 @@ class Desk:
         self.waiting: deque[Push] = deque()
         self.dropped: Counter[int] = Counter()
         self.pushed: Counter[int] = Counter()
-        self.staleness: Counter[int] = Counter()
+        self.staleness: dict[int, Counter[int]] = {}
         self.lost: dict[int, str] = {}
 
     @property
@@ -79,8 +82,13 @@ class Desk:
 
     @property
     def missing(self) -> list[int]:
-        """The workers whose gradients the next update waits for."""
+        """The workers whose gradients the next update waits for, without those that the policy
+        holds because another one is slow.
+        """
         came = {each.worker for each in self.waiting}
+        bound = self.policy.bound
+        if bound is not None:
+            came |= {each for each, steps in self.steps.items() if steps - bound > self.slowest}
         return [worker for worker in self.steps if worker not in came]
 
     def arrive(self, push: Push) -> bool:
@@ -102,15 +110,28 @@ class Desk:
     def take(self) -> list[Push]:
         """Return the gradients of the next update in the order of the workers, and count it; an
         empty list if it waits for more. Local.
+
+        Raises
+        ------
+        ArgumentError
+            If the policy wants no number of gradients.
         """
+        if not self.waiting:
+            return []
         # Who has left after its last gradient counts as long as that waits.
         present = self.steps.keys() | {push.worker for push in self.waiting}
         quorum = self.policy.quorum(len(present), self.total)
-        if not self.waiting or len(self.waiting) < quorum:
+        if not isinstance(quorum, int) or quorum < 1:
+            raise ArgumentError(
+                f"{self.policy!r}.quorum({len(present)}, {self.total}) returned {shown(quorum)}, "
+                f"and must return a number of gradients from 1 on"
+            )
+        if len(self.waiting) < quorum:
             return []
         taken = [self.waiting.popleft() for _ in range(quorum)]
         for each in taken:
-            self.staleness[self.version - each.base] += 1
+            found = self.staleness.setdefault(each.worker, Counter())
+            found[self.version - each.base] += 1
         self.version += 1
         return sorted(taken, key=lambda push: push.worker)
 

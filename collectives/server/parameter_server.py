@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import isfinite
 from operator import index
 from types import TracebackType
@@ -16,14 +18,14 @@ from collectives.process import segment
 from collectives.server.messages import MessageLine, MessagePort
 from collectives.server.optimizers import Update
 from collectives.server.parameters import gradients, read
-from collectives.server.policies import Policy, Synchronous
+from collectives.server.policies import BackupWorkers, Policy, Synchronous
 from collectives.server.serving import Server
 from collectives.server.shared import Layout, SharedLine, SharedPort
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
 from collectives.server.transport import Line, Port
 from collectives.server.worker import Worker
-from collectives.text.words import error_text, shown
+from collectives.text.words import article, count, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -94,7 +96,8 @@ class ParameterServer:
     `PeerLostError` or a `PeerAbortedError` that names it. A server that is lost is an error on all
     ranks. Ranks of another host that have ended are noticed by the deadline.
 
-    One thread at a time may use the object.
+    One thread at a time may use the object. A server serves one object at a time, when the ``with``
+    statement of that ends, and takes part in no collective meanwhile.
 
     Examples
     --------
@@ -124,7 +127,7 @@ class ParameterServer:
         priorities: Iterable[int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._closed = False
+        self._closed, self._lock = False, threading.Lock()
         policy = Synchronous() if policy is None else policy
         problem: Exception | None = None
         offer: Any = None
@@ -133,7 +136,7 @@ class ParameterServer:
             order = _order(priorities, len(self._parameters))
             ranks, codec = _ranks(servers, comm.size), _codec(compression)
             limit = comm.timeout if timeout is None else _core.seconds(timeout)
-            _check(policy, optimizer)
+            _check(policy, optimizer, comm.size - len(ranks))
             kinds = [(each.name, each.shape, each.dtype.name) for each in self._parameters]
             told = None if codec is None else codec.name
             offer = {
@@ -251,8 +254,9 @@ class ParameterServer:
         StallError
             If what the call waits for has not come before the deadline.
         """
-        for _ in self.pull_each():
-            pass
+        with self._alone("pull"):
+            for _ in self.pull_each():
+                pass
 
     def pull_each(self) -> Iterator[str]:
         """Copy the servers' parameters one by one, the most urgent first.
@@ -290,13 +294,20 @@ class ParameterServer:
         ArgumentError
             If a gradient is missing or has another shape, `weight` is negative, this rank is a
             server, or the policy needs a `pull` first.
+        UnsupportedTypeError
+            If a gradient has other elements than real numbers.
         PeerLostError, PeerAbortedError, StallError
             As for `pull`.
         """
         self._check("push")
-        if not (isfinite(weight) and weight >= 0):
+        try:
+            number = float(weight)
+        except Exception:  # also of a user's type
+            number = -1.0
+        if not (isfinite(number) and number >= 0):
             raise ArgumentError(f"weight is {shown(weight)}, and must be a number from 0 on")
-        self._worker.push(gradients(grads, self._parameters), float(weight))
+        with self._alone("push"):
+            self._worker.push(gradients(grads, self._parameters), number)
 
     def parts(self, count: int) -> Iterator[slice]:
         """Yield which examples of a batch this worker computes the gradient of.
@@ -326,6 +337,19 @@ class ParameterServer:
         if index(count) < 1:
             raise ArgumentError(f"count is {count}, and must be a positive number of examples")
         yield from self._worker.parts(index(count))
+
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        """Refuse a call while another thread is in one: gradients would be lost."""
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError(
+                f"{call}() was called while another thread was pulling or pushing; one thread at a "
+                f"time may use a ParameterServer"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self, call: str) -> None:
         if self._closed:
@@ -412,11 +436,26 @@ def _codec(compression: Any) -> Codec | None:
     return None if isinstance(codec, NoCompression) else codec
 
 
-def _check(policy: Any, optimizer: Any) -> None:
+def _check(policy: Any, optimizer: Any, workers: int) -> None:
     if not isinstance(policy, Policy):
         raise ArgumentError(f"policy is {shown(policy)}, and must be one, such as Asynchronous()")
-    if not callable(optimizer) or isinstance(optimizer, type):
-        raise ArgumentError(f"optimizer is {shown(optimizer)}, and must be callable, as SGD(0.1)")
+    if isinstance(policy, BackupWorkers) and policy.backups >= workers:
+        raise ArgumentError(
+            f"policy is {policy!r}, and an update must wait for one worker at least: there "
+            f"{'is' if workers == 1 else 'are'} {count(workers, 'worker')}"
+        )
+    if isinstance(optimizer, type):
+        raise ArgumentError(
+            f"optimizer is the class {optimizer.__name__}, and must be an object of it, such as "
+            f"SGD(0.1)"
+        )
+    if not callable(optimizer):
+        kind = type(optimizer)
+        what = f"{article(kind.__name__)} of {kind.__module__}"
+        raise ArgumentError(
+            f"optimizer is {shown(optimizer) if kind.__module__ == 'builtins' else what}, and must "
+            f"be a function of a parameter and its gradient, such as SGD(0.1) or Adam()"
+        )
 
 
 def _agree(offers: list[tuple[str, Mapping[str, Any]]], problem: Exception | None) -> None:

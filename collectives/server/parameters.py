@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.arrays.frameworks import framework_of
-from collectives.arrays.parameters import assign, check, values_of
+from collectives.arrays.parameters import assign, check, numbers_of, values_of
 from collectives.errors import ArgumentError, UnsupportedTypeError
-from collectives.text.words import article, shown
+from collectives.text.words import article, known, shown
 
 __all__ = ["Parameter", "Piece", "cut", "gradients", "memory_bytes", "read"]
 
@@ -115,16 +115,26 @@ def gradients(given: Any, parameters: Sequence[Parameter]) -> list[NDArray[Any]]
     ------
     ArgumentError
         If one is missing or has another shape.
+    UnsupportedTypeError
+        If the elements of one are no real numbers.
     """
     if given is None:
         listed = [getattr(each.value, "grad", None) for each in parameters]
+        without = [each.name for each, grad in zip(parameters, listed, strict=True) if grad is None]
+        if without:
+            raise ArgumentError(
+                f"push() without gradients takes the grad of each parameter, and parameter "
+                f"{without[0]} has none; pass the gradients, or call backward() before"
+            )
     elif isinstance(given, Mapping):
-        unknown = set(given) - {each.name for each in parameters}
-        if unknown:
-            raise ArgumentError(f"gradients has {shown(min(unknown, key=str))}, and no parameter")
-        listed = [given.get(each.name) for each in parameters]
-    else:
+        listed = _by_name(given, parameters)
+    elif isinstance(given, Iterable) and not hasattr(given, "__array__"):
         listed = list(given)
+    else:
+        raise ArgumentError(
+            f"push() was given {article(type(given).__name__)}, and must be given a dict or a list "
+            f"with a gradient for each of {len(parameters)} parameters"
+        )
     if len(listed) != len(parameters):
         raise ArgumentError(
             f"there are {len(listed)} gradients for {len(parameters)} parameters; pass one for each"
@@ -132,14 +142,27 @@ def gradients(given: Any, parameters: Sequence[Parameter]) -> list[NDArray[Any]]
     return [_flat(value, each) for value, each in zip(listed, parameters, strict=True)]
 
 
+def _by_name(given: Mapping[Any, Any], parameters: Sequence[Parameter]) -> list[Any]:
+    """Return gradients in the order of the parameters; names are texts, as those are."""
+    named = {str(name): value for name, value in given.items()}
+    names = [each.name for each in parameters]
+    unknown = sorted(named.keys() - set(names))
+    if unknown:
+        raise ArgumentError(
+            f"push() was given a gradient of {shown(unknown[0])}; "
+            f"{known(unknown[0], names, 'the parameters are')}"
+        )
+    return [named.get(name) for name in names]
+
+
 def _flat(value: Any, parameter: Parameter) -> NDArray[Any]:
     if value is None:
-        raise ArgumentError(f"there is no gradient of {parameter.name}")
-    array = values_of(value, f"the gradient of {parameter.name}")
+        raise ArgumentError(f"there is no gradient of parameter {parameter.name}")
+    array = numbers_of(value, f"the gradient of parameter {parameter.name}")
     if array.shape != parameter.shape:
         raise ArgumentError(
-            f"the gradient of {parameter.name} has the shape {array.shape}, and the parameter "
-            f"{parameter.shape}"
+            f"the gradient of parameter {parameter.name} has the shape {array.shape}, and the "
+            f"parameter {parameter.shape}"
         )
     return np.ascontiguousarray(array, parameter.dtype).reshape(-1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from collectives.server.optimizers import Update
 from collectives.server.parameters import Parameter
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
-from collectives.server.transport import Claim, Event, Left, Port
+from collectives.server.transport import KINDS, Claim, Event, Left, Port
 from collectives.server.watch import Watch
 from collectives.text.words import count, error_text, spans
 
@@ -100,7 +101,7 @@ class Server:
 
     def fail(self, error: BaseException) -> None:
         """Have the workers raise an `error`, or hear of it. Local."""
-        if not isinstance(error, CollectivesError):
+        if not isinstance(error, KINDS):
             rank = self.training.servers[self.number]
             error = PeerAbortedError(f"server {self.number} (rank {rank}): {error_text(error)}")
         for port in self.ports:
@@ -121,11 +122,12 @@ class Server:
             desk.version,
             dict(desk.pushed),
             dict(desk.dropped),
-            dict(sorted(desk.staleness.items())),
+            dict(sorted(sum(desk.staleness.values(), Counter()).items())),
             dict(desk.lost),
             sum(desk.pushed.values()) * self.encoding.payload,
             self.sent_bytes,
             0.0,
+            {worker: dict(sorted(each.items())) for worker, each in sorted(desk.staleness.items())},
         )
 
     # -- events --------------------------------------------------------------------------------
@@ -221,14 +223,17 @@ class Server:
             warnings.warn(self._situation(waited), StallWarning, stacklevel=2)
 
     def _situation(self, waited: float) -> str:
-        missing = self.desk.missing
+        missing = self.desk.missing or list(self.desk.steps)
         ranks = spans([self.training.workers[worker] for worker in missing])
-        who = f"worker{'s' * (len(missing) > 1)} {spans(missing)} (rank {ranks})"
+        many = "s" * (len(missing) > 1)
         rank = self.training.servers[self.number]
-        return (
-            f"server {self.number} (rank {rank}) has waited {waited:.3g} s for {who}; it "
-            f"has {count(len(self.desk.waiting), 'gradient')} of the other workers"
+        text = (
+            f"server {self.number} (rank {rank}) has waited {waited:.3g} s for worker{many} "
+            f"{spans(missing)} (rank{many} {ranks})"
         )
+        if not self.desk.waiting:
+            return text
+        return f"{text}; it has {count(len(self.desk.waiting), 'gradient')} of the other workers"
 
     def _look_for_ended(self) -> None:
         seen = set()
@@ -250,6 +255,8 @@ class Server:
     def _lose(self, worker: int, why: str, kind: type[CollectivesError]) -> None:
         """Go on without a worker if that is possible."""
         if not self.desk.lose(worker, why):
-            policy, rank = self.training.policy, self.training.workers[worker]
-            raise kind(f"worker {worker} (rank {rank}) is lost, and {policy!r} needs it: {why}")
+            rank, needs = self.training.workers[worker], f"{self.training.policy!r} needs it"
+            if len(self.desk.lost) == self.desk.total > 1:
+                needs = "no other is left"
+            raise kind(f"worker {worker} (rank {rank}) is lost, and {needs}: {why}")
         self._update()

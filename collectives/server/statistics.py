@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from collectives.text.words import time_text
+
 __all__ = ["Statistics"]
 
 
@@ -28,6 +30,8 @@ class Statistics(NamedTuple):
         pulled. On a worker, of parameters and of gradients.
     waited : float
         On a worker, the seconds that it has waited for servers.
+    staleness_of : dict
+        On a server, `staleness` for each worker alone, by its number.
     """
 
     updates: int
@@ -38,6 +42,13 @@ class Statistics(NamedTuple):
     received_bytes: int
     sent_bytes: int
     waited: float
+    staleness_of: dict[int, dict[int, int]]
+
+    @property
+    def mean_staleness(self) -> float:
+        """The mean of `staleness`; 0 if no gradient was applied."""
+        total = sum(late * count for late, count in self.staleness.items())
+        return total / max(1, sum(self.staleness.values()))
 
     def __str__(self) -> str:
         parts = [f"{self.updates} updates", f"{sum(self.pushed.values())} gradients"]
@@ -47,5 +58,7 @@ class Statistics(NamedTuple):
             rows = ", ".join(f"{late}: {count}" for late, count in sorted(self.staleness.items()))
             parts.append(f"staleness {{{rows}}}")
         parts.append(f"{self.received_bytes} bytes received, {self.sent_bytes} sent")
+        if self.waited:
+            parts.append(f"{time_text(self.waited)} of waiting")
         parts += [f"worker {worker} was lost: {why}" for worker, why in self.lost.items()]
         return "; ".join(parts)

@@ -20,7 +20,7 @@ from collectives.errors import (
 )
 from collectives.server.desk import Push
 
-__all__ = ["Claim", "Left", "Line", "Port", "Wait", "failure_of", "failure_text"]
+__all__ = ["KINDS", "Claim", "Left", "Line", "Port", "Wait", "failure_of", "failure_text"]
 
 Bytes = NDArray[np.uint8]
 

@@ -144,7 +144,7 @@ class Worker:
         sent = self.pushes * sum(each.payload for each in self.encodings)
         received = self.pulls * sum(self.training.payloads)
         pushed = {self.number: self.pushes}
-        return Statistics(min(self.base), pushed, {}, {}, {}, received, sent, self.waited)
+        return Statistics(min(self.base), pushed, {}, {}, {}, received, sent, self.waited, {})
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from collectives.federated import FedAvg, Update
+from collectives.errors import UnsupportedTypeError
+from collectives.federated import FedAvg, Result, Update
 from collectives.federated.coordinating import Coordinator
 from collectives.federated.links import Arrived
 from collectives.federated.parameters import Parameters
@@ -79,12 +80,41 @@ def test_a_rank_that_is_busy_is_not_asked_again():
     assert np.array_equal(arrays[0], [0.0])
 
 
+def test_an_update_that_is_not_finite_is_refused():
+    own = Parameters([np.zeros(2)])
+    wire = Plain(own)
+
+    def fit(parameters, task):
+        return [np.array([1.0, NAN if task.client == 1 else 3.0])], 1
+
+    training = Training(own, fit, FedAvg(), wire, range(3), 0)
+    arrays, rounds = Coordinator(training, [], 3, None, 60.0, None).run(2)
+    assert arrays[0].tolist() == [1.0, 3.0]
+    for each in rounds:
+        assert (each.taken, each.missed, each.refused) == ([0, 2], [1], [1])
+    result = Result(arrays, rounds, {4: "rank 4 has died"}, {})
+    want = "2 rounds; 1 array of 2 numbers; 4 updates taken, 2 missed; rank 4 has died"
+    assert str(result) == want
+
+
 @pytest.mark.parametrize(
     "returned",
-    [None, [np.zeros(1)], ([np.zeros(1)], -1), ([np.zeros(1)], 0.5), ([np.zeros(2)], 1), ([], 1)],
+    [
+        None,
+        [np.zeros(1)],
+        ([np.zeros(1)], -1),
+        ([np.zeros(1)], 0.5),
+        ([np.zeros(2)], 1),
+        ([], 1),
+        [np.zeros(9999)],
+    ],
 )
 def test_what_fit_must_return(returned):
     own = Parameters([np.zeros(1)])
     training = Training(own, lambda x, task: returned, FedAvg(), Plain(own), range(1), 0)
-    with pytest.raises(ValueError, match=r"fit returned|what fit returned"):
+    with pytest.raises(ValueError, match=r"fit returned|what fit returned") as caught:
+        training.train(1, 0, [0], own.read())
+    assert len(str(caught.value)) < 200  # no arrays
+    returned = [np.zeros(1, complex)], 1
+    with pytest.raises(UnsupportedTypeError, match=r"returned\[0\] has dtype complex128"):
         training.train(1, 0, [0], own.read())

@@ -124,6 +124,20 @@ def test_the_rounds_are_those_of_the_strategy(name, failing):
         assert metrics["clients"] == len(came)
 
 
+def test_an_update_that_is_not_finite_is_left_out(monkeypatch):
+    monkeypatch.setitem(globals(), "fit_of", lambda node, seen: nan_of(node))
+
+    def nan_of(node):
+        value = np.nan if node == 50 else 2.0
+        return lambda parameters, task: ([np.full((1, 2), value), np.array(1.0)], COUNTS[node])
+
+    strategy = FedAvg()
+    begin = ArrayRecord([np.zeros((1, 2), np.float32), np.zeros(())])
+    result = FlowerStrategy(strategy, 4).start(Sites(strategy), begin, num_rounds=1, timeout=10)
+    assert [each.tolist() for each in result.arrays.to_numpy_ndarrays()] == [[[2.0, 2.0]], 1.0]
+    assert result.train_metrics_clientapp[1]["clients"] == 3
+
+
 def test_arguments():
     with pytest.raises(ArgumentError, match="clients is 0, and must be a positive integer"):
         FlowerStrategy(FedAvg(), clients=0)

@@ -112,6 +112,17 @@ def test_ranks_that_differ(comm):
         federated.run(comm, [np.zeros(3)], fit, secure=True)
     with pytest.raises(ArgumentError, match="deadline is -1"):
         federated.run(comm, [np.zeros(3)], fit, deadline=-1)
+    for wrong in (federated.FedAvg, "fedavg"):
+        with pytest.raises(ArgumentError, match=r"strategy is .* must be an object such as FedAvg"):
+            federated.run(comm, [np.zeros(3)], fit, strategy=wrong)
+    with pytest.raises(ArgumentError, match=r"a dict, .* pass list\(parameters.values\(\)\)"):
+        federated.run(comm, {"w": np.zeros(3)}, fit)
+    with pytest.raises(ArgumentError, match=r"a ndarray, .* pass \[parameters\]"):
+        federated.run(comm, np.zeros(3), fit)
+    last = comm.size - 1
+    text = "" if comm.rank == last else f"rank {last}: ArgumentError: "
+    with pytest.raises(ArgumentError, match=f"{text}clients is -1"):  # nobody waits
+        federated.run(comm, [np.zeros(3)], fit, clients=-1 if comm.rank == last else 1)
 
 
 def test_secure_sums(comm):

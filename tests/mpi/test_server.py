@@ -1,5 +1,8 @@
 """Parameter servers: each policy, both transports, errors on all ranks."""
 
+import threading
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -95,7 +98,14 @@ def test_asynchronous_applies_every_gradient(comm):
     if ps.is_server:
         total = 10 * (comm.size - 1)
         assert w[0].min() == w[0].max() == w[1][0] == total == ps.version
-        assert sum(ps.statistics.staleness.values()) == total
+        found = ps.statistics
+        assert sum(found.staleness.values()) == total
+        late = sum(k * n for k, n in found.staleness.items())
+        assert found.mean_staleness == late / total
+        assert {k: sum(each.values()) for k, each in found.staleness_of.items()} == found.pushed
+    else:
+        assert ps.statistics.mean_staleness == 0
+        assert ps.statistics.waited >= 0
 
 
 def passes(comm, ps, source, dest):
@@ -136,9 +146,11 @@ def test_backup_workers_drop_the_late_gradient(comm):
         last = len(ps.workers) - 1
         if ps.worker == last:
             ps.pull()
+            passes(comm, ps, last, 0)  # now it has version 0
             passes(comm, ps, 0, last)
             ps.push([np.full(3, -100.0)])
         elif ps.is_worker:
+            passes(comm, ps, last, 0)  # without worker 0 there is no update
             for _ in range(4):
                 ps.pull()
                 ps.push([-np.ones(3)])
@@ -161,10 +173,14 @@ def test_rapid_reassignment_moves_pieces_to_who_is_fast(comm):
         if ps.is_worker:
             ps.pull()
             total = np.zeros(1)
+            if last and ps.worker != last:  # they would take all pieces before it is there
+                passes(comm, ps, last, ps.worker)
             for number, part in enumerate(ps.parts(count)):
                 total -= x[part].sum()
                 done += part.stop - part.start
                 if last and ps.worker == last and number == 0:
+                    for other in range(last):
+                        passes(comm, ps, last, other)
                     passes(comm, ps, 0, last)
             if last and ps.worker == 0:
                 passes(comm, ps, 0, last)
@@ -211,13 +227,22 @@ def test_all_ranks_raise_what_is_wrong_on_one(comm):
 
     with pytest.raises(ArgumentError, match="at least one server and one worker"):
         make([np.zeros(3)], servers=comm.size)
-    with pytest.raises(ArgumentError, match="must be callable"):
+    with pytest.raises(ArgumentError, match="the class SGD, and must be an object"):
         make([np.zeros(3)], optimizer=server.SGD)
+    with pytest.raises(ArgumentError, match="optimizer is a Fraction of fractions, and"):
+        make([np.zeros(3)], optimizer=Fraction(1))
+    with pytest.raises(ArgumentError, match="must wait for one worker at least"):
+        make([np.zeros(3)], policy=server.BackupWorkers(comm.size - 1))
     with pytest.raises(ArgumentError, match="compresses an allreduce"):
         make([np.zeros(3)], compression="powersgd")
-    text = "0 is a float" if comm.rank == 1 else "rank 1: BufferError"
-    with pytest.raises(BufferError if comm.rank == 1 else ArgumentError, match=text):
+    text = "parameter 0 is 1.0" if comm.rank == 1 else "rank 1: ArgumentError"
+    with pytest.raises(ArgumentError, match=text):
         make([1.0 if comm.rank == 1 else np.zeros(3)])
+    fixed = np.zeros(3)
+    fixed.flags.writeable = comm.rank != 1
+    text = "read-only" if comm.rank == 1 else "rank 1: BufferError"
+    with pytest.raises(BufferError if comm.rank == 1 else ArgumentError, match=text):
+        make([fixed])
     with pytest.raises(MismatchError, match=r"parameters is .*\(4,\).* on rank 1"):
         make([np.zeros(4 if comm.rank == 1 else 3)])
     with pytest.raises(MismatchError, match="policy is Asynchronous"):
@@ -231,8 +256,9 @@ def test_calls_that_make_no_sense_are_refused(comm):
             with pytest.raises(ArgumentError, match="called on server 0"):
                 ps.pull()
         else:
-            with pytest.raises(ArgumentError, match="weight is -1"):
-                ps.push([w], weight=-1)
+            for wrong in (-1, "all", None, float("nan")):
+                with pytest.raises(ArgumentError, match=r"weight is .*, and must be a number"):
+                    ps.push([w], weight=wrong)
             ps.push([w])
             with pytest.raises(ArgumentError, match="twice without a pull"):
                 ps.push([w])
@@ -303,6 +329,46 @@ def test_an_optimizer_that_fails_is_an_error_everywhere(comm):
     with pytest.raises(
         ZeroDivisionError if comm.rank == 0 else PeerAbortedError, match="in the optimizer"
     ):
+        train()
+
+
+def test_a_second_thread_is_refused(comm):
+    w = np.zeros(3)
+    seen = []
+    policy = server.Asynchronous()
+
+    def update():
+        with pytest.raises(ArgumentError, match="while another thread was"):
+            ps.pull()
+        seen.append(True)
+
+    class Slow:
+        """A gradient whose values are read when a second thread calls."""
+
+        def __array__(self, dtype=None, copy=None):
+            thread = threading.Thread(target=update)
+            thread.start()
+            thread.join()
+            return np.ones(3)
+
+    with server.ParameterServer(comm, [w], optimizer=server.SGD(1.0), policy=policy) as ps:
+        if ps.is_worker:
+            ps.push([Slow()])
+            ps.pull()
+    assert len(seen) == ps.is_worker
+
+
+def test_workers_hear_which_server_has_failed(comm):
+    def train():
+        w = np.zeros(3)
+        with server.ParameterServer(comm, [w], optimizer=server.SGD(0.1)) as ps:
+            ps.pull()  # servers do not
+            ps.push([w])
+            ps.pull()
+
+    kind = ArgumentError if comm.rank == 0 else PeerAbortedError
+    text = "called on server 0" if comm.rank == 0 else r"server 0 \(rank 0\): .*called on server 0"
+    with pytest.raises(kind, match=text):
         train()
 
 

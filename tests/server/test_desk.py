@@ -46,7 +46,7 @@ def test_asynchronous_counts_staleness():
     for worker, base in ((0, 0), (0, 1), (1, 0), (0, 2)):
         assert desk.arrive(push(worker, base))
         assert taken(desk) == [worker]
-    assert desk.staleness == {0: 2, 2: 1, 1: 1}
+    assert desk.staleness == {0: {0: 2, 1: 1}, 1: {2: 1}}
     assert desk.lose(1, "killed")
     assert not desk.lose(0, "killed")
 
@@ -57,8 +57,25 @@ def test_bounded_staleness_knows_the_slowest():
         desk.arrive(push(worker))
         desk.take()
     assert desk.slowest == 0
+    assert desk.missing == [0, 1, 2]
+    for _ in range(3):
+        desk.arrive(push(1))
+        desk.take()
+    assert desk.missing == [0, 2]  # 1 waits for 2
     assert desk.lose(2, "killed")
-    assert desk.slowest == 1
+    assert desk.slowest == 2
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, None])
+def test_a_quorum_is_a_positive_number(number):
+    class Wrong(server.Policy):
+        def quorum(self, present, total):
+            return number
+
+    desk = Desk(Wrong(), 2)
+    desk.arrive(push(0))
+    with pytest.raises(ArgumentError, match=r"Wrong\(\).quorum\(1?2?, 2\) returned"):
+        desk.take()
 
 
 def test_backup_workers_drop_what_is_late():
@@ -172,14 +189,29 @@ def test_a_rate_may_be_a_schedule():
         (lambda: read(np.zeros(3)), "parameters is a ndarray"),
         (lambda: read([]), "parameters is empty"),
         (lambda: gradients([], read([np.zeros(1)])), "0 gradients for 1 parameters"),
-        (lambda: gradients({"x": 1}, read({"w": np.zeros(1)})), "gradients has 'x'"),
-        (lambda: gradients(None, read({"w": np.zeros(1)})), "no gradient of w"),
+        (
+            lambda: gradients({"x": 1}, read({"w": np.zeros(1)})),
+            "gradient of 'x'; the parameters are: w",
+        ),
+        (lambda: gradients({}, read({"w": np.zeros(1)})), "no gradient of parameter w"),
+        (lambda: gradients(None, read({"w": np.zeros(1)})), "takes the grad .* w has none"),
+        (lambda: gradients(1.0, read({"w": np.zeros(1)})), "was given a float"),
+        (lambda: gradients(np.zeros(1), read({"w": np.zeros(1)})), "was given a ndarray"),
         (lambda: gradients([np.zeros(2)], read({"w": np.zeros(3)})), r"shape \(2,\)"),
     ],
 )
 def test_arguments_are_refused(call, text):
     with pytest.raises(ArgumentError, match=text):
         call()
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3, complex), [None] * 3, ["1"] * 3])
+def test_gradients_are_real_numbers(wrong):
+    parameters = read({2: np.zeros(3, np.float32)})
+    with pytest.raises(UnsupportedTypeError, match="gradient of parameter 2 has dtype"):
+        gradients({2: wrong}, parameters)
+    for right in ([1, 2, 3], np.arange(1, 4, dtype=np.int8), np.arange(1.0, 4)):
+        assert gradients({2: right}, parameters)[0].tolist() == [1, 2, 3]
 
 
 def test_parameters_that_cannot_be_changed_are_refused():
