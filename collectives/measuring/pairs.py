@@ -76,9 +76,9 @@ class Messages:
         """
         self._wait(self.mpi.Irecv(data, source, self.tag), data, seconds)
 
-    def tell(self, value: Any, dest: int) -> None:
+    def tell(self, value: Any, dest: int, seconds: float = PATIENCE) -> None:
         """Send a `value` that JSON can express to a rank. Local."""
-        self.send(json.dumps(value).encode(), dest)
+        self.send(json.dumps(value).encode(), dest, seconds)
 
     def heard(self, sources: set[int], seconds: float) -> tuple[int, Any]:
         """Return one of the ranks `sources` that has sent a value, and the value. Local."""

@@ -155,15 +155,13 @@ def answer(mpi: Any) -> None:
     """
     messages = pairs.Messages(mpi)
     try:
-        messages.tell(facts(), 0)
+        messages.tell(facts(), 0, ORDERS)
         while True:
             _, order = messages.heard({0}, ORDERS)
             if order["do"] == "end":
                 break
-            if order["do"] == "pair":
-                messages.tell(_pair(messages, order), 0)
-            else:
-                messages.tell(_call(mpi), 0)
+            told = _pair(messages, order) if order["do"] == "pair" else _call(mpi)
+            messages.tell(told, 0, ORDERS)
     except TimeoutError:
         _give_up(f"rank {messages.rank} on {platform.node()} has heard nothing of rank 0")
     if order["lost"]:  # rank 0 ends the job
