@@ -178,7 +178,7 @@ def _pairs(found: Survey) -> Iterator[Finding]:
                 "look for a firewall, a cut link, or an interface that only some hosts have "
                 "(UCX_NET_DEVICES with MPICH, --mca btl_tcp_if_include with Open MPI)",
             )
-        elif _rate(pair) < SLOW * median:
+        elif _rate(pair) < SLOW * median and not pair.through["here"]:
             yield Finding(
                 "pairs",
                 f"{names}: {_rate(pair) / 1e9:.3g} GB/s, and the median of all pairs is "
