@@ -77,11 +77,26 @@ class Messages:
         self._wait(self.mpi.Irecv(data, source, self.tag), data, seconds)
 
     def tell(self, value: Any, dest: int, seconds: float = PATIENCE) -> None:
-        """Send a `value` that JSON can express to a rank. Local."""
+        """Send a value to a rank. Local.
+
+        Parameters
+        ----------
+        value : object
+            What JSON can express.
+        dest : int
+        seconds : float
+        """
         self.send(json.dumps(value).encode(), dest, seconds)
 
     def heard(self, sources: set[int], seconds: float) -> tuple[int, Any]:
-        """Return one of the ranks `sources` that has sent a value, and the value. Local."""
+        """Return a rank that has sent a value, and the value. Local.
+
+        Parameters
+        ----------
+        sources : set of int
+            The ranks that may send one.
+        seconds : float
+        """
         from mpi4py import MPI
 
         began = time.monotonic()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from jobs import environment_of
 from namespaces import Hosts, Unavailable, two_hosts
 
 EACH = 2  # ranks of a host
@@ -37,11 +41,19 @@ os.write(1, f"{{rank}} is done\\n".encode())
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    if not (environment_of(sys.executable) / "mpiexec").exists():
+        pytest.skip("there is no mpiexec")
     try:
         with two_hosts(tmp_path_factory.mktemp("hosts")) as made:
             yield made
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+def test_hosts_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Unavailable, match="hosts need root"), two_hosts(tmp_path):
+        pass
 
 
 @pytest.mark.each_mpi
