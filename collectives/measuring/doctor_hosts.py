@@ -14,6 +14,7 @@ from collectives.text.words import count, ranks, size_text, spans, time_text
 __all__ = ["findings"]
 
 SHOWN = 28  # lines of a table; of more, those that are worst
+ERRORS = 5  # of those that ranks raise, which may have the number of the rank in them
 
 CLOCKS = 1.0  # seconds by which clocks may differ
 SLOW = 0.5  # of the median bandwidth of all pairs
@@ -194,9 +195,11 @@ def _calls(found: Survey) -> Iterator[Finding]:
         return
     wrong = _groups({r: told["wrong"] for r, told in enumerate(found.calls) if told is not None})
     kinds = sorted({told["memory"] or "none" for told in found.calls if told is not None})
-    for text, mask in wrong.items():
-        if text is not None:
-            yield Finding("allreduce", f"{ranks(mask)}: {text}", "mend that, then try again")
+    errors = [(text, mask) for text, mask in wrong.items() if text is not None]
+    for text, mask in errors[:ERRORS]:
+        yield Finding("allreduce", f"{ranks(mask)}: {text}", "mend that, then try again")
+    if len(errors) > ERRORS:
+        yield Finding("allreduce", f"... and {count(len(errors) - ERRORS, 'other error')}")
     if set(wrong) == {None} and all(found.calls):
         text = f"right on {count(len(found.calls), 'rank')}, shared memory: {', '.join(kinds)}"
         yield Finding("allreduce", text)

@@ -47,7 +47,7 @@ COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
 NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
 OWN = ("COLLECTIVES_HOST", "COLLECTIVES_RANK", "COLLECTIVES_TEST_")  # of a rank, or of a test
 
-_lost = False  # whether a rank did not answer, so that MPI cannot end
+_lost = False  # whether a message did not come, so that MPI may not end either
 
 
 class Host(NamedTuple):
@@ -141,7 +141,8 @@ def survey(mpi: Any) -> Survey:
     whole = not asking.lost and not any(pair.problem for pair in found)
     if whole and len(set(versions)) == 1:
         told = asking.calls(mpi)
-    _lost = bool(asking.lost) or any(pair.problem for pair in found)
+    failed = any(each is None or each["wrong"] is not None for each in told or [])
+    _lost = bool(asking.lost) or failed or any(pair.problem for pair in found)
     asking.end(_lost)
     return Survey(asking.facts, hosts, found, told, asking.lost)
 

@@ -124,6 +124,16 @@ def test_tables_of_hosts_and_pairs() -> None:
     ]
 
 
+def test_few_of_many_errors_are_told() -> None:
+    number = doctor_hosts.ERRORS + 3
+    hosts = [survey.Host("host0", list(range(number)))]
+    calls: list[Any] = [{"wrong": f"rank {rank} waited", "memory": None} for rank in range(number)]
+    found = doctor_hosts.findings(survey.Survey([FACTS] * number, hosts, [], calls, set()))
+    told = [each.text for each in found if each.name == "allreduce"]
+    assert told[0] == "rank 0: rank 0 waited"
+    assert told[doctor_hosts.ERRORS :] == ["... and 3 other errors"]
+
+
 def test_a_long_table_has_the_worst() -> None:
     number = doctor_hosts.SHOWN + 10
     found = told([FACTS] * number, [{}] * (number - 2) + [{"back": 0.1e9}])
