@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ SHOWN = 28  # lines of a table; of more, those that are worst
 ERRORS = 5  # of those that ranks raise, which may have the number of the rank in them
 
 CLOCKS = 1.0  # seconds by which clocks may differ
-SLOW = 0.5  # of the median bandwidth of all pairs
+SLOW = 0.5  # of the highest bandwidth of all pairs: of few pairs, one slow host slows most
 SPARE = 64  # descriptors beside those of connections
 LOCKED = 64 << 20  # bytes of locked memory for networks that need it
 FREE = 32 << 20  # bytes of /dev/shm
@@ -169,7 +168,8 @@ def _pairs(found: Survey) -> Iterator[Finding]:
         ]
         order = sorted(range(len(measured)), key=lambda n: _rate(measured[n]))
         yield from _table("pairs", rows, order)
-    median = statistics.median(map(_rate, measured)) if measured else 0.0
+    rates = [pair.measured[way] for pair in measured for way in ("there", "back")]
+    highest = max(rates, default=0.0)
     for pair in found.pairs:
         names = " and ".join(found.hosts[number].name for number in pair.hosts)
         if pair.problem is not None:
@@ -179,11 +179,11 @@ def _pairs(found: Survey) -> Iterator[Finding]:
                 "look for a firewall, a cut link, or an interface that only some hosts have "
                 "(UCX_NET_DEVICES with MPICH, --mca btl_tcp_if_include with Open MPI)",
             )
-        elif _rate(pair) < SLOW * median and not pair.through["here"]:
+        elif _rate(pair) < SLOW * highest and not pair.through["here"]:
             yield Finding(
                 "pairs",
-                f"{names}: {_rate(pair) / 1e9:.3g} GB/s, and the median of all pairs is "
-                f"{median / 1e9:.3g} GB/s",
+                f"{names}: {_rate(pair) / 1e9:.3g} GB/s, and the highest bandwidth of all pairs is "
+                f"{highest / 1e9:.3g} GB/s",
                 "look at their cables, switch ports and interfaces, and who else uses them",
             )
 

@@ -176,7 +176,10 @@ def test_what_differs_or_is_too_little(fact: str, values: dict[str, Any], text: 
     [
         ({"clock": 3600.0}, "host1: its clock is 3600 s ahead of that of rank 0"),
         ({"clock": -2.0}, "host1: its clock is 2 s behind that of rank 0"),
-        ({"back": 0.4e9}, "host0 and host1: 0.4 GB/s, and the median of all pairs is 1 GB/s"),
+        (
+            {"back": 0.4e9},
+            "host0 and host1: 0.4 GB/s, and the highest bandwidth of all pairs is 1 GB/s",
+        ),
     ],
 )
 def test_clocks_and_slow_pairs(measured: dict[str, float], text: str) -> None:
