@@ -1,4 +1,7 @@
-"""``collectives doctor``: check the installation, and report what to do about problems."""
+"""``collectives doctor``: check the installation, and report what to do about problems.
+
+As a job of several ranks, check all of their hosts and what is between them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print the findings one by one; return 1 if there is a problem."""
-    from collectives.measuring import doctor
+    from collectives.measuring import doctor, survey
 
     problems = 0
     for name, text, remedy in doctor.examine(options.mpiexec, options.mpiexec_args):
@@ -29,5 +32,6 @@ def main(options: argparse.Namespace) -> int:
         else:
             problems += 1
             print(f"{name:13} PROBLEM: {text}\n{'':13} remedy: {remedy}", flush=True)
-    print(f"\n{count(problems, 'problem') if problems else 'No problem'} found.")
-    return int(problems > 0)
+    if survey.is_first():
+        print(f"\n{count(problems, 'problem') if problems else 'No problem'} found.")
+    return survey.leave(int(problems > 0))

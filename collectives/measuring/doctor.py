@@ -12,15 +12,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 from collectives import __version__, _core
 from collectives.choice import profile
 from collectives.devices import runtime
 from collectives.errors import CollectivesError
 from collectives.launch import launcher, session
-from collectives.measuring import coverage, state
-from collectives.process import environment
+from collectives.measuring import coverage, doctor_hosts, state, survey
+from collectives.measuring.findings import Finding
+from collectives.process import binding, environment
 from collectives.text.words import count, size_text
 
 __all__ = ["Finding", "examine"]
@@ -35,24 +36,11 @@ PROBE, MEMORY, GPU = "probe: ", "memory: ", "GPU: "
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
 
 
-class Finding(NamedTuple):
-    """A fact, or a problem and its remedy.
-
-    Attributes
-    ----------
-    name, text : str
-        The subject, and what was found.
-    remedy : str or None
-        None if there is no problem.
-    """
-
-    name: str
-    text: str
-    remedy: str | None = None
-
-
 def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Finding]:
     """Check the installation, and run two ranks; yield findings one by one. Local.
+
+    In a job of several ranks, check their hosts instead of running two. Then it is collective, and
+    rank 0 yields the findings.
 
     Parameters
     ----------
@@ -61,12 +49,19 @@ def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Find
     mpiexec_args : str
         Additional arguments for the launcher.
     """
+    job = survey.job()
+    if job is not None and job.Get_rank() > 0:
+        survey.answer(job)
+    if not survey.is_first():
+        return
     yield from _software()
     yield from _host()
     yield _gpus()
     yield from _variables()
     yield from _profile()
     yield from _mpi(mpiexec, mpiexec_args)
+    if job is not None:
+        yield from doctor_hosts.findings(survey.survey(job))
 
 
 def _software() -> Iterator[Finding]:
@@ -165,7 +160,7 @@ def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
     how = f"by {', '.join(chosen)}" if chosen else "by mpi4py's search"
     yield Finding("MPI", f"{lib.name}, {lib.path or 'file unknown'}, found {how}")
     if launcher.inside():
-        yield Finding("launcher", "this is a rank already: call doctor outside mpiexec for a probe")
+        yield from _inside()
         return
     try:
         starter = launcher.find(lib, mpiexec)
@@ -176,6 +171,17 @@ def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
     yield Finding("launcher", f"{starter.path}, of the same family")
     yield from _first_on_path(starter)
     yield from _probe(starter, mpiexec_args)
+
+
+def _inside() -> Iterator[Finding]:
+    """Check that the launcher which started this process is that of its MPI."""
+    MPI = sys.modules["mpi4py.MPI"]
+    problem = binding.launcher_problem(MPI) if MPI.Is_initialized() else None
+    if problem is not None:
+        text, _, remedy = problem.rpartition(": ")
+        yield Finding("launcher", text, remedy)
+    elif not MPI.Is_initialized() or MPI.COMM_WORLD.Get_size() == 1:
+        yield Finding("launcher", "this is a rank already: call doctor outside mpiexec for a probe")
 
 
 def _first_on_path(starter: launcher.Launcher) -> Iterator[Finding]:

@@ -65,6 +65,7 @@ OF_MPI = (
     "test_hierarchical",
     "test_making",
     "test_shared_memory",
+    "test_survey",
 )
 # How arrays of a framework are read does not depend on MPI, and each rank imports it for seconds.
 OF_FRAMEWORKS = re.compile("torch|tensor|jax")

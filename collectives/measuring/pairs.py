@@ -1,0 +1,222 @@
+"""Two ranks measure what is between them: latency, bandwidth in each direction, clocks.
+
+Other than a collective, a measurement ends if the other rank does not answer, or a link is cut.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import struct
+import time
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Messages", "measure", "serve"]
+
+HEADER = struct.Struct("=qq")  # what follows, and bytes of it
+PING, THERE, BACK, END = range(4)
+CLOCK = struct.Struct("=d")
+
+SHORTEST, LONGEST = 64 << 10, 16 << 20  # bytes of the messages that measure the bandwidth
+WARM_UP, TRIPS = 3, 200
+PATIENCE = 3.0  # seconds for a message
+
+POLLS = 100  # of MPI before a look at the clock
+BRIEF = 0.1  # seconds of a wait without naps
+NAP = 5e-4  # seconds
+
+# Memory that MPI may still write to, of messages that were given up.
+_abandoned: list[Any] = []
+
+
+class Messages:
+    """Messages between ranks; none is waited for longer than the caller says.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+        Nobody else may use its tags from `tag` on.
+    tag : int, optional
+
+    Raises
+    ------
+    TimeoutError
+        By all methods, if the time is over.
+    """
+
+    def __init__(self, mpi: Any, tag: int = 7000) -> None:
+        self.mpi, self.tag = mpi, tag
+        self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
+
+    def apart(self, number: int) -> Messages:
+        """Return messages that have nothing to do with these, by a positive `number`. Local."""
+        return Messages(self.mpi, self.tag + number)
+
+    def send(self, data: Any, dest: int, seconds: float = PATIENCE) -> None:
+        """Send bytes to a rank. Local.
+
+        Parameters
+        ----------
+        data : buffer
+        dest : int
+        seconds : float
+        """
+        self._wait(self.mpi.Isend(data, dest, self.tag), data, seconds)
+
+    def recv(self, data: Any, source: int, seconds: float = PATIENCE) -> None:
+        """Receive as many bytes as `data` has from a rank. Local.
+
+        Parameters
+        ----------
+        data : buffer
+        source : int
+        seconds : float
+        """
+        self._wait(self.mpi.Irecv(data, source, self.tag), data, seconds)
+
+    def tell(self, value: Any, dest: int, seconds: float = PATIENCE) -> None:
+        """Send a value to a rank. Local.
+
+        Parameters
+        ----------
+        value : object
+            What JSON can express.
+        dest : int
+        seconds : float
+        """
+        self.send(json.dumps(value).encode(), dest, seconds)
+
+    def heard(self, sources: set[int], seconds: float) -> tuple[int, Any]:
+        """Return a rank that has sent a value, and the value. Local.
+
+        Parameters
+        ----------
+        sources : set of int
+            The ranks that may send one.
+        seconds : float
+        """
+        from mpi4py import MPI
+
+        began = time.monotonic()
+        status = MPI.Status()
+        while True:
+            for source in sorted(sources):
+                if self.mpi.Iprobe(source, self.tag, status):
+                    data = bytearray(status.Get_count(MPI.BYTE))
+                    self.recv(data, source)
+                    return source, json.loads(data)
+            waited = time.monotonic() - began
+            if waited > seconds:
+                raise TimeoutError
+            time.sleep(0 if waited < BRIEF else NAP)
+
+    def _wait(self, request: Any, data: Any, seconds: float) -> None:
+        polls = 0
+        limit = 0.0
+        while not request.Test():
+            polls += 1
+            if polls % POLLS == 0:
+                now = time.monotonic()
+                limit = limit or now + seconds
+                if now > limit:
+                    _abandoned.append((request, data))
+                    raise TimeoutError
+                time.sleep(0 if limit - now > seconds - BRIEF else NAP)
+
+
+def measure(messages: Messages, peer: int, seconds: float) -> dict[str, float]:
+    """Measure what is between this rank and another, which calls `serve`. Collective.
+
+    Parameters
+    ----------
+    messages : Messages
+    peer : int
+    seconds : float
+        About how long it may take.
+
+    Returns
+    -------
+    dict
+        ``latency``, the median seconds of a short message one way; ``there`` and ``back``, bytes
+        per second to `peer` and from it; ``clock``, by how many seconds the clock of `peer` is
+        ahead of ours, and ``clock_error``, by how many seconds that may be wrong.
+
+    Raises
+    ------
+    TimeoutError
+        If the other rank does not answer.
+    """
+    trips: list[float] = []
+    clocks: list[tuple[float, float]] = []
+    limit = time.perf_counter() + seconds / 5
+    while len(trips) < WARM_UP + TRIPS:
+        began = time.perf_counter()
+        told, now = _asked(messages, peer, PING), time.time()
+        trips.append(time.perf_counter() - began)
+        clocks.append((trips[-1], told - now + trips[-1] / 2))
+        if len(trips) > WARM_UP and time.perf_counter() > limit:
+            break
+    del trips[:WARM_UP], clocks[:WARM_UP]
+    latency = statistics.median(trips) / 2
+    shortest, clock = min(clocks)
+    rates = {}
+    for way, name in ((THERE, "there"), (BACK, "back")):
+        nbytes = SHORTEST
+        took = _took(messages, peer, way, nbytes)
+        while nbytes < LONGEST and took < seconds / 8:
+            nbytes *= 4
+            took = _took(messages, peer, way, nbytes)
+        took = min(took, _took(messages, peer, way, nbytes))
+        rates[name] = nbytes / max(took - 2 * latency, took / 2)
+    messages.send(HEADER.pack(END, 0), peer)
+    return {"latency": latency, **rates, "clock": clock, "clock_error": shortest / 2}
+
+
+def serve(messages: Messages, peer: int) -> None:
+    """Answer the messages of a rank that calls `measure`. Collective.
+
+    Parameters
+    ----------
+    messages : Messages
+    peer : int
+
+    Raises
+    ------
+    TimeoutError
+        If none comes for some seconds.
+    """
+    header = bytearray(HEADER.size)
+    data = np.zeros(0, np.uint8)
+    while True:
+        messages.recv(header, peer)
+        kind, nbytes = HEADER.unpack(header)
+        if kind == END:
+            return
+        if len(data) < nbytes:
+            data = np.zeros(nbytes, np.uint8)
+        if kind == THERE:
+            messages.recv(data[:nbytes], peer)
+        if kind == BACK:
+            messages.send(data[:nbytes], peer)
+        messages.send(CLOCK.pack(time.time()), peer)
+
+
+def _asked(messages: Messages, peer: int, kind: int, nbytes: int = 0) -> float:
+    """Send a header, and return the clock of the other rank from its answer."""
+    messages.send(HEADER.pack(kind, nbytes), peer)
+    answer = bytearray(CLOCK.size)
+    if kind == PING:
+        messages.recv(answer, peer)
+    return float(CLOCK.unpack(answer)[0])
+
+
+def _took(messages: Messages, peer: int, way: int, nbytes: int) -> float:
+    """Return the seconds of a long message, and of short ones around it."""
+    data = np.zeros(nbytes, np.uint8)
+    began = time.perf_counter()
+    _asked(messages, peer, way, nbytes)
+    (messages.send if way == THERE else messages.recv)(data, peer)
+    messages.recv(bytearray(CLOCK.size), peer)
+    return time.perf_counter() - began

@@ -1,0 +1,418 @@
+"""What the ranks of a job tell of their hosts, and what rank 0 has them measure.
+
+Ranks may have different versions, or may not answer at all. So rank 0 asks each of them by short
+messages of JSON, without a collective, and no wait is longer than its deadline. Only if all of them
+have answered, they make a communicator and call it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+import collectives
+from collectives import Communicator, _core
+from collectives.launch import launcher
+from collectives.measuring import limits, network, pairs
+from collectives.process import abort, binding, host, hosted
+from collectives.text.words import error_text
+
+__all__ = ["Host", "Pair", "Survey", "answer", "job", "leave", "survey"]
+
+START = 60.0  # seconds for the start of MPI
+PATIENCE = 20.0  # seconds for what a rank tells of itself
+RESULT = 10.0  # seconds for the result of a measurement, beside the time that it takes
+ORDERS = 120.0  # seconds for the next order of rank 0
+CALLS = 20.0  # seconds for each wait of the library
+
+MEASURED = 1.0  # seconds for all pairs
+LEAST = 0.01  # seconds for a pair
+ROUNDS = 63  # of pairs that are measured at the same time; more hosts are not measured completely
+FAILURES = 5  # pairs that fail, before no more are measured: each takes seconds
+
+# Variables that must be the same on all ranks, or that say how MPI finds its network.
+COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
+NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
+OWN = ("COLLECTIVES_HOST", "COLLECTIVES_RANK", "COLLECTIVES_TEST_")  # of a rank, or of a test
+
+_lost = False  # whether a message did not come, so that MPI may not end either
+
+
+class Host(NamedTuple):
+    """A host, and its ranks that have answered; the first one measures."""
+
+    name: str
+    ranks: list[int]
+
+
+class Pair(NamedTuple):
+    """What is between two hosts.
+
+    Attributes
+    ----------
+    hosts : (int, int)
+        Numbers in `Survey.hosts`.
+    measured : dict
+        The result of `pairs.measure`; nothing if it failed.
+    through : dict
+        The result of `network.through` on the first.
+    problem : str or None
+    """
+
+    hosts: tuple[int, int]
+    measured: dict[str, float]
+    through: dict[str, Any]
+    problem: str | None = None
+
+
+class Survey(NamedTuple):
+    """What was found out about a job.
+
+    Attributes
+    ----------
+    facts : list of (dict or None)
+        What each rank told of itself: ``host``, ``name``, ``versions``, ``variables``, ``limits``,
+        ``addresses``; None if it did not answer.
+    hosts : list of Host
+    pairs : list of Pair
+    calls : list of (dict or None) or None
+        Of each rank ``wrong``, what was wrong with a communicator of all ranks, or None, and
+        ``memory``, what kind its host shares, or None. None if no communicator was made.
+    lost : set of int
+        Ranks that did not answer once.
+    """
+
+    facts: list[dict[str, Any] | None]
+    hosts: list[Host]
+    pairs: list[Pair]
+    calls: list[dict[str, Any] | None] | None
+    lost: set[int]
+
+
+def job() -> Any:
+    """Return MPI's communicator of all ranks if a launcher has started several and this process is
+    one of them, or else None. Collective.
+
+    If MPI does not start in time, the process prints that, and is killed.
+    """
+    if not launcher.inside() or "COLLECTIVES_RANK" in os.environ:
+        return None
+    try:
+        launcher.library()
+        with _started(START):
+            MPI = binding.load()
+    except collectives.CollectivesError:  # `doctor` reports what is wrong with the installation
+        return None
+    if isinstance(MPI, hosted.Job) or MPI.COMM_WORLD.Get_size() == 1:
+        return None
+    return MPI.COMM_WORLD
+
+
+def is_first() -> bool:
+    """Return whether this is rank 0, by what its launcher says, or none has started it. Local."""
+    return all(os.environ.get(name, "0") == "0" for name, _ in abort.PLACES)
+
+
+def survey(mpi: Any) -> Survey:
+    """Ask all other ranks, which call `answer`; have hosts measure. Collective, on rank 0.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+    """
+    global _lost
+    asking = _Asking(pairs.Messages(mpi))
+    hosts = asking.hosts()
+    found = asking.pairs(hosts)
+    told: list[dict[str, Any] | None] | None = None
+    versions = [each["versions"]["collectives"] for each in asking.facts if each]
+    whole = not asking.lost and not any(pair.problem for pair in found)
+    if whole and len(set(versions)) == 1:
+        told = asking.calls(mpi)
+    failed = any(each is None or each["wrong"] is not None for each in told or [])
+    _lost = bool(asking.lost) or failed or any(pair.problem for pair in found)
+    asking.end(_lost)
+    return Survey(asking.facts, hosts, found, told, asking.lost)
+
+
+def answer(mpi: Any) -> None:
+    """Answer what rank 0 asks until it has all. Collective, on the other ranks.
+
+    Parameters
+    ----------
+    mpi : mpi4py.MPI.Intracomm
+    """
+    messages = pairs.Messages(mpi)
+    try:
+        messages.tell(facts(), 0, ORDERS)
+        while True:
+            _, order = messages.heard({0}, ORDERS)
+            if order["do"] == "end":
+                break
+            told = _pair(messages, order) if order["do"] == "pair" else _call(mpi)
+            messages.tell(told, 0, ORDERS)
+    except TimeoutError:
+        _give_up(f"rank {messages.rank} on {platform.node()} has heard nothing of rank 0")
+    if order["lost"]:  # rank 0 ends the job
+        time.sleep(RESULT)
+        os._exit(1)
+
+
+def leave(status: int) -> int:
+    """Return the exit status `status`; end the job if a rank is lost, as MPI cannot. Local."""
+    if _lost:
+        sys.stdout.flush()
+        time.sleep(abort.FAREWELL)
+        binding.load().COMM_WORLD.Abort(1)
+    return status
+
+
+def facts() -> dict[str, Any]:
+    """Return what this rank tells of itself. Local."""
+    MPI = binding.load()
+    versions = {
+        "collectives": f"{collectives.__version__}, sources {_sources():08x}",
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "mpi4py": metadata.version("mpi4py"),
+        "MPI": binding.library_name(MPI),
+    }
+    return {
+        "host": host.name(),
+        "name": platform.node(),
+        "versions": versions,
+        "kernels": _core.kernels_isa(),
+        "device": _device(MPI.Get_library_version()),
+        "variables": _variables(COMMON, OWN),
+        "network": _variables(NETWORK),
+        "limits": limits.found(),
+        "addresses": network.addresses(),
+        "rdma": network.rdma(),
+    }
+
+
+class _Asking:
+    """Rank 0, which asks the others."""
+
+    def __init__(self, messages: pairs.Messages) -> None:
+        self.messages = messages
+        self.facts: list[dict[str, Any] | None] = [None] * messages.size
+        self.facts[messages.rank] = facts()
+        self.lost: set[int] = set()
+
+    def hosts(self) -> list[Host]:
+        """Return the hosts, by what the ranks tell of themselves."""
+        others = set(range(self.messages.size)) - {self.messages.rank}
+        self.facts = [self.facts[0], *self._heard(others, PATIENCE)[1:]]
+        found: dict[str, list[int]] = {}
+        for rank, each in enumerate(self.facts):
+            if each is not None:
+                found.setdefault(each["host"], []).append(rank)
+        names = [_of(self.facts, ranks)["name"] for ranks in found.values()]
+        # Containers, and hosts that are pretended, may have the same name.
+        if len(set(names)) < len(names):
+            names = [f"{name} ({number})" for number, name in enumerate(names)]
+        return [Host(name, ranks) for name, ranks in zip(names, found.values(), strict=True)]
+
+    def pairs(self, hosts: list[Host]) -> list[Pair]:
+        """Have all pairs of hosts measure, each host one pair at a time."""
+        everybody = list(rounds(len(hosts)))[:ROUNDS]
+        found: list[Pair] = []
+        for number, round in enumerate(everybody, 1):
+            if sum(pair.problem is not None for pair in found) >= FAILURES:
+                break
+            seconds = max(LEAST, MEASURED / len(everybody))
+            asked: dict[tuple[int, int], dict[int, Any]] = {}
+            for a, b in round:
+                ranks = hosts[a].ranks[0], hosts[b].ranks[0]
+                if self.lost.intersection(ranks):
+                    continue
+                for rank, peer in (ranks, ranks[::-1]):
+                    order = {
+                        "do": "pair",
+                        "number": number,
+                        "peer": peer,
+                        "first": rank == ranks[0],
+                        "seconds": seconds,
+                        "addresses": _of(self.facts, [peer])["addresses"],
+                    }
+                    asked.setdefault((a, b), {})[rank] = order
+            told = self._ordered({r: o for each in asked.values() for r, o in each.items()})
+            for (a, b), orders in asked.items():
+                first, second = (told[rank] for rank in orders)
+                problem = "one of them does not answer"
+                if first is not None and second is not None:
+                    problem = first.get("problem") or second.get("problem")
+                first = first or {}
+                found.append(
+                    Pair((a, b), first.get("measured", {}), first.get("through", {}), problem)
+                )
+        return sorted(found)
+
+    def calls(self, mpi: Any) -> list[dict[str, Any] | None]:
+        """Have all ranks make a communicator, and call it."""
+        told = self._ordered({rank: {"do": "call"} for rank in range(self.messages.size)}, mpi)
+        return [told[rank] for rank in range(self.messages.size)]
+
+    def end(self, lost: bool) -> None:
+        """Let the others go."""
+        for rank in range(1, self.messages.size):
+            if self.facts[rank] is not None and rank not in self.lost:
+                self._give(rank, {"do": "end", "lost": lost})
+
+    def _ordered(self, orders: dict[int, dict[str, Any]], mpi: Any = None) -> dict[int, Any]:
+        """Give orders to ranks; return what each has answered, None if nothing."""
+        me = self.messages.rank
+        for rank, order in orders.items():
+            if rank != me:
+                self._give(rank, order)
+        mine = None
+        if me in orders:
+            mine = _call(mpi) if mpi is not None else _pair(self.messages, orders[me])
+        seconds = RESULT + max((each.get("seconds", CALLS) for each in orders.values()), default=0)
+        told = self._heard(set(orders) - {me} - self.lost, seconds)
+        return {rank: mine if rank == me else told[rank] for rank in orders}
+
+    def _give(self, rank: int, order: dict[str, Any]) -> None:
+        try:
+            self.messages.tell(order, rank)
+        except TimeoutError:
+            self.lost.add(rank)
+
+    def _heard(self, ranks: set[int], seconds: float) -> list[Any]:
+        """Return what ranks tell, None for those that do not: they are lost."""
+        told: list[Any] = [None] * self.messages.size
+        missing = set(ranks)
+        limit = time.monotonic() + seconds
+        while missing:
+            try:
+                rank, value = self.messages.heard(missing, max(0.0, limit - time.monotonic()))
+            except TimeoutError:
+                break
+            told[rank] = value
+            missing.discard(rank)
+        self.lost |= missing
+        return told
+
+
+def rounds(number: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield rounds of pairs of so many hosts, in which each meets every other once. Local."""
+    places: list[int | None] = [*range(number), *([None] if number % 2 else [])]
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        met = zip(places[:half], reversed(places[half:]), strict=True)
+        yield [(min(a, b), max(a, b)) for a, b in met if a is not None and b is not None]
+        places[1:] = [places[-1], *places[1:-1]]  # all but the first go round
+
+
+def _pair(messages: pairs.Messages, order: dict[str, Any]) -> dict[str, Any]:
+    """Measure, or help the other rank to; return what came of it."""
+    apart = messages.apart(order["number"])
+    try:
+        if not order["first"]:
+            pairs.serve(apart, order["peer"])
+            return {}
+        measured = pairs.measure(apart, order["peer"], order["seconds"])
+        return {"measured": measured, "through": network.through(order["addresses"])}
+    except TimeoutError:
+        return {"problem": f"no message came within {pairs.PATIENCE:g} s"}
+    except Exception as error:  # of MPI
+        return {"problem": error_text(error)}
+
+
+def _call(mpi: Any) -> dict[str, Any]:
+    """Make a communicator of all ranks, and call it; return what was wrong."""
+    try:
+        comm = Communicator(mpi, timeout=CALLS / 2)
+        right = True
+        for count in (10, 100_000):
+            total = comm.allreduce(np.full(count, comm.rank + 1.0))
+            right &= bool((total == comm.size * (comm.size + 1) / 2).all())
+        kind = None if comm._segment is None else comm._segment.kind
+        comm.free()
+    except Exception as error:
+        return {"wrong": error_text(error), "memory": None}
+    return {"wrong": None if right else "its sums are wrong", "memory": kind}
+
+
+def _of(facts: list[dict[str, Any] | None], ranks: list[int]) -> dict[str, Any]:
+    """Return what the first of some ranks has told, which has answered."""
+    told = facts[ranks[0]]
+    assert told is not None
+    return told
+
+
+def _sources() -> int:
+    """Return a number that differs if the sources of the library do."""
+    folder = Path(collectives.__file__).parent
+    files = sorted(folder.rglob("*.py"))
+    text = "".join(f"{each.relative_to(folder)} {each.stat().st_size}\n" for each in files)
+    return zlib.crc32(text.encode())
+
+
+def _device(version: str) -> str | None:
+    """Return what MPICH says of the network that it was built for, as in ``ch4:ucx``."""
+    for line in version.splitlines():
+        if line.startswith("MPICH Device:"):
+            return line.partition(":")[2].strip()
+    return None
+
+
+def _variables(prefixes: tuple[str, ...], without: tuple[str, ...] = ()) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(prefixes) and not (without and name.startswith(without))
+    }
+
+
+@contextmanager
+def _started(seconds: float) -> Iterator[None]:
+    """Have a child process kill this one, and say why, if what is done here takes longer.
+
+    A thread could not: mpi4py holds the GIL while MPI starts.
+    """
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is not None and MPI.Is_initialized():
+        yield
+        return
+    number = next((os.environ[name] for name, _ in abort.PLACES if name in os.environ), "")
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        if not select.select([reader], [], [], seconds)[0]:
+            _say(
+                f"rank {number} on {platform.node()} has waited {seconds:g} s for MPI to start: a "
+                f"rank has not come, or the hosts cannot reach each other"
+            )
+            os.kill(parent, signal.SIGKILL)
+        os._exit(0)
+    os.close(reader)
+    try:
+        yield
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+
+
+def _give_up(text: str) -> NoReturn:
+    _say(text)
+    os._exit(1)
+
+
+def _say(text: str) -> None:
+    os.write(2, f"collectives doctor: {text}\n".encode())

@@ -1,0 +1,163 @@
+"""Two hosts on one machine: network namespaces with a cable between them. Standard library only.
+
+Each host has a name, an address, a ``/dev/shm`` and a boot number of its own. They share processes
+and files, as hosts with a common file system do. They need root, and programs of iproute2 and
+util-linux. The namespaces have no names: they end with a process that keeps them, and what is in
+them ends, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jobs
+
+NAMES = ("left", "right")
+ADDRESSES = ("10.83.0.1", "10.83.0.2")
+NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
+LIFE = 120  # seconds after which a host ends, even if nobody ends it
+PATIENCE = 10.0  # seconds for the start of a host
+
+KEEPER = """
+set -e
+hostname {name}
+mount --make-rprivate /
+mount -t tmpfs -o size=256m,mode=1777 tmpfs /dev/shm
+mount --bind {folder}/{name}.boot_id /proc/sys/kernel/random/boot_id
+mount --bind {folder}/hosts /etc/hosts
+ip link set lo up
+touch {folder}/{name}.ready
+exec sleep {life}
+"""
+
+# What launchers take for ssh: options, a host, and the words of a command for its shell.
+AGENT = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+case "$1" in {cases} *) exit 255;; esac
+shift
+exec nsenter -t "$keeper" -n -m -u -i sh -c "$*"
+"""
+
+
+class Unavailable(Exception):
+    """There can be no such hosts here; the text says why."""
+
+
+class Hosts:
+    """The hosts, as long as their keepers run.
+
+    Parameters
+    ----------
+    folder : Path
+        For their files.
+    keepers : list of int
+        A process of each host.
+    """
+
+    def __init__(self, folder: Path, keepers: list[int]) -> None:
+        self.keepers = keepers
+        self.agent = folder / "agent"
+        pairs = zip(NAMES, keepers, strict=True)
+        cases = " ".join(f"{name}) keeper={keeper};;" for name, keeper in pairs)
+        self.agent.write_text(AGENT.format(cases=cases))
+        self.agent.chmod(0o755)
+
+    def inside(self, host: int, *words: str) -> list[str]:
+        """Return the command that runs another one on a host."""
+        return ["nsenter", "-t", str(self.keepers[host]), "-n", "-m", "-u", "-i", *words]
+
+    def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
+        """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
+        launcher = jobs.mpiexec(jobs.environment_of(sys.executable))
+        hosts = ",".join(f"{name}:{each}" for name in NAMES)
+        if len(launcher) > 1:
+            prefix = str(jobs.environment_of(sys.executable).parent)
+            options = ["--prefix", prefix, "--prtemca", "plm_ssh_agent", str(self.agent)]
+            options += ["--host", hosts, "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+        else:
+            options = ["-launcher", "ssh", "-launcher-exec", str(self.agent), "-hosts", hosts]
+        command = [*launcher, *options, "-n", str(each * len(NAMES)), sys.executable, *arguments]
+        for _ in range(jobs.LAUNCHES):
+            result = jobs.run(self.inside(0, *command), deadline=deadline)
+            if jobs.LAUNCHER_DIED not in result.out + result.err:
+                break
+        return result
+
+
+@contextlib.contextmanager
+def two_hosts(folder: Path) -> Iterator[Hosts]:
+    """Make two hosts, and end them with all that is in them.
+
+    Parameters
+    ----------
+    folder : Path
+        For their files; only theirs.
+
+    Raises
+    ------
+    Unavailable
+    """
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    if missing or os.geteuid() != 0:
+        raise Unavailable(f"hosts need {', '.join(missing) or 'root'}")
+    lines = [f"{address} {name}\n" for address, name in zip(ADDRESSES, NAMES, strict=True)]
+    (folder / "hosts").write_text("".join(["127.0.0.1 localhost\n", *lines]))
+    keepers: list[subprocess.Popen[str]] = []
+    try:
+        for name in NAMES:
+            (folder / f"{name}.boot_id").write_text(f"{uuid.uuid4()}\n")
+            text = KEEPER.format(name=name, folder=folder, life=LIFE)
+            command = ["unshare", "--net", "--mount", "--uts", "--ipc", "sh", "-c", text]
+            keepers.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            _wait(keepers[-1], folder / f"{name}.ready")
+        made = Hosts(folder, [keeper.pid for keeper in keepers])
+        _connect(made)
+        yield made
+    finally:
+        for keeper in keepers:
+            keeper.kill()
+            keeper.communicate()
+
+
+def _wait(keeper: subprocess.Popen[str], ready: Path) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not ready.exists():
+        if keeper.poll() is not None:
+            assert keeper.stderr is not None
+            raise Unavailable(f"no namespaces here: {keeper.stderr.read().strip()}")
+        if time.monotonic() > limit:
+            raise Unavailable("the namespaces did not come up")
+        time.sleep(0.02)
+
+
+def _connect(made: Hosts) -> None:
+    """Lay a cable between the hosts."""
+    peer = ["peer", "name", "eth0", "netns", str(made.keepers[1])]
+    _checked(made.inside(0, "ip", "link", "add", "eth0", "type", "veth", *peer))
+    for number, address in enumerate(ADDRESSES):
+        _checked(made.inside(number, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
+        _checked(made.inside(number, "ip", "link", "set", "eth0", "up"))
+
+
+def _checked(command: Sequence[str]) -> None:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
+    )
+    if done.returncode:
+        raise Unavailable(f"{' '.join(command[8:])}: {done.stderr.strip()}")

@@ -1,0 +1,73 @@
+"""Collectives between two hosts: network namespaces, where this machine lets root make them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import environment_of
+from namespaces import Hosts, Unavailable, two_hosts
+
+EACH = 2  # ranks of a host
+
+PROGRAM = """
+import os, platform
+os.environ["COLLECTIVES_SHM"] = {memory!r}
+import numpy as np, collectives as cc
+comm = cc.Communicator(timeout=20)
+rank, size = comm.rank, comm.size
+assert (comm.nodes, comm.local_size, comm.node) == (2, 2, rank // 2)
+assert platform.node() == ("left", "right")[comm.node]
+x, long = np.arange(5.0) + rank, np.full(100_001, rank + 1.0, np.float32)
+total = size * (size + 1) / 2
+names = None, "ring", "hierarchical(direct,ring)", "hierarchical(flat,butterfly)"
+for name in names:
+    assert (comm.allreduce(x, algorithm=name) == size * np.arange(5) + sum(range(size))).all()
+    assert (comm.allreduce(long, algorithm=name) == total).all()
+assert (comm.allgather(x)[:, 0] == np.arange(size)).all()
+assert (comm.broadcast(long, root=3) == 4).all()
+assert (comm.alltoall(np.full(size, rank)) == np.arange(size)).all()
+assert comm.allgather_object(rank) == list(range(size))
+if rank in (1, 2):
+    got = comm.sendrecv(long, 3 - rank, np.empty_like(long), 3 - rank)
+    assert (got == 4 - rank).all()
+comm.barrier()
+os.write(1, f"{{rank}} is done\\n".encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    if not (environment_of(sys.executable) / "mpiexec").exists():
+        pytest.skip("there is no mpiexec")
+    try:
+        with two_hosts(tmp_path_factory.mktemp("hosts")) as made:
+            yield made
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def test_hosts_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Unavailable, match="hosts need root"), two_hosts(tmp_path):
+        pass
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("memory", ["auto", "0"], ids=["shared_memory", "messages"])
+def test_collectives_between_hosts(hosts: Hosts, memory: str) -> None:
+    done = hosts.run(EACH, "-c", PROGRAM.format(memory=memory))
+    assert done.status == 0, done
+    assert sorted(done.out.split("\n")) == ["", *(f"{rank} is done" for rank in range(4))], done
+
+
+@pytest.mark.each_mpi
+def test_doctor_knows_the_way_between_hosts(hosts: Hosts) -> None:
+    done = hosts.run(EACH, "-m", "collectives", "doctor")
+    assert done.status in (0, 1), done  # on a busy machine, one direction may be slow
+    assert "job           4 ranks on 2 hosts" in done.out, done
+    assert "left to right  TCP, eth0 10.83.0.1 to eth0 10.83.0.2" in done.out
+    assert "allreduce     right on 4 ranks" in done.out
