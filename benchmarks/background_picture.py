@@ -30,8 +30,15 @@ LAYERS = {
     "layer 7": (2_000, 0.5),
     "layer 8": (100, 0.5),
 }
-PHASES = ("queue", "negotiate", "await turn", "copy in", "communicate", "copy out")
-TINTS = ("#c8ccd1", colours.LIGHT[1], "#eceef0", colours.LIGHT[7], colours.LIGHT[5], "#504e16")
+TINTS = {
+    "compute": "#0a7d91",
+    "queue": "#c8ccd1",
+    "negotiate": colours.LIGHT[1],
+    "await turn": "#eceef0",
+    "copy in": colours.LIGHT[7],
+    "communicate": colours.LIGHT[5],
+    "copy out": "#504e16",
+}
 
 
 def step(gradients):
@@ -44,13 +51,15 @@ def step(gradients):
     background.flush()
 
 
-def phases_of(path, rank):
-    """Return for each submission of a rank its phases: their names, beginnings and lengths."""
+def phases_of(path, rank, names):
+    """Return for each submission of a rank with one of some names its phases: what they are called,
+    their beginnings and lengths.
+    """
     found = {}
     for event in json.loads(Path(path).read_text())["traceEvents"]:
         if event["ph"] == "X" and event["pid"] == rank:
             name = event["args"].get("algorithm")
-            if name in LAYERS and event["name"] in PHASES:
+            if name in names and event["name"] in TINTS:
                 found.setdefault(name, []).append((event["name"], event["ts"], event["dur"]))
     return found
 
@@ -61,7 +70,8 @@ def lasted(found):
     return max(end for _, end in ends) - min(begin for begin, _ in ends)
 
 
-def draw(found, path, caption):
+def draw(found, labels, path, caption):
+    """Draw the phases of each submission; `labels` has what is written beside it, by its name."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -70,21 +80,19 @@ def draw(found, path, caption):
 
     figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
     first = min(begin for phases in found.values() for _, begin, _ in phases)
-    names = list(reversed(LAYERS))
-    for row, name in enumerate(names):
+    for row, name in enumerate(labels):
         for phase, begin, length in found[name]:
-            tint = TINTS[PHASES.index(phase)]
-            axes.barh(row, length / 1e3, left=(begin - first) / 1e3, height=0.7, color=tint)
-    axes.set_yticks(
-        range(len(names)), [f"{name}, {LAYERS[name][0]} KiB" for name in names], fontsize=8
-    )
+            tint, left = TINTS[phase], (begin - first) / 1e3
+            axes.barh(row, length / 1e3, left=left, height=0.7, color=tint)
+    axes.set_yticks(range(len(labels)), labels.values(), fontsize=8)
     axes.invert_yaxis()
     axes.set(xlabel="ms after the first submission", title=caption)
     handles = [
         pyplot.Rectangle((0, 0), 1, 1, color=tint, label=phase)
-        for phase, tint in zip(PHASES, TINTS, strict=True)
+        for phase, tint in TINTS.items()
+        if any(name == phase and length >= 1 for each in found.values() for name, _, length in each)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(PHASES), fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     figures.save(figure, path)
 
 
@@ -104,10 +112,11 @@ def main():
             with comm.timeline(path):
                 comm.barrier()
                 step(gradients)
-            recorded.append(phases_of(path, 0))
+            recorded.append(phases_of(path, 0, LAYERS))
             comm.barrier()
     if comm.rank == 0:
-        draw(min(recorded, key=lasted), arguments.path, f"Rank 0 of {comm.size}")
+        labels = {name: f"{name}, {kib} KiB" for name, (kib, _) in reversed(LAYERS.items())}
+        draw(min(recorded, key=lasted), labels, arguments.path, f"Rank 0 of {comm.size}")
 
 
 if __name__ == "__main__":

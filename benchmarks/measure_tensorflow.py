@@ -3,10 +3,15 @@
 ``mpiexec -n 2 python benchmarks/measure_tensorflow.py`` times steps in which a function computes
 gradients with a tape and applies them: on each rank alone, followed by one fused averaging of
 NumPy arrays of the same sizes, and with `DistributedGradientTape`. What the last one takes more
-than the second is what the front end adds; less, if communication and computation overlap. The
-gradients are those of products, of given sizes, and those of the network of the lecture's first
-program. The ranks meet before each step, the ways take turns, and times are medians, of the slower
-rank.
+than the second is what the front end adds; less, if communication and computation overlap. *By
+hand* is what a program would do without the front end: two functions, and between them one fused
+averaging of the gradients as arrays. The gradients are those of products, of given sizes, and those
+of the network of the lecture's first program.
+
+In all steps, the first gradient is applied when the last one is computed, as it is with any
+averaging; otherwise TensorFlow applies a large one while it is still in the cache. The ranks meet
+before each step, the ways take turns, and times are medians, of the slower rank. Beside each is the
+median of the processor's time, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -36,21 +41,26 @@ CASES = {
 }
 
 
-def timed(ways: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """Return the median time of each way, in milliseconds, which take turns. Collective."""
+Times = dict[str, tuple[float, float]]  # of each way: a step, and the processor's time for it
+
+
+def timed(ways: dict[str, Callable[[], object]], repetitions: int) -> Times:
+    """Return the median times of each way, in milliseconds, which take turns. Collective."""
     times: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
     for k in range(repetitions + 3):
         for name, way in ways.items():
             cc.barrier()
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             way()
             if k >= 3:
                 times[name].append((time.perf_counter() - began) * 1e3)
-    mine = np.array([statistics.median(each) for each in times.values()])
-    return dict(zip(ways, cc.allreduce(mine, op=cc.MAX).tolist(), strict=True))
+                cpu[name].append((time.process_time() - cpu_began) * 1e3)
+    mine = np.array([[statistics.median(each[name]) for each in (times, cpu)] for name in ways])
+    return dict(zip(ways, map(tuple, cc.allreduce(mine, op=cc.MAX).tolist()), strict=True))
 
 
-def of_variables(sizes: list[int], repetitions: int) -> dict[str, float]:
+def of_variables(sizes: list[int], repetitions: int) -> Times:
     """Return the times of steps that compute and apply gradients of these sizes. Collective."""
     variables = [tf.Variable(tf.ones(size)) for size in sizes]
 
@@ -70,9 +80,9 @@ def of_tapes(
     variables: list[tf.Variable],
     apply: Callable[[list[tf.Tensor]], None],
     repetitions: int,
-) -> dict[str, float]:
+) -> Times:
     """Return the times of steps with tapes of different kinds. Collective."""
-    arrays = [np.zeros(each.shape, np.float32) for each in variables]
+    arrays = [np.ones(each.shape, np.float32) for each in variables]
     outs = [np.empty_like(each) for each in arrays]
 
     def step(wrap: Callable[[tf.GradientTape], tf.GradientTape]) -> Callable[[], object]:
@@ -80,7 +90,9 @@ def of_tapes(
         def run() -> tf.Tensor:
             tape = tf.GradientTape()
             value = compute(tape)
-            apply(wrap(tape).gradient(value, variables))
+            gradients = wrap(tape).gradient(value, variables)
+            with tf.control_dependencies(gradients):
+                apply([tf.identity(each) for each in gradients])
             return value
 
         return lambda: run().numpy()
@@ -91,10 +103,22 @@ def of_tapes(
         plain()
         cc.allreduce_many(arrays, outs, op=cc.AVG)
 
+    @tf.function
+    def computed() -> list[tf.Tensor]:
+        tape = tf.GradientTape()
+        return tape.gradient(compute(tape), variables)
+
+    applied = tf.function(apply)
+
+    def by_hand() -> None:
+        cc.allreduce_many([each.numpy() for each in computed()], outs, op=cc.AVG)
+        applied([tf.convert_to_tensor(each) for each in outs])
+
     ways = {
         "allreduce_many of NumPy arrays": lambda: cc.allreduce_many(arrays, outs, op=cc.AVG),
         "a step of this rank alone": plain,
         "such a step, and allreduce_many": fused,
+        "such a step by hand": by_hand,
         "a step with DistributedGradientTape": step(hvd.DistributedGradientTape),
     }
     return timed(ways, repetitions)
@@ -115,7 +139,7 @@ def network() -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input((32, 32, 3)), *layers])
 
 
-def of_images(batch: int, repetitions: int) -> dict[str, float]:
+def of_images(batch: int, repetitions: int) -> Times:
     """Return the times of training steps of the network. Collective."""
     model, optimizer = network(), tf.keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -144,12 +168,12 @@ def main() -> None:
     report(f"images: {options.batch}", of_images(options.batch, options.repetitions))
 
 
-def report(title: str, times: dict[str, float]) -> None:
+def report(title: str, times: Times) -> None:
     """Print a table on rank 0. Local."""
     if hvd.rank() == 0:
-        print(f"{title}: milliseconds on {hvd.size()} ranks")
-        for name, value in times.items():
-            print(f"  {name:38}{value:9.2f}")
+        print(f"{title}: milliseconds on {hvd.size()} ranks, and those of a processor")
+        for name, (value, cpu) in times.items():
+            print(f"  {name:38}{value:9.2f}{cpu:9.2f}", flush=True)
 
 
 if __name__ == "__main__":

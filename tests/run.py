@@ -290,9 +290,20 @@ class Run:
         self.command(*torchrun, *PYTEST, "frontends/torch", deadline=MPI_DEADLINE)
 
     def frameworks(self) -> None:
-        """The front ends for TensorFlow, Keras and JAX, under MPICH, on more ranks than one."""
+        """The front ends for TensorFlow, Keras and JAX, on more ranks than one."""
         for suite in self.framework_suites(lambda ranks: ranks > 1):
             self.run_suite(suite)
+        if self.frameworks_python is not None and "openmpi" in self.python:
+            self.run_suite(self.tape_with_open_mpi(self.frameworks_python))
+
+    def tape_with_open_mpi(self, frameworks_python: Path) -> Suite:
+        """Return the tests of TensorFlow's tape with Open MPI, whose environment finds TensorFlow
+        in that of `frameworks_python`.
+        """
+        packages = next(frameworks_python.parent.parent.glob("lib/python*/site-packages"))
+        words = "frontends/tensorflow/test_tf_tape.py"
+        env = {"PYTHONPATH": str(packages)}
+        return Suite(self.python["openmpi"], "openmpi", 2, words, env=env)
 
     def framework_suites(self, wanted: Callable[[int], bool]) -> list[Suite]:
         """Return those of the front ends but PyTorch's on the numbers of ranks that are wanted."""

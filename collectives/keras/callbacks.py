@@ -206,17 +206,22 @@ class LearningRateScheduleCallback(_Callback):
             return
         self.model.optimizer.learning_rate = now
         if self.momentum_correction and before:
-            _scale_momentum(self.model.optimizer, now / before)
+            _scale_momentum(self.model, now / before)
 
 
-def _scale_momentum(optimizer: Any, factor: float) -> None:
+def _scale_momentum(model: Any, factor: float) -> None:
     """Scale the momentum that an optimizer has gathered. It has the learning rate in it where there
     is a number that says how much of it is kept.
     """
+    optimizer = model.optimizer
     holder = getattr(optimizer, "inner_optimizer", optimizer)
-    if getattr(holder, "momentum", None) and holder.built:
-        for each in getattr(holder, "momentums", None) or getattr(holder, "_momentums", []):
-            each.assign(each * factor)
+    if not getattr(holder, "momentum", None) or not getattr(holder, "built", True):
+        return
+    found = getattr(holder, "momentums", None) or getattr(holder, "_momentums", [])
+    if "momentum" in getattr(holder, "get_slot_names", list)():  # before Keras 2.11
+        found = [holder.get_slot(each, "momentum") for each in model.trainable_variables]
+    for each in found:
+        each.assign(each * factor)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

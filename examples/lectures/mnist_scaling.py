@@ -28,6 +28,7 @@ def draw(history, path):
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "collectives"  # names in an SVG file do not change
     import matplotlib.pyplot as plt
 
     epochs = range(1, len(history["accuracy"]) + 1)
@@ -50,6 +51,7 @@ def main():
     parser.add_argument("--lr", type=float, default=0.05, help="for one rank")
     parser.add_argument("--warmup-epochs", type=int, default=0)
     parser.add_argument("--folder", default=".", help="where the picture is drawn")
+    parser.add_argument("--format", default="pdf", help="of the picture: pdf, svg, png")
     arguments = parser.parse_args()
 
     hvd.init()
@@ -81,7 +83,7 @@ def main():
     ).history
     seconds = time.perf_counter() - began
     if hvd.rank() == 0:
-        draw(history, f"{arguments.folder}/accuracy_{hvd.size()}.pdf")
+        draw(history, f"{arguments.folder}/accuracy_{hvd.size()}.{arguments.format}")
         accuracy = history["val_accuracy"][-1]
         print(f"{hvd.size()} ranks: {accuracy:.1%} recognised, {seconds:.2f} s", flush=True)
     return model

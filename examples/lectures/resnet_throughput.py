@@ -109,6 +109,7 @@ def draw(rows, path):
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "collectives"  # names in an SVG file do not change
     import matplotlib.pyplot as plt
 
     ranks, rates, deviations = zip(*rows, strict=True)

@@ -2,9 +2,11 @@
 
 Programs that were written for ``horovod.tensorflow.keras`` run with this import. Everything is that
 of `collectives.keras`, but `DistributedOptimizer` also takes an optimizer of ``tf_keras``, the
-older Keras that TensorFlow has under ``TF_USE_LEGACY_KERAS=1`` (`legacy`).
+older Keras that TensorFlow has under ``TF_USE_LEGACY_KERAS=1`` (`legacy`), and `load_model` loads
+the models of that.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from collectives.horovod import (
@@ -52,9 +54,9 @@ from collectives.keras import (
     allgather,
     allreduce,
     broadcast,
-    load_model,
     reducescatter,
 )
+from collectives.keras import load_model as _load_model
 from collectives.keras import optimizer as _optimizer
 from collectives.keras.backends import tensorflow as _tensorflow
 from collectives.tensorflow.compression import Compression
@@ -186,3 +188,37 @@ def DistributedOptimizer(
         scales_local=scale_local_gradients,
     )
     return _legacy.distribute(optimizer, plan)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a model; its optimizer goes on where it was, and is distributed.
+    Collective.
+
+    Parameters
+    ----------
+    filepath : str
+        What ``model.save`` has written, with or without this library. It is a model of ``tf_keras``
+        if ``tf.keras`` is that.
+    custom_optimizers, custom_objects, compression
+        As for `collectives.keras.load_model`.
+    legacy_opts : bool
+        Ignored; it is there for programs that pass it.
+
+    Returns
+    -------
+    Model
+        As it was saved; if that was without an optimizer, it has none.
+    """
+    if not _legacy.is_used():
+        return _load_model(filepath, custom_optimizers, custom_objects, compression)
+    objects = {each.__name__: each for each in custom_optimizers or ()}
+    model = _legacy.loaded(filepath, {**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        DistributedOptimizer(model.optimizer, compression=compression)
+    return model

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import tensorflow as tf
 
 from collectives.keras.distribution import Distribution, swap_class
 from collectives.keras.gradients import Plan
 
-__all__ = ["distribute", "is_legacy"]
+__all__ = ["distribute", "is_legacy", "is_used", "loaded"]
 
 
 def is_legacy(optimizer: Any) -> bool:
     """Return whether an `optimizer` is one of ``tf_keras``. Local."""
-    return any(each.__module__.partition(".")[0] == "tf_keras" for each in type(optimizer).__mro__)
+    return _is_of_tf_keras(type(optimizer))
+
+
+def is_used() -> bool:
+    """Return whether ``tf.keras`` is ``tf_keras``. Local."""
+    return _is_of_tf_keras(tf.keras.Model)
+
+
+def _is_of_tf_keras(cls: type) -> bool:
+    return any(each.__module__.partition(".")[0] == "tf_keras" for each in cls.__mro__)
+
+
+def loaded(filepath: Any, objects: Mapping[str, Any]) -> Any:
+    """Return a model of ``tf_keras`` that was saved. Local.
+
+    Parameters
+    ----------
+    filepath : str
+    objects : mapping of str
+        Classes and functions that Keras does not have, by their names.
+    """
+    models = importlib.import_module("tf_keras").models
+    return models.load_model(filepath, custom_objects=dict(objects))
 
 
 def distribute(optimizer: Any, plan: Plan) -> Any:

@@ -1,0 +1,83 @@
+"""Draw how the ranks communicate while a `tf.function` computes, from a timeline recorded for it.
+
+    mpiexec -n 2 python benchmarks/tensorflow_picture.py docs/howto/overlap.svg
+
+The step is that of a network of wide layers, with a tape whose gradients are averaged; each of them
+is large, and so is a submission of its own. The uppermost bar is the backward pass, from the first
+submission to the last one: what stands below it goes on meanwhile. Of the steps that are recorded,
+the fastest one is drawn: others are disturbed by what else the machine does.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+import background_picture as pictures
+import tensorflow as tf
+
+import collectives as cc
+import collectives.tensorflow as hvd
+
+LAYERS, WIDTH, BATCH = 6, 1024, 128
+PASS = "backward pass"
+LABELS = {PASS: PASS} | {
+    f"allreduce.gradients, {place} of {LAYERS}": f"layer {place}, {WIDTH * WIDTH >> 18} MiB"
+    for place in range(LAYERS, 0, -1)
+}
+
+
+def training():
+    """Return a step of the training of the network."""
+    layers = [tf.keras.layers.Dense(WIDTH, "relu", use_bias=False) for _ in range(LAYERS)]
+    model = tf.keras.Sequential([tf.keras.Input((WIDTH,)), *layers])
+    x = tf.random.normal((BATCH, WIDTH))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, model.trainable_variables)
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            variable.assign_sub(0.01 * gradient)
+        return loss
+
+    return step
+
+
+def with_pass(found):
+    """Add the backward pass to what was submitted in it."""
+    begins = [phases[0][1] for phases in found.values()]
+    return found | {PASS: [("compute", min(begins), max(begins) - min(begins))]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("path")
+    parser.add_argument("--steps", type=int, default=20, help="that are recorded")
+    arguments = parser.parse_args()
+    hvd.init()
+    comm, step = cc.world(), training()
+    for _ in range(3):
+        step()
+    recorded = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = comm.broadcast_object(f"{folder}/step.json")
+        for _ in range(arguments.steps):
+            with comm.timeline(path):
+                comm.barrier()
+                began = time.perf_counter()
+                step().numpy()
+                taken = time.perf_counter() - began
+            recorded.append((taken, pictures.phases_of(path, 0, LABELS)))
+            comm.barrier()
+    if comm.rank == 0:
+        _, fastest = min(recorded, key=lambda each: each[0])
+        pictures.draw(with_pass(fastest), LABELS, arguments.path, f"Rank 0 of {comm.size}")
+
+
+if __name__ == "__main__":
+    main()
