@@ -366,6 +366,7 @@ class Compressed:
 
 def overlapping(spans: list[tuple[int, int, bool, int]]) -> tuple[str, str] | None: ...
 def checksum(sizes: list[tuple[str, int]]) -> int: ...
+
 @final
 class Group:
     """The arrays of a grouped call, and the places of their results."""
