@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
+from collectives.algorithms.composition import candidates
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 
@@ -58,7 +59,15 @@ def _text(rows: list[Algorithm]) -> list[str]:
         notes = _promises(row)
         if notes:
             lines.append(f"  {'':{width}}  {'; '.join(notes)}")
-    return [*lines, "", *LEGEND]
+    composed = ", ".join(each for each in COLLECTIVES if candidates(each))
+    return [
+        *lines,
+        "",
+        "hierarchical(inside,between) composes two of them, inside hosts and between them, for",
+        composed,
+        "",
+        *LEGEND,
+    ]
 
 
 def _name(row: Algorithm) -> str:

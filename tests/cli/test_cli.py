@@ -27,6 +27,7 @@ def test_list_needs_no_mpi_and_no_matplotlib() -> None:
     assert done.returncode == 0, done.stderr
     assert "dissemination" in done.stdout
     assert "same bits on all ranks" in done.stdout
+    assert "\nallreduce, reduce, broadcast, barrier, allgather, reduce_scatter\n" in done.stdout
 
 
 def test_list_as_markdown_has_equal_rows() -> None:
