@@ -234,6 +234,7 @@ class Communicator(
             MPI, self._mpi, choose, settings.timeout, place.patience, place.spins
         )
         self._engine.warning = settings.warning
+        self._engine.hosts = place.names if place.nodes > 1 else None
         meeting.engine = self._engine
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share({each.settings.memory for each in wishes}, settings)

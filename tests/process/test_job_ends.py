@@ -1,0 +1,77 @@
+"""What is said of ranks on other hosts, and what a job leaves behind that ends early."""
+
+import re
+import signal
+
+import pytest
+from jobs import DEADLINE_PASSED
+from programs import OPEN_MPI, alone, program
+
+from collectives.process import host
+
+
+@pytest.mark.each_mpi
+def test_an_error_names_the_hosts_of_a_pair():
+    """And whose message it is that has not come."""
+    result = program(
+        """
+        import os, time
+        from mpi4py import MPI
+        os.environ["COLLECTIVES_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            time.sleep(20)
+        comm.allreduce(np.ones(3), algorithm="ring")
+        """,
+        env={"COLLECTIVES_TIMEOUT": "2"},
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "waits for rank 1 on host 1 to send to rank 0 on host 0" in result.err, result
+
+
+def test_hosts_have_different_names():
+    names = ["node1 b0 ", "node1 b0 ", "node2 b1 ", "twin 12345678-90 ", "twin abcdefgh-90 "]
+    assert host.shown(names) == ["node1"] * 2 + ["node2", "twin (12345678)", "twin (abcdefgh)"]
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="MPICH's files are meant")
+@pytest.mark.parametrize("end", ["raise ValueError", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_files_of_mpich(end):
+    """They are in no folder any more when a job is killed."""
+    result = program(
+        f"""
+        import os, signal
+        import collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        with open("/proc/self/maps") as maps:
+            lines = [line.split("/", 1)[1] for line in maps if "mpich_shm_" in line]
+        print(f"files {{len(lines)}} {{[line.strip() for line in lines]}}\\n", end="", flush=True)
+        comm.barrier()
+        if comm.rank == 1:
+            {end}
+        comm.barrier()
+        """
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    found = re.findall(r"^files \d+ (.*)", result.out, re.M)
+    assert found
+    assert all("mpich_shm_" in each and "(deleted)" in each for each in found), found
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="no MPI is asked")
+def test_an_abort_that_does_not_come_back():
+    """The launcher cannot be reached, and a handler of the program does not help."""
+    result = alone(
+        """
+        import signal, time
+        from types import SimpleNamespace
+        from collectives.process import abort
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        world = SimpleNamespace(Abort=lambda status: time.sleep(60))
+        abort.LAST = 1
+        abort._abort(SimpleNamespace(COMM_WORLD=world), 1)
+        """
+    )
+    assert result.status == -signal.SIGALRM, result
