@@ -334,7 +334,7 @@ class Meeting:
                 f"it"
             )
         if self.engine is not None:
-            self.engine.check_host()
+            self.engine.check_host(f"waits for it in {self.call}")
         if not self._has_warned and waited > self.warning:
             self._has_warned = True
             warnings.warn(f"{self.call}: {self._where(waited)}", StallWarning, stacklevel=levels())
@@ -344,8 +344,15 @@ class Meeting:
         world = "" if number == self.rank else f" (rank {number} of COMM_WORLD)"
         return (
             f"rank {self.rank} of {self.size}{world} has waited {waited:.3g} s; some of the other "
-            f"ranks have not called it, or have ended"
+            f"ranks have not called it, or have ended{self._halted()}"
         )
+
+    def _halted(self) -> str:
+        """Return which of the ranks are stopped, in words; nothing if none is."""
+        found = [each for each in living.stopped().items() if each[0] in self.members]
+        told = [f"rank {rank} of COMM_WORLD (process {process})" for rank, process in found]
+        verb = "is" if len(told) == 1 else "are"
+        return f": {', '.join(told)} {verb} stopped" if told else ""
 
     def _stalled(self) -> StallError:
         return StallError(f"{self.call}: {self._where(self.timeout)}")
