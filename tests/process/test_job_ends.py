@@ -30,6 +30,35 @@ def test_an_error_names_the_hosts_of_a_pair():
     assert "waits for rank 1 on host 1 to send to rank 0 on host 0" in result.err, result
 
 
+@pytest.mark.each_mpi
+@pytest.mark.parametrize(
+    ("validate", "call", "wanted"),
+    [
+        ("0", "comm.dup()", "or have ended; nothing was heard of rank 2 on host 2"),
+        ("1", "comm.barrier()", "waited 3 s for rank 2 on host 2 to call anything"),
+    ],
+)
+def test_an_error_names_who_has_not_come_inside_of_mpi(validate, call, wanted):
+    result = program(
+        f"""
+        import os, time
+        from mpi4py import MPI
+        os.environ["COLLECTIVES_HOST"] = f"host {{MPI.COMM_WORLD.rank}}"
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 2:
+            if comm._engine.agree is not None:
+                time.sleep(60)
+            comm._meeting.duplicate = lambda: time.sleep(60)
+        {call}
+        """,
+        3,
+        env={"COLLECTIVES_TIMEOUT": "3", "COLLECTIVES_VALIDATE": validate},
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert wanted in result.err, result
+
+
 def test_hosts_have_different_names():
     names = ["node1 b0 ", "node1 b0 ", "node2 b1 ", "twin 12345678-90 ", "twin abcdefgh-90 "]
     assert host.shown(names) == ["node1"] * 2 + ["node2", "twin (12345678)", "twin (abcdefgh)"]
