@@ -4,6 +4,7 @@ import re
 import signal
 
 import pytest
+from commands import command
 from jobs import DEADLINE_PASSED
 from programs import OPEN_MPI, alone, program
 
@@ -104,3 +105,23 @@ def test_an_abort_that_does_not_come_back():
         """
     )
     assert result.status == -signal.SIGALRM, result
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="no MPI is asked")
+def test_a_rank_without_mpi_has_no_descriptors_left():
+    """It says nothing of an MPI."""
+    done = command(
+        "run",
+        "--no-mpi",
+        "-n",
+        "2",
+        "-c",
+        "import os, resource, numpy as np, collectives as cc\n"
+        "comm = cc.world()\n"
+        "if comm.rank == 1:\n"
+        "    used = max(map(int, os.listdir('/proc/self/fd')))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))\n"
+        "assert comm.split(0).allreduce(np.ones(2))[0] == 2\n",
+    )
+    assert done.returncode == 0, done
+    assert "cannot share memory and talk through messages, which is slower: rank 1" in done.stderr
