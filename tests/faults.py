@@ -216,7 +216,10 @@ class Run:
         if any(numbers):
             left.append(f"{max(numbers)} descriptors")
         seconds = None if status is None else ended - began
-        return Outcome(seen(text), seconds, status, ", ".join(left) or "nothing", text)
+        told = seen(text) or (
+            "nothing; it works" if status == 0 else f"nothing; exit status {status}"
+        )
+        return Outcome(told, seconds, status, ", ".join(left) or "nothing", text)
 
     def disturb(self, process: subprocess.Popen[bytes]) -> float:
         """Do what the program does not do itself, when it has come so far; return when it was."""
@@ -293,7 +296,9 @@ def mounted(folder: str, options: str) -> Iterator[None]:
 
 
 def seen(text: str) -> str:
-    """Return what a user sees first of an error: its class and its text, or what else there is."""
+    """Return what a user sees first of an error: its class and its text, or what else there is, if
+    anything.
+    """
     lines = [line.strip(" =") for line in text.splitlines() if not line.startswith("left: ")]
     for line in lines:
         found = SEEN.match(line)
@@ -302,7 +307,7 @@ def seen(text: str) -> str:
     for line in lines:
         if OF_LAUNCHERS.search(line):
             return line.replace("EXIT CODE", "BAD TERMINATION ..., EXIT CODE")
-    return next((line for line in lines if re.search(r"\w", line)), "nothing")
+    return next((line for line in lines if re.search(r"\w", line)), "")
 
 
 def cell(text: str) -> str:

@@ -40,7 +40,7 @@ VARIABLE = "COLLECTIVES_ABORT"
 # read.
 FAREWELL = 0.5
 
-LAST = 3  # seconds that MPI has to end this rank
+LAST = 2  # seconds that MPI has to end this rank
 
 # Seconds in which the program may end after a daemon thread has failed because it ends, here or on
 # another rank.
