@@ -72,6 +72,7 @@ class Hosts:
                 for each in ("lo", "eth0"):
                     self.run(number, "ip", "link", "set", each, "up")
             self.rate(RATE)
+            self._await_link()
         except BaseException:
             self.__exit__()
             raise
@@ -88,6 +89,17 @@ class Hosts:
             if time.monotonic() > limit:
                 raise SystemExit(f"no namespaces can be made here: there is no {path.name}")
             time.sleep(0.01)
+
+    def _await_link(self) -> None:
+        """Wait until both ends are up: until then, MPIs believe that there is no network."""
+        for number in range(2):
+            command = [*self.words(number), "ip", "-brief", "link", "show", "eth0"]
+            limit = time.monotonic() + 10
+            while b" UP " not in subprocess.run(command, capture_output=True).stdout:
+                if time.monotonic() > limit:
+                    raise SystemExit("the link between the hosts does not come up")
+                time.sleep(0.05)
+        time.sleep(0.5)
 
     def words(self, number: int) -> list[str]:
         """Return what stands before a command that runs on a host."""

@@ -214,7 +214,7 @@ class Run:
             began = (self.notes / "now").stat().st_mtime
         numbers = [int(each) for each in re.findall(r"^left: (\d+) descriptors$", text, re.M)]
         if any(numbers):
-            left.append(f"{max(numbers)} descriptors")
+            left.append(f"{max(numbers)} descriptor{'s' * (max(numbers) > 1)}")
         seconds = None if status is None else ended - began
         told = seen(text) or (
             "nothing; it works" if status == 0 else f"nothing; exit status {status}"
