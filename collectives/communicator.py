@@ -25,7 +25,7 @@ from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.devices.entry import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
-from collectives.process import binding, environment, hosted, segment
+from collectives.process import binding, environment, hosted, leftovers, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
 from collectives.process.place import locate
@@ -234,6 +234,7 @@ class Communicator(
             MPI, self._mpi, choose, settings.timeout, place.patience, place.spins
         )
         self._engine.warning = settings.warning
+        self._engine.hosts = place.names if place.nodes > 1 else None
         meeting.engine = self._engine
         self._engine.messages_by = self._chooser.family = binding.family(MPI)
         self._share({each.settings.memory for each in wishes}, settings)
@@ -256,6 +257,7 @@ class Communicator(
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
+            leftovers.remove()
             self._start_timeline()
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:

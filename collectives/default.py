@@ -13,7 +13,7 @@ from collectives._core import PlannedCall, Request
 from collectives.calls.counts import Counts
 from collectives.calls.grouped import GroupedRequest
 from collectives.communicator import Communicator
-from collectives.process import abort, binding, child, meeting
+from collectives.process import abort, binding, child, ending, meeting
 from collectives.reductions import SUM
 from collectives.text.words import error_text
 
@@ -144,7 +144,7 @@ def _at_exit() -> None:
         )
     _core.take_leave_all()
     abort.run_before_end()
-    binding.finalise()
+    binding.finalise(ending.await_others)
 
 
 atexit.register(_at_exit)

@@ -17,13 +17,13 @@ from collectives.choice.probe import probe
 from collectives.choice.profile import Profile, Section, hosts_of
 from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench
-from collectives.process import binding
+from collectives.process import binding, environment
 from collectives.text import files
 from collectives.text.progress import Bar
 
 __all__ = ["main"]
 
-TIMEOUT = 300.0  # seconds after which a wait fails
+TIMEOUT = 300.0  # seconds after which a wait fails, unless the environment says it
 
 
 def main(
@@ -39,7 +39,7 @@ def main(
     """
     from mpi4py import MPI
 
-    comm = Communicator(timeout=TIMEOUT)
+    comm = Communicator(timeout=environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))
     mpi = comm.mpi.Dup()
     bench = Bench(comm, mpi)
     todo = tuning.points(options.collectives, options.begin, options.end, options.factor)

@@ -18,7 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from collectives.process import abort, rendezvous
+from collectives.process import abort, host, rendezvous
+from collectives.process.environment import seconds
+from collectives.process.settings import Settings
 
 __all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
 
@@ -28,6 +30,7 @@ PROGRAM = Path(__file__).with_name("rank.py")
 # seconds from the signal that they can handle to the one that they cannot.
 FAREWELL, GRACE = 0.5, 2.0
 
+LOOK_STOPPED = 0.5  # seconds between two looks whether the ranks that are left are stopped
 LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
 PIECE = 1 << 16  # bytes of one read, and the longest part of a line that is held back
 HELD = 16  # pieces that a pipe may hold
@@ -352,6 +355,47 @@ class Job:
                 signal.set_wakeup_fd(earlier)
 
 
+class Halted:
+    """A look at ranks that are stopped when all others have ended: nobody else would miss them."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def next_look(self, job: Job) -> float | None:
+        """Return when to look again, by `time.monotonic`; None if ranks wait for each other. Local.
+
+        Parameters
+        ----------
+        job : Job
+        """
+        if len(job.running) == len(job.ranks):
+            return None
+        return time.monotonic() + LOOK_STOPPED
+
+    def for_long(self, job: Job) -> bool:
+        """Return whether all ranks that are left have been stopped until the deadline, and say so.
+        Local.
+        """
+        left = job.running
+        halted = len(left) < len(job.ranks) and all(
+            host.is_stopped(rank.process.pid) for rank in left
+        )
+        if not halted or not left:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = time.monotonic()
+        waited = time.monotonic() - self._since
+        if waited < seconds("COLLECTIVES_TIMEOUT", Settings().timeout):
+            return False
+        if sys.stderr is not None:
+            for rank in left:
+                text = f"rank {rank.number} of {len(job.ranks)} (process {rank.process.pid})"
+                text += f" has been stopped for {waited:.0f} s, and the others have ended"
+                print(f"collectives: {text}", file=sys.stderr, flush=True)
+        return True
+
+
 def apart(file: int) -> int:
     """Return an open file under a number that is none of the standard ones; close it under its own.
     Local.
@@ -429,13 +473,14 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
     """
     first, limit, environment = 0, None, variables()
     came = 0  # the number of the last signal
+    halted = Halted()
     if is_elastic:
         environment[abort.VARIABLE] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with Job(n) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while job.running:
-            for rank in job.turn(limit):
+            for rank in job.turn(halted.next_look(job) if limit is None else limit):
                 status = rank.status or 0
                 if status and (not first or is_elastic):
                     first = first or (128 - status if status < 0 else status)
@@ -446,6 +491,8 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
                     continue
                 if limit is None and (status < 0 or (status and abort.wished())):
                     limit = time.monotonic()  # that rank has said all, and others shall not
+            if halted.for_long(job) and limit is None:
+                first, limit = first or 1, time.monotonic()
             if job.signals:
                 if came == job.signals[-1]:
                     break  # it has come twice, and `end` waits no longer

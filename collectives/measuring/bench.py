@@ -9,6 +9,7 @@ from collectives import Communicator
 from collectives.measuring.gloo import GLOO_LABEL, Gloo, Prepared
 from collectives.measuring.operations import Arrays
 from collectives.measuring.room import Room
+from collectives.measuring.watch import Watch
 
 __all__ = ["MPI_LABEL", "PEERS", "Bench"]
 
@@ -40,6 +41,7 @@ class Bench:
 
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
         self.gloo = gloo
+        self.beat = Watch(comm).beat  # to be called between waits
         self._segmented: dict[int | None, Communicator] = {None: comm}
         self._rooms: dict[int | None, Room] = {}
 

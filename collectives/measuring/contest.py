@@ -207,6 +207,7 @@ class Contest:
     def block(self, label: str, iterations: int) -> float:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
         calls, barrier = self.calls[label], self.mpi.Barrier
+        self.bench.beat()
         barrier()
         if self.has_barriers(label):
             start = time.perf_counter_ns()

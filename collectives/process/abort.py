@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
-from collectives.process import environment, hosted, rendezvous, report
+from collectives.process import environment, hosted, leftovers, rendezvous, report
 from collectives.text.words import error_text, spans
 
 __all__ = [
@@ -39,6 +39,8 @@ VARIABLE = "COLLECTIVES_ABORT"
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
 # read.
 FAREWELL = 0.5
+
+LAST = 2  # seconds that MPI has to end this rank
 
 # Seconds in which the program may end after a daemon thread has failed because it ends, here or on
 # another rank.
@@ -98,10 +100,21 @@ def end_job(text: str) -> NoReturn:
     report.write(f"collectives: rank {_rank()[0]} {text}\n")
     time.sleep(FAREWELL)
     if ends_all:
-        MPI.COMM_WORLD.Abort(1)
+        _abort(MPI, 1)
     if MPI is not None:  # a launcher takes a rank that does not finalise MPI for a crash
         MPI.Finalize()
     os._exit(1)
+
+
+def _abort(MPI: Any, status: int) -> None:
+    """End all ranks with an exit `status`. If the launcher cannot be reached, as when a link is
+    cut, MPI waits for it for ever; then the kernel ends this rank.
+    """
+    leftovers.remove()
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(LAST)
+    MPI.COMM_WORLD.Abort(status)
 
 
 def leave_unfinished() -> None:
@@ -248,5 +261,5 @@ def _end_of_rank(text: str, status: int) -> None:
             told.linger(FAREWELL)
     finally:
         if ends_all:
-            MPI.COMM_WORLD.Abort(status)
+            _abort(MPI, status)
         _has_reported = True

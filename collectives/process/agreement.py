@@ -17,6 +17,7 @@ from collectives.errors import (
 )
 from collectives.process import binding
 from collectives.process.meeting import completed
+from collectives.process.roll import Roll
 from collectives.text.words import error_text, ranks
 
 __all__ = ["Agreement", "refusing"]
@@ -39,6 +40,8 @@ class Agreement:
     def __init__(self, mpi: Any, engine: Engine) -> None:
         self.mpi = mpi
         self.engine = engine
+        self._roll = None if engine.hosts is None else Roll(mpi, engine.hosts)
+        self._timeout = engine.timeout  # of the exchange that is under way
 
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
@@ -93,19 +96,26 @@ class Agreement:
         size = self.mpi.Get_size()
         record = bytearray(mine.encode(errors="backslashreplace")[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
+        if self._roll is not None:
+            self._roll.begin()
+        self._timeout = timeout
         with Turn():
             request = self.mpi.Iallgather(record, records)
         if not completed(request, timeout, self._check_host, record, records):
             rank = self.engine.rank
             self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
+            silent = [] if self._roll is None else self._roll.absent()
+            whom = ", ".join(silent) or "the other ranks"
             raise StallError(
-                f"rank {rank} {mine} and waited {timeout:g} s for the other ranks to call anything"
+                f"rank {rank} {mine} and waited {timeout:g} s for {whom} to call anything"
             )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
 
     def _check_host(self, waited: float) -> None:
         """Raise an error if a rank of this host has ended. Local."""
+        if self._roll is not None:
+            self._roll.look(waited, self._timeout)
         try:
             self.engine.check_host()
         except CollectivesError:

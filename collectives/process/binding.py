@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from collectives import _core
@@ -116,10 +116,19 @@ def _watch_end(MPI: Any) -> None:
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=ends), True)
 
 
-def finalise() -> None:
-    """Finalise MPI if it was initialised here. Local."""
+def finalise(before: Callable[[Any], None]) -> None:
+    """Finalise MPI if it was initialised here. Local.
+
+    Parameters
+    ----------
+    before : callable
+        Called before MPI is finalised, here or later, with the module ``mpi4py.MPI``.
+    """
     MPI = sys.modules.get("mpi4py.MPI")
-    if _initialised and MPI is not None and not _core.is_forked() and not MPI.Is_finalized():
+    if MPI is None or _core.is_forked() or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    before(MPI)
+    if _initialised:
         MPI.Finalize()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
+from collections.abc import Sequence
 
 from collectives.process import environment
 
-__all__ = ["name"]
+__all__ = ["is_stopped", "name", "shown"]
 
 
 def name() -> str:
@@ -14,6 +16,34 @@ def name() -> str:
     first. Local.
     """
     return f"{platform.node()} {_boot_id()} {environment.text('COLLECTIVES_HOST') or ''}"
+
+
+def shown(names: Sequence[str]) -> list[str]:
+    """Return what hosts are called in messages, for what `name` says of each: different texts for
+    different hosts. Local.
+    """
+    brief = {}
+    for each in names:
+        node, boot, asked = each.split(" ", 2)
+        brief[each] = asked or node, boot[:8]
+    alike = Counter(text for text, _ in brief.values())
+    found = (brief[each] for each in names)
+    return [text if alike[text] == 1 else f"{text} ({boot})" for text, boot in found]
+
+
+def is_stopped(process: int) -> bool:
+    """Return whether a process of this host is stopped by a signal. Local.
+
+    Parameters
+    ----------
+    process : int
+        Its ID.
+    """
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
 
 
 def _boot_id() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from collectives import _core
 
-__all__ = ["ended", "note"]
+__all__ = ["ended", "note", "running", "stopped"]
 
 # The segments of this process, and the ranks of each in COMM_WORLD.
 _worlds: weakref.WeakKeyDictionary[_core.Segment, dict[int, int]] = weakref.WeakKeyDictionary()
@@ -44,3 +44,27 @@ def ended(members: Collection[int]) -> list[tuple[int, int, bool]]:
         for rank, process, in_order in segment.ended()
         if world.get(rank) in members
     ]
+
+
+def running() -> dict[int, int]:
+    """Return the process IDs of the other ranks that have neither left nor ended, by their ranks in
+    ``COMM_WORLD``. Local.
+    """
+    return {
+        world[rank]: process
+        for segment, world in list(_worlds.items())
+        for rank, process in segment.running()
+        if rank in world
+    }
+
+
+def stopped() -> dict[int, int]:
+    """Return the process IDs of the ranks whose processes are stopped, by their ranks in
+    ``COMM_WORLD``. Local.
+    """
+    return {
+        world[rank]: process
+        for segment, world in list(_worlds.items())
+        for rank, process in segment.stopped()
+        if rank in world
+    }

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from collectives import _core
 from collectives.errors import MPIError, PeerLostError, StallError, StallWarning
 from collectives.process import binding, hosted, living
+from collectives.process.roll import Roll
 from collectives.process.settings import Settings
 from collectives.text.origin import levels
 
@@ -144,9 +145,11 @@ class Meeting:
         self.members = members(mpi)
         self._seen_ended: float | None = None  # seconds waited when a rank had first ended
         self._has_warned = False
+        self._roll: Roll | None = None
 
     def duplicate(self) -> Any:
         """Return a new MPI communicator of the same ranks. Collective."""
+        self._begin()
         with self._errors(), _core.Turn():
             new, request = self.mpi.Idup()
         self._wait(request, new)
@@ -191,6 +194,7 @@ class Meeting:
         """Return the `record` of each rank, filled up to `nbytes` bytes. Collective."""
         mine = bytearray(record.ljust(nbytes, b"\0"))
         everybody = bytearray(nbytes * self.size)
+        self._begin()
         with self._errors(), _core.Turn():
             request = self.mpi.Iallgather(mine, everybody)
         self._wait(request, mine, everybody)
@@ -200,6 +204,7 @@ class Meeting:
         """Return a meeting of the same ranks, on an MPI communicator of its own. Collective."""
         meeting = copy.copy(self)
         meeting.mpi = self.duplicate()
+        meeting._roll = None
         return meeting
 
     def send(self, number: int, dest: int) -> None:
@@ -269,6 +274,7 @@ class Meeting:
             return [b""] * self.size
         ends = list(accumulate(lengths))
         everybody = bytearray(ends[-1])
+        self._begin()
         with self._errors(), _core.Turn():
             request = self.mpi.Iallgatherv(mine, (everybody, lengths))
         self._wait(request, mine, everybody)
@@ -291,6 +297,7 @@ class Meeting:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             with self._errors():
                 return call()
+        self._begin()
         results: list[T] = []
         errors: list[BaseException] = []
 
@@ -321,8 +328,17 @@ class Meeting:
                 raise errors[0]
         return results[0]
 
+    def _begin(self) -> None:
+        """Begin to wait for all ranks. Local."""
+        if self._roll is None and self.engine is not None and self.engine.hosts is not None:
+            self._roll = Roll(self.mpi, self.engine.hosts)
+        if self._roll is not None:
+            self._roll.begin()
+
     def _look(self, waited: float) -> None:
         """Raise an error if there is no hope; warn once if a wait is long. Local."""
+        if self._roll is not None:
+            self._roll.look(waited, self.timeout)
         gone = living.ended(self.members)
         if gone and self._seen_ended is None:
             self._seen_ended = waited
@@ -334,7 +350,7 @@ class Meeting:
                 f"it"
             )
         if self.engine is not None:
-            self.engine.check_host()
+            self.engine.check_host(f"waits for it in {self.call}")
         if not self._has_warned and waited > self.warning:
             self._has_warned = True
             warnings.warn(f"{self.call}: {self._where(waited)}", StallWarning, stacklevel=levels())
@@ -344,11 +360,20 @@ class Meeting:
         world = "" if number == self.rank else f" (rank {number} of COMM_WORLD)"
         return (
             f"rank {self.rank} of {self.size}{world} has waited {waited:.3g} s; some of the other "
-            f"ranks have not called it, or have ended"
+            f"ranks have not called it, or have ended{self._halted()}"
         )
 
+    def _halted(self) -> str:
+        """Return which of the ranks are stopped, in words; nothing if none is."""
+        found = [each for each in living.stopped().items() if each[0] in self.members]
+        told = [f"rank {rank} of COMM_WORLD (process {process})" for rank, process in found]
+        verb = "is" if len(told) == 1 else "are"
+        return f": {', '.join(told)} {verb} stopped" if told else ""
+
     def _stalled(self) -> StallError:
-        return StallError(f"{self.call}: {self._where(self.timeout)}")
+        silent = [] if self._roll is None else self._roll.absent()
+        told = f"; nothing was heard of {', '.join(silent)}" if silent else ""
+        return StallError(f"{self.call}: {self._where(self.timeout)}{told}")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

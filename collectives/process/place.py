@@ -52,6 +52,8 @@ class Place(NamedTuple):
         those of the rank.
     hosts : list of int
         For each rank, the number of its host.
+    names : list of str
+        For each rank, what its host is called in messages.
     """
 
     node: int
@@ -60,6 +62,7 @@ class Place(NamedTuple):
     cores: int
     ranks: list[tuple[int, int]]
     hosts: list[int]
+    names: list[str]
 
     @property
     def is_crowded(self) -> bool:
@@ -104,5 +107,6 @@ def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     ranks = [each for _, _, each, _ in everybody]
     numbers = {each: number for number, each in enumerate(hosts)}
     of = [numbers[each] for each, *_ in everybody]
-    place = Place(numbers[mine], len(hosts), local, shared.bit_count(), ranks, of)
+    names = host.shown([each for each, *_ in everybody])
+    place = Place(numbers[mine], len(hosts), local, shared.bit_count(), ranks, of, names)
     return place, [each for *_, each in everybody]

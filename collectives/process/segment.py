@@ -80,7 +80,8 @@ def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segme
     """
     segment, told = tried(meeting, local, wishes)
     if segment is None and told and meeting.rank == local[0]:
-        _warn(told)
+        is_hosted = isinstance(getattr(meeting, "mpi", None), _core.Context)
+        _warn(told, "messages" if is_hosted else "MPI")
     return segment
 
 
@@ -406,15 +407,15 @@ def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap
         raise
 
 
-def _warn(problems: dict[int, str]) -> None:
-    """Warn once why the ranks do not share memory."""
+def _warn(problems: dict[int, str], way: str) -> None:
+    """Warn once why the ranks do not share memory, and in which way they talk."""
     global _has_warned
     if _has_warned:
         return
     _has_warned = True
     rank, why = next(iter(problems.items()))
     warnings.warn(
-        f"the ranks of this host cannot share memory and talk through MPI, which is slower: rank "
+        f"the ranks of this host cannot share memory and talk through {way}, which is slower: rank "
         f"{rank}: {why}",
         SharedMemoryWarning,
         stacklevel=levels(),

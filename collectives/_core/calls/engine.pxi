@@ -13,6 +13,7 @@ cdef class Engine:
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
+    cdef public object hosts  # None, or the name of each rank's host, if there are several
     cdef public object label  # tells the communicator from others in timelines
     cdef public str messages_by  # the family of the MPI
     cdef public object traced  # None, or what takes down each call that has ended
@@ -89,6 +90,10 @@ cdef class Engine:
     def __exit__(self, *error):
         self.held = False
         leave(&self.queue)
+
+    cdef bint is_elsewhere(self, int rank):
+        """Return whether a rank is on another host. Local."""
+        return self.hosts is not None and rank >= 0 and self.hosts[rank] != self.hosts[self.rank]
 
     cpdef int check_whole(self) except -1:
         """Raise CommunicatorError if the communicator is broken or freed. Local."""

@@ -47,7 +47,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
         if waited > deadline:
             return StallError(
                 f"{title_of(op, plan)}: rank {engine.rank} waited {deadline:g} s: "
-                f"{situation(op, segment)}"
+                f"{situation(engine, op)}"
             )
         if segment is not None:
             check_peers(engine, op, plan)
@@ -63,7 +63,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
         op.state.has_warned = 1
         warnings.warn(
             f"{title_of(op, plan)}: rank {engine.rank} has waited {waited:.{int(waited < 1)}f} s: "
-            f"{situation(op, segment)}",
+            f"{situation(engine, op)}",
             StallWarning, stacklevel=levels(),
         )
     return None
@@ -93,14 +93,15 @@ cdef int check_peers(Engine engine, Operation *op, Plan plan) except -1:
             how = "has left" if in_order else "has died"
             raise PeerLostError(
                 f"{title_of(op, plan)}: rank {rank} (process {pid}) {how} while rank {engine.rank} "
-                f"waits: {waiting(op, segment)}"
+                f"waits: {waiting(engine, op)}"
             )
     return 0
 
 
-cdef str situation(Operation *op, Segment segment):
+cdef str situation(Engine engine, Operation *op):
     """Say what an operation waits for, and what the ranks of this host are doing."""
-    text = waiting(op, segment)
+    cdef Segment segment = engine.segment
+    text = waiting(engine, op)
     if segment is not None and op.shared.call != NO_CALL:
         text = f"{text} (call {op.shared.call + 1}; {'; '.join(segment.doing())})"
     return text + elsewhere(op, segment)
@@ -131,17 +132,18 @@ cdef bint hold_still() noexcept:
     return True
 
 
-cdef str waiting(Operation *op, Segment segment):
+cdef str waiting(Engine engine, Operation *op):
     """Say what an operation waits for: the round, and whom."""
     cdef bint held = hold_still()
     try:
-        return round_and_ranks(op, segment)
+        return round_and_ranks(engine, op)
     finally:
         if held:
             unlock_in_flight()
 
 
-cdef str round_and_ranks(Operation *op, Segment segment):
+cdef str round_and_ranks(Engine engine, Operation *op):
+    cdef Segment segment = engine.segment
     cdef const Cursor *cursor
     cdef const Message *message
     cdef int k, slot
@@ -158,7 +160,7 @@ cdef str round_and_ranks(Operation *op, Segment segment):
         for slot in range(k * op.plan.slots, (k + 1) * op.plan.slots):
             if cursor.pending and transport.is_pending(op.slots.requests, slot):
                 message = message_of(op, slot)
-                parts.append(f"for rank {message.peer} to {'receive' if message.send else 'send'}")
+                parts.append(pair(engine, message.peer, message.send))
         silent, late = missing(op, cursor, segment)
         parts += [f"for rank {rank} to send" for rank in silent]
         parts += [f"for rank {rank} to finish what came before" for rank in late]
@@ -166,6 +168,16 @@ cdef str round_and_ranks(Operation *op, Segment segment):
             return f"{where} waits {', '.join(parts)}"
         idle = f"{where} waits for nothing: what it needs has come, and it goes on in the next call"
     return idle
+
+
+cdef str pair(Engine engine, int peer, bint sends):
+    """Say which message has not come; between hosts, with those of both ranks."""
+    verb = "receive" if sends else "send"
+    if not engine.is_elsewhere(peer):
+        return f"for rank {peer} to {verb}"
+    there, here = engine.hosts[peer], engine.hosts[engine.rank]
+    way = "from" if sends else "to"
+    return f"for rank {peer} on {there} to {verb} {way} rank {engine.rank} on {here}"
 
 
 cdef set waited_for(Operation *op, Segment segment):
@@ -227,4 +239,6 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
             f"(COLLECTIVES_VALIDATE=1 says who)"
         )
     peer = f", peer {failure.peer}" if failure.peer >= 0 else ""
+    if engine.is_elsewhere(failure.peer):
+        peer += f" on {engine.hosts[failure.peer]}"
     return MPIError(f"{where}{peer}: MPI says: {mpi_text(failure.error)}")

@@ -397,7 +397,7 @@ cdef class Request:
         cdef Operation *op = self.op
         if op == NULL or op.state.status != RUNNING:
             return None
-        text = f"{title(self.plan)}: {waiting(op, self.engine.segment)}"
+        text = f"{title(self.plan)}: {waiting(self.engine, op)}"
         # Another thread may have completed it meanwhile.
         return text if self.op == op and op.state.status == RUNNING else None
 

@@ -58,6 +58,15 @@ def give_up_all(str text):
             each.give_up(text)
 
 
+cdef bint is_stopped(int64_t process):
+    """Return whether a process is stopped by a signal."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
+
+
 cdef tuple mappings(segment):
     """Return what keeps shared memory mapped, if there is any."""
     return () if segment is None else (<Segment>segment).mappings()
@@ -301,6 +310,29 @@ cdef class Segment:
             if not each[2] or self.c.ranks[<int>self.ranks.index(each[0])].gone == ENDED
         ]
 
+    def running(self):
+        """Return (rank, process) of the other ranks that have neither left nor ended; none once
+        this rank has freed the segment. Local.
+        """
+        if self.own.file < 0:
+            return []
+        return [
+            (self.ranks[i], self.c.ranks[i].pid)
+            for i in range(self.c.p)
+            if i != self.c.me and not self.c.ranks[i].gone and self.is_there(i)
+        ]
+
+    def stopped(self):
+        """Return (rank, process) of the ranks whose processes are stopped, as far as this one can
+        see. Local.
+        """
+        return [
+            (self.ranks[i], self.c.ranks[i].pid)
+            for i in range(self.c.p)
+            if self.c.ranks[i].space == self.c.ranks[self.c.me].space
+            and not self.c.ranks[i].gone and is_stopped(self.c.ranks[i].pid)
+        ]
+
     cdef tuple mappings(self):
         """Return what keeps the memory of the segment and its windows mapped."""
         return <object>self.memory.obj, *self.kept
@@ -418,10 +450,12 @@ cdef class Segment:
         cdef uint64_t started, ended
         cdef int i
         lines = []
+        stopped = dict(self.stopped())
         for i in range(self.c.p):
             started = cc_read(&self.c.ranks[i].started)
             ended = cc_read(&self.c.ranks[i].ended)
-            where = f"rank {self.ranks[i]} (process {self.c.ranks[i].pid})"
+            halted = ", stopped" if self.ranks[i] in stopped else ""
+            where = f"rank {self.ranks[i]} (process {self.c.ranks[i].pid}{halted})"
             if not self.is_there(i):
                 lines.append(f"{where} has ended")
             elif started == 0:

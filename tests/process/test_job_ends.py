@@ -1,0 +1,127 @@
+"""What is said of ranks on other hosts, and what a job leaves behind that ends early."""
+
+import re
+import signal
+
+import pytest
+from commands import command
+from jobs import DEADLINE_PASSED
+from programs import OPEN_MPI, alone, program
+
+from collectives.process import host
+
+
+@pytest.mark.each_mpi
+def test_an_error_names_the_hosts_of_a_pair():
+    """And whose message it is that has not come."""
+    result = program(
+        """
+        import os, time
+        from mpi4py import MPI
+        os.environ["COLLECTIVES_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+        import numpy as np, collectives as cc
+        comm = cc.world()
+        if comm.rank == 1:
+            time.sleep(20)
+        comm.allreduce(np.ones(3), algorithm="ring")
+        """,
+        env={"COLLECTIVES_TIMEOUT": "2"},
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert "waits for rank 1 on host 1 to send to rank 0 on host 0" in result.err, result
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize(
+    ("validate", "call", "wanted"),
+    [
+        ("0", "comm.dup()", "or have ended; nothing was heard of rank 2 on host 2"),
+        ("1", "comm.barrier()", "waited 3 s for rank 2 on host 2 to call anything"),
+    ],
+)
+def test_an_error_names_who_has_not_come_inside_of_mpi(validate, call, wanted):
+    result = program(
+        f"""
+        import os, time
+        from mpi4py import MPI
+        os.environ["COLLECTIVES_HOST"] = f"host {{MPI.COMM_WORLD.rank}}"
+        import collectives as cc
+        comm = cc.world()
+        if comm.rank == 2:
+            if comm._engine.agree is not None:
+                time.sleep(60)
+            comm._meeting.duplicate = lambda: time.sleep(60)
+        {call}
+        """,
+        3,
+        env={"COLLECTIVES_TIMEOUT": "3", "COLLECTIVES_VALIDATE": validate},
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    assert wanted in result.err, result
+
+
+def test_hosts_have_different_names():
+    names = ["node1 b0 ", "node1 b0 ", "node2 b1 ", "twin 12345678-90 ", "twin abcdefgh-90 "]
+    assert host.shown(names) == ["node1"] * 2 + ["node2", "twin (12345678)", "twin (abcdefgh)"]
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="MPICH's files are meant")
+@pytest.mark.parametrize("end", ["raise ValueError", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_files_of_mpich(end):
+    """They are in no folder any more when a job is killed."""
+    result = program(
+        f"""
+        import os, signal
+        import collectives as cc
+        comm = cc.world()
+        comm.barrier()
+        with open("/proc/self/maps") as maps:
+            lines = [line.split("/", 1)[1] for line in maps if "mpich_shm_" in line]
+        print(f"files {{len(lines)}} {{[line.strip() for line in lines]}}\\n", end="", flush=True)
+        comm.barrier()
+        if comm.rank == 1:
+            {end}
+        comm.barrier()
+        """
+    )
+    assert result.status not in (0, DEADLINE_PASSED), result
+    found = re.findall(r"^files \d+ (.*)", result.out, re.M)
+    assert found
+    assert all("mpich_shm_" in each and "(deleted)" in each for each in found), found
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="no MPI is asked")
+def test_an_abort_that_does_not_come_back():
+    """The launcher cannot be reached, and a handler of the program does not help."""
+    result = alone(
+        """
+        import signal, time
+        from types import SimpleNamespace
+        from collectives.process import abort
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        world = SimpleNamespace(Abort=lambda status: time.sleep(60))
+        abort.LAST = 1
+        abort._abort(SimpleNamespace(COMM_WORLD=world), 1)
+        """
+    )
+    assert result.status == -signal.SIGALRM, result
+
+
+@pytest.mark.skipif(OPEN_MPI, reason="no MPI is asked")
+def test_a_rank_without_mpi_has_no_descriptors_left():
+    """It says nothing of an MPI."""
+    done = command(
+        "run",
+        "--no-mpi",
+        "-n",
+        "2",
+        "-c",
+        "import os, resource, numpy as np, collectives as cc\n"
+        "comm = cc.world()\n"
+        "if comm.rank == 1:\n"
+        "    used = max(map(int, os.listdir('/proc/self/fd')))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))\n"
+        "assert comm.split(0).allreduce(np.ones(2))[0] == 2\n",
+    )
+    assert done.returncode == 0, done
+    assert "cannot share memory and talk through messages, which is slower: rank 1" in done.stderr
