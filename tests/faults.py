@@ -44,8 +44,9 @@ from fault_cases import (
     TIMEOUT,
     Case,
 )
-from fault_hosts import SLOW, Hosts
+from namespaces import Hosts, Unavailable, two_hosts
 
+RATE, SLOW = 1000, 10  # Mbit/s of the link between hosts, and 1 % of it
 DEADLINE = 30  # seconds for a program; the library's own is TIMEOUT
 LONGEST = 150  # characters of a text
 ORPHANS = 5.0  # seconds in which what a command has started has to end after it
@@ -175,8 +176,7 @@ class Run:
             begin = "" if BEGIN in self.case.text else BEGIN
             program.write_text(begin + self.case.text)
             if self.hosts is not None:
-                python, mpi = self.place
-                return self.hosts.command(python, mpi, ON_HOSTS, [str(program)])
+                return self.hosts.command(self.place.python, ON_HOSTS // 2, str(program))
             words += ["run", "-n", str(RANKS), *self.case.options]
             words += ["--no-mpi"] if self.place.mpi == HOSTED else []
             words += [str(program)]
@@ -375,7 +375,14 @@ def outcome(case: Case, place: Place) -> Outcome:
         folder, other = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-"))) for _ in "12"
         )
-        hosts = stack.enter_context(Hosts(other)) if case.hosts else None
+        hosts = None
+        if case.hosts:
+            try:
+                hosts = stack.enter_context(two_hosts(other))
+                hosts.rate(RATE)
+            except Unavailable as error:
+                raise SystemExit(str(error)) from None
+            time.sleep(0.5)
         return Run(case, place, folder, hosts).outcome()
 
 

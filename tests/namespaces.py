@@ -20,7 +20,7 @@ from pathlib import Path
 
 import jobs
 
-NAMES = ("left", "right")
+NAMES = ("host1", "host2")
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
 NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
 LIFE = 120  # seconds after which a host ends, even if nobody ends it
@@ -30,7 +30,7 @@ KEEPER = """
 set -e
 hostname {name}
 mount --make-rprivate /
-mount -t tmpfs -o size=256m,mode=1777 tmpfs /dev/shm
+mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
 mount --bind {folder}/{name}.boot_id /proc/sys/kernel/random/boot_id
 mount --bind {folder}/hosts /etc/hosts
 ip link set lo up
@@ -74,22 +74,42 @@ class Hosts:
         """Return the command that runs another one on a host."""
         return ["nsenter", "-t", str(self.keepers[host]), "-n", "-m", "-u", "-i", *words]
 
-    def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
-        """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
-        launcher = jobs.mpiexec(jobs.environment_of(sys.executable))
+    def command(self, python: str | Path, each: int, *arguments: str) -> list[str]:
+        """Return the command that runs a Python program on so many ranks of each host, under the
+        MPI of an interpreter.
+        """
+        launcher = jobs.mpiexec(jobs.environment_of(python))
         hosts = ",".join(f"{name}:{each}" for name in NAMES)
         if len(launcher) > 1:
-            prefix = str(jobs.environment_of(sys.executable).parent)
+            prefix = str(jobs.environment_of(python).parent)
             options = ["--prefix", prefix, "--prtemca", "plm_ssh_agent", str(self.agent)]
             options += ["--host", hosts, "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
         else:
             options = ["-launcher", "ssh", "-launcher-exec", str(self.agent), "-hosts", hosts]
-        command = [*launcher, *options, "-n", str(each * len(NAMES)), sys.executable, *arguments]
+        ranks = str(each * len(NAMES))
+        return self.inside(0, *launcher, *options, "-n", ranks, str(python), *arguments)
+
+    def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
+        """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
         for _ in range(jobs.LAUNCHES):
-            result = jobs.run(self.inside(0, *command), deadline=deadline)
+            result = jobs.run(self.command(sys.executable, each, *arguments), deadline=deadline)
             if jobs.LAUNCHER_DIED not in result.out + result.err:
                 break
         return result
+
+    def rate(self, mbit: int) -> None:
+        """Set how fast the cable is, in both directions; this needs the program tc."""
+        text = f"tc qdisc replace dev eth0 root tbf rate {mbit}mbit burst 256kb latency 20ms"
+        for number in range(len(NAMES)):
+            _checked(self.inside(number, *text.split()))
+
+    def cut(self) -> None:
+        """Pull the cable out."""
+        _checked(self.inside(1, "ip", "link", "set", "eth0", "down"))
+
+    def shared(self) -> list[Path]:
+        """Return the folders of shared memory, as this process sees them."""
+        return [Path(f"/proc/{keeper}/root/dev/shm") for keeper in self.keepers]
 
 
 @contextlib.contextmanager
@@ -147,17 +167,24 @@ def _wait(keeper: subprocess.Popen[str], ready: Path) -> None:
 
 
 def _connect(made: Hosts) -> None:
-    """Lay a cable between the hosts."""
+    """Lay a cable between the hosts; until both ends are up, MPIs see no network."""
     peer = ["peer", "name", "eth0", "netns", str(made.keepers[1])]
     _checked(made.inside(0, "ip", "link", "add", "eth0", "type", "veth", *peer))
     for number, address in enumerate(ADDRESSES):
         _checked(made.inside(number, "ip", "addr", "add", f"{address}/24", "dev", "eth0"))
         _checked(made.inside(number, "ip", "link", "set", "eth0", "up"))
+    limit = time.monotonic() + PATIENCE
+    for number in range(len(NAMES)):
+        while " UP " not in _checked(made.inside(number, "ip", "-brief", "link", "show", "eth0")):
+            if time.monotonic() > limit:
+                raise Unavailable("the cable between the namespaces does not come up")
+            time.sleep(0.02)
 
 
-def _checked(command: Sequence[str]) -> None:
+def _checked(command: Sequence[str]) -> str:
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
     )
     if done.returncode:
         raise Unavailable(f"{' '.join(command[8:])}: {done.stderr.strip()}")
+    return done.stdout

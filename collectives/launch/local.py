@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from collectives.process import abort, host, rendezvous
+from collectives import _core
+from collectives.process import abort, rendezvous
 from collectives.process.environment import seconds
 from collectives.process.settings import Settings
 
@@ -378,7 +379,7 @@ class Halted:
         """
         left = job.running
         halted = len(left) < len(job.ranks) and all(
-            host.is_stopped(rank.process.pid) for rank in left
+            _core.is_stopped(rank.process.pid) for rank in left
         )
         if not halted or not left:
             self._since = None

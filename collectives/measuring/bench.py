@@ -41,7 +41,7 @@ class Bench:
 
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
         self.gloo = gloo
-        self.beat = Watch(comm).beat  # to be called between waits
+        self.watch = Watch(comm)
         self._segmented: dict[int | None, Communicator] = {None: comm}
         self._rooms: dict[int | None, Room] = {}
 

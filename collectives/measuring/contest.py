@@ -207,22 +207,23 @@ class Contest:
     def block(self, label: str, iterations: int) -> float:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
         calls, barrier = self.calls[label], self.mpi.Barrier
-        self.bench.beat()
-        barrier()
-        if self.has_barriers(label):
-            start = time.perf_counter_ns()
-            for call in islice(cycle(calls), iterations):
-                call()
-                barrier()
-        else:
-            start = time.perf_counter_ns()
-            for call in islice(cycle(calls), iterations):
-                call()
-        return (time.perf_counter_ns() - start) / iterations * 1e-9
+        with self.bench.watch:
+            barrier()
+            if self.has_barriers(label):
+                start = time.perf_counter_ns()
+                for call in islice(cycle(calls), iterations):
+                    call()
+                    barrier()
+            else:
+                start = time.perf_counter_ns()
+                for call in islice(cycle(calls), iterations):
+                    call()
+            return (time.perf_counter_ns() - start) / iterations * 1e-9
 
     def agreed(self, seconds: float) -> float:
         """Return the `seconds` of the slowest rank, on all ranks. Collective."""
-        slowest: float = max(self.mpi.allgather(seconds))
+        with self.bench.watch:
+            slowest: float = max(self.mpi.allgather(seconds))
         return slowest
 
     def _trial(self, label: str) -> tuple[int, float]:

@@ -5,6 +5,8 @@ clock. A thread does.
 from __future__ import annotations
 
 import threading
+import weakref
+from functools import partial
 
 from collectives import Communicator
 from collectives.process import abort, living
@@ -17,7 +19,8 @@ GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 
 
 class Watch:
-    """A thread that ends the job if this rank waits for longer than its deadline. Local.
+    """What ends the job if a measurement takes longer than the deadline of its communicator, or a
+    rank has died: a ``with`` statement for each, on all ranks.
 
     Parameters
     ----------
@@ -27,27 +30,36 @@ class Watch:
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
-        self._wait = Wait()
+        self._wait: Wait | None = None  # in a measurement
         if comm.size > 1:
-            threading.Thread(target=self._run, name="collectives-watch", daemon=True).start()
+            run = partial(_run, weakref.ref(self))
+            threading.Thread(target=run, name="collectives-watch", daemon=True).start()
 
-    def beat(self) -> None:
-        """Note that this rank does not wait. Local."""
+    def __enter__(self) -> None:
         self._wait = Wait()
 
-    def _run(self) -> None:
-        ended = threading.Event()
-        abort.before_end(ended.set)
-        everybody = range(self._comm.size)
-        while not ended.wait(LOOK):
-            waited = self._wait.passed()
-            if waited > GRACE:
-                for rank, process, in_order in living.ended(everybody):
-                    if not in_order:
-                        abort.end_job(f"ends the job: rank {rank} (process {process}) has died")
-            if waited > self._comm.timeout:
-                found = living.stopped().items()
-                told = "".join(f"; rank {rank} (process {pid}) is stopped" for rank, pid in found)
-                abort.end_job(
-                    f"has waited {self._comm.timeout:g} s for other ranks while it measures{told}"
-                )
+    def __exit__(self, *_: object) -> None:
+        self._wait = None
+
+    def look(self) -> None:
+        """End the job if there is no hope for the measurement under way. Local."""
+        wait = self._wait
+        waited = 0.0 if wait is None else wait.passed()
+        if waited > GRACE:
+            for rank, process, in_order in living.ended(range(self._comm.size)):
+                if not in_order:
+                    abort.end_job(f"ends the job: rank {rank} (process {process}) has died")
+        if waited > self._comm.timeout:
+            found = living.stopped().items()
+            told = "".join(f"; rank {rank} (process {pid}) is stopped" for rank, pid in found)
+            abort.end_job(
+                f"has waited {self._comm.timeout:g} s for other ranks while it measures{told}"
+            )
+
+
+def _run(reference: weakref.ref[Watch]) -> None:
+    ended = threading.Event()
+    abort.before_end(ended.set)
+    while not ended.wait(LOOK) and (watch := reference()) is not None:
+        watch.look()
+        del watch

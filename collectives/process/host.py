@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from collectives.process import environment
 
-__all__ = ["is_stopped", "name", "shown"]
+__all__ = ["name", "shown"]
 
 
 def name() -> str:
@@ -29,21 +29,6 @@ def shown(names: Sequence[str]) -> list[str]:
     alike = Counter(text for text, _ in brief.values())
     found = (brief[each] for each in names)
     return [text if alike[text] == 1 else f"{text} ({boot})" for text, boot in found]
-
-
-def is_stopped(process: int) -> bool:
-    """Return whether a process of this host is stopped by a signal. Local.
-
-    Parameters
-    ----------
-    process : int
-        Its ID.
-    """
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
-    except OSError:
-        return False
 
 
 def _boot_id() -> str:

@@ -66,12 +66,13 @@ def measure(arguments):
     model = resnet(tf.keras, arguments.size, arguments.width, arguments.blocks)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     optimizer = tf.keras.optimizers.SGD(0.01 * hvd.size())
+    compression = hvd.Compression.fp16 if arguments.fp16_allreduce else hvd.Compression.none
 
     @tf.function
     def step():
         with tf.GradientTape() as tape:
             loss = loss_of(labels, model(images, training=True))
-        tape = hvd.DistributedGradientTape(tape)
+        tape = hvd.DistributedGradientTape(tape, compression=compression)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
@@ -133,6 +134,7 @@ def main():
     parser.add_argument("--size", type=int, default=32, help="of an image; 224 in the paper")
     parser.add_argument("--width", type=int, default=16, help="of the network; 64 in the paper")
     parser.add_argument("--blocks", type=int, nargs="+", default=BLOCKS, help="of a ResNet-34")
+    parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients as float16")
     parser.add_argument("--append", metavar="FILE", help="where rank 0 writes a row: .csv")
     parser.add_argument("--table", metavar="FILE", help="print such a file, and do nothing else")
     parser.add_argument("--plot", metavar="FILE", help="with --table: draw it, too")

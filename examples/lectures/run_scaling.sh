@@ -9,6 +9,7 @@
 set -eu
 here=$(dirname "$0")
 folder=${1:-.}
+mkdir -p "$folder"
 [ $# -eq 0 ] || shift
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT

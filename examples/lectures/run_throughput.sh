@@ -8,6 +8,7 @@
 set -eu
 here=$(dirname "$0")
 folder=${1:-.}
+mkdir -p "$folder"
 [ $# -eq 0 ] || shift
 rm -f "$folder/throughput.csv"
 for n in ${RANKS:-1 2 4 8}; do

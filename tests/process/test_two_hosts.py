@@ -20,7 +20,7 @@ import numpy as np, collectives as cc
 comm = cc.Communicator(timeout=20)
 rank, size = comm.rank, comm.size
 assert (comm.nodes, comm.local_size, comm.node) == (2, 2, rank // 2)
-assert platform.node() == ("left", "right")[comm.node]
+assert platform.node() == ("host1", "host2")[comm.node]
 x, long = np.arange(5.0) + rank, np.full(100_001, rank + 1.0, np.float32)
 total = size * (size + 1) / 2
 names = None, "ring", "hierarchical(direct,ring)", "hierarchical(flat,butterfly)"
@@ -69,5 +69,5 @@ def test_doctor_knows_the_way_between_hosts(hosts: Hosts) -> None:
     done = hosts.run(EACH, "-m", "collectives", "doctor")
     assert done.status in (0, 1), done  # on a busy machine, one direction may be slow
     assert "job           4 ranks on 2 hosts" in done.out, done
-    assert "left to right  TCP, eth0 10.83.0.1 to eth0 10.83.0.2" in done.out
+    assert "host1 to host2  TCP, eth0 10.83.0.1 to eth0 10.83.0.2" in done.out
     assert "allreduce     right on 4 ranks" in done.out

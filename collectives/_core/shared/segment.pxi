@@ -58,8 +58,14 @@ def give_up_all(str text):
             each.give_up(text)
 
 
-cdef bint is_stopped(int64_t process):
-    """Return whether a process is stopped by a signal."""
+def is_stopped(int64_t process):
+    """Return whether a process of this host is stopped by a signal. Local.
+
+    Parameters
+    ----------
+    process : int
+        Its ID.
+    """
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
