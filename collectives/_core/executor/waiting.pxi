@@ -125,6 +125,18 @@ cdef bint is_in_flight() noexcept nogil:
     return False
 
 
+cdef bint awaits_messages() noexcept nogil:
+    """Say whether an operation in the list sends messages, which MPI moves only if it is asked;
+    the caller holds the lock.
+    """
+    cdef const Operation *op = in_flight
+    while op != NULL:
+        if op.state.status == RUNNING and op.plan.slots:
+            return True
+        op = op.next
+    return False
+
+
 cdef void enlist(Operation *op) noexcept nogil:
     """Put an operation into the list, after one first step."""
     global in_flight

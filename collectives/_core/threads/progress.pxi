@@ -123,26 +123,33 @@ def number_ended():
     return ended
 
 
-def await_ended(unsigned long seen, double seconds, int patience):
+def await_ended(unsigned long seen, double seconds, int patience, bint drowsy):
     """Move operations in flight on until one more has ended than when their number was `seen`, or
     so many seconds have passed; poll `patience` times before giving way to other processes.
     Local.
+
+    One that is `drowsy`, as it has waited for long, naps where ranks share cores: a rank that
+    yields is still given its turn, and one that computes waits for that. Who naps has to wait for
+    its turn, too, so short waits do not.
     """
     global inside
     check_caller()
     inside += 1
     with nogil:
-        move_until(seen, now() + seconds, patience)
+        move_until(seen, now() + seconds, patience, drowsy and patience < BRIEF)
     progress.summoned = False
     inside -= 1
 
 
-cdef void move_until(unsigned long seen, double limit, int patience) noexcept nogil:
+cdef void move_until(
+    unsigned long seen, double limit, int patience, bint drowsy
+) noexcept nogil:
     cdef int idle = 0
-    cdef bint moved
+    cdef bint moved, naps
     while True:
         lock_in_flight()
         moved = advance_in_flight()
+        naps = drowsy and not awaits_messages()
         unlock_in_flight()
         if ended != seen or progress.summoned:
             return
@@ -150,11 +157,13 @@ cdef void move_until(unsigned long seen, double limit, int patience) noexcept no
             idle = 0
             continue
         idle += 1
-        if idle <= patience:
+        if naps and idle > patience:
+            nanosleep(&NAP_TIME, NULL)
+        elif idle <= patience:
             cc_pause()
         else:
             sched_yield()
-        if idle & 63 == 0 and now() > limit:
+        if (naps or idle & 63 == 0) and now() > limit:
             return
 
 
