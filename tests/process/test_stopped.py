@@ -102,7 +102,8 @@ def test_a_measurement_has_a_deadline():
         bench = Bench(comm, comm.mpi.Dup())
         if comm.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        bench.mpi.Barrier()
+        with bench.watch:
+            bench.mpi.Barrier()
         """
     )
     pattern = r"rank 0 has waited 2 s for other ranks while it measures; rank 1 \(process \d+\)"
