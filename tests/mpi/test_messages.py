@@ -400,9 +400,8 @@ def test_a_message_that_nobody_wants_waits_for_its_tag(world):
 def test_a_receive_that_nothing_comes_for(world, fresh):
     comm = fresh(validate=True, timeout=0.3)
     if comm.rank == 0:
-        text = (
-            rf"recv 'direct' on .*: rank 0 waited 0\.3 s: .* waits for rank {comm.size - 1} to send"
-        )
+        whom = rf"rank {comm.size - 1}( on host \d)?"
+        text = rf"recv 'direct' on .*: rank 0 waited 0\.3 s: .* waits for {whom} to send"
         with pytest.raises(StallError, match=text):
             comm.recv(np.zeros(3), comm.size - 1, tag=2)
         with pytest.raises(errors.CommunicatorError, match="stalled in recv"):
@@ -416,7 +415,7 @@ def test_repr_says_whom_it_waits_for(plain):
     request = comm.irecv(np.zeros(3), left)
     text = f"<Request of recv 'direct' on {comm.size} rank{'s' * (comm.size > 1)}: round 1, "
     assert repr(request).startswith(text)
-    assert f"waits for rank {left} to send" in repr(request)
+    assert f"waits for rank {left} " in repr(request)
     with pytest.raises(errors.CommunicatorError, match="operations are in flight: recv 'direct'"):
         comm.free()
     plain.mpi.Barrier()
