@@ -293,7 +293,7 @@ class Run:
         """The front ends for TensorFlow, Keras and JAX, on more ranks than one."""
         for suite in self.framework_suites(lambda ranks: ranks > 1):
             self.run_suite(suite)
-        if self.frameworks_python is not None and "openmpi" in self.python:
+        if FULL and self.frameworks_python is not None and "openmpi" in self.python:
             self.run_suite(self.tape_with_open_mpi(self.frameworks_python))
 
     def tape_with_open_mpi(self, frameworks_python: Path) -> Suite:
