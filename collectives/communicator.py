@@ -257,7 +257,7 @@ class Communicator(
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
-            leftovers.remove()
+            leftovers.remove_once()
             self._start_timeline()
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:

@@ -23,7 +23,7 @@ from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
 __all__ = ["AVG", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAX", "MIN", "PROD", "SUM"]
-__all__ += ["ALL", "Reduction", "reduction"]
+__all__ += ["ALL", "Reduction", "name_of", "reduction"]
 
 SUM = Reduction("SUM", 0)
 PROD = Reduction("PROD", 1)
@@ -89,3 +89,13 @@ def reduction(
         raise ArgumentError(f"name is {shown(name)}, and must be text")
     title = name or str(getattr(fn, "__name__", "function"))
     return Reduction(title, -1, False, fn, commutative)
+
+
+def name_of(op: Reduction | str) -> str:
+    """Return the name of an operation in capital letters, however it was passed. Local.
+
+    Parameters
+    ----------
+    op : Reduction or str
+    """
+    return str(op.name if isinstance(op, Reduction) else op).upper()

@@ -18,6 +18,7 @@ from collectives.calls.grouped import GroupedRequest, text_of
 from collectives.calls.kinds import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, BufferError
+from collectives.reductions import name_of
 
 __all__ = ["VECTORS", "Steps", "many", "vector"]
 
@@ -91,8 +92,8 @@ def vector(
     if kind == "alltoallv":
         text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
         return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given, row))
-    text = f"reduce_scatterv of {_dtype(like)} {shape}, op {op}, counts {given.tolist()}"
-    text += _scaled(scales)
+    text = f"reduce_scatterv of {_dtype(like)} {shape}, op {name_of(op)}"
+    text += f", counts {given.tolist()}{_scaled(scales)}"
 
     def run(comm: Communicator) -> Run:
         request = comm.ireduce_scatterv(
@@ -135,7 +136,7 @@ def many(
         raise BufferError("arrays is of arrays on a device, and must be of arrays in host memory")
     sizes = group.sizes(1)
     like = np.empty(0, frameworks.numpy_dtype(sizes[0][0], "arrays") if sizes else np.uint8)
-    text = f"allreduce_many of {text_of(group)}, op {op}{_scaled(scales)}"
+    text = f"allreduce_many of {text_of(group)}, op {name_of(op)}{_scaled(scales)}"
 
     def run(_: Communicator) -> Run:
         yield from request._steps()

@@ -27,7 +27,7 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
-from collectives.reductions import MIN
+from collectives.reductions import MIN, name_of
 from collectives.text.origin import place
 from collectives.text.words import error_text, plain, ranks
 
@@ -142,7 +142,7 @@ def check(job: Job, driver: Driver) -> None:
 def _check_fold(job: Job, driver: Driver) -> None:
     """Raise an error if NCCL cannot do a fold."""
     op = job.arguments[0]
-    name = _name(op)
+    name = name_of(op)
     if getattr(op, "function", None) is not None or name not in OPERATIONS:
         raise ArgumentError(f"op is {name}, and NCCL has {', '.join(OPERATIONS)}")
     if job.scales != (1.0, 1.0):
@@ -155,10 +155,6 @@ def _check_fold(job: Job, driver: Driver) -> None:
         raise UnsupportedTypeError(
             f"x is {job.arrays[0].dtype}, and NCCL folds {', '.join(sorted(known))}"
         )
-
-
-def _name(op: Any) -> str:
-    return str(op.name if isinstance(op, _core.Reduction) else op).upper()
 
 
 def _ends(job: Job) -> tuple[DeviceArray | None, DeviceArray | None]:
@@ -393,11 +389,11 @@ def _put(job: Job, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
     if columns.counts is None and count == 0:
         return
     if name == "allreduce":
-        group.allreduce(given, got, count, dtype, _name(op), stream)
+        group.allreduce(given, got, count, dtype, name_of(op), stream)
     elif name == "reduce":
-        group.reduce(given, got or given, count, dtype, _name(op), root, stream)
+        group.reduce(given, got or given, count, dtype, name_of(op), root, stream)
     elif name == "reduce_scatter":
-        group.reduce_scatter(given, got, count, dtype, _name(op), stream)
+        group.reduce_scatter(given, got, count, dtype, name_of(op), stream)
     elif name == "broadcast" and columns.counts is None:
         group.broadcast(given or got, got, nbytes, root, stream)
     elif name == "allgather" and columns.counts is None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from collectives.process.meeting import completed
+
 __all__ = ["Messages", "measure", "serve"]
 
 HEADER = struct.Struct("=qq")  # what follows, and bytes of it
@@ -23,12 +25,8 @@ SHORTEST, LONGEST = 64 << 10, 16 << 20  # bytes of the messages that measure the
 WARM_UP, TRIPS = 3, 200
 PATIENCE = 3.0  # seconds for a message
 
-POLLS = 100  # of MPI before a look at the clock
 BRIEF = 0.1  # seconds of a wait without naps
 NAP = 5e-4  # seconds
-
-# Memory that MPI may still write to, of messages that were given up.
-_abandoned: list[Any] = []
 
 
 class Messages:
@@ -113,17 +111,8 @@ class Messages:
             time.sleep(0 if waited < BRIEF else NAP)
 
     def _wait(self, request: Any, data: Any, seconds: float) -> None:
-        polls = 0
-        limit = 0.0
-        while not request.Test():
-            polls += 1
-            if polls % POLLS == 0:
-                now = time.monotonic()
-                limit = limit or now + seconds
-                if now > limit:
-                    _abandoned.append((request, data))
-                    raise TimeoutError
-                time.sleep(0 if limit - now > seconds - BRIEF else NAP)
+        if not completed(request, seconds, lambda waited: None, data):
+            raise TimeoutError
 
 
 def measure(messages: Messages, peer: int, seconds: float) -> dict[str, float]:

@@ -7,9 +7,10 @@ that ends otherwise leaves some megabytes behind. Once all ranks have mapped it,
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 
-__all__ = ["remove"]
+__all__ = ["remove", "remove_once"]
 
 PREFIX = "/dev/shm/mpich_shm_"
 
@@ -23,3 +24,9 @@ def remove() -> None:
         for each in found:
             with contextlib.suppress(OSError):
                 os.unlink(f"/{each}")
+
+
+@functools.cache
+def remove_once() -> None:
+    """Do the same, and nothing when it is called again. Local."""
+    remove()

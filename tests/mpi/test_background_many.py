@@ -37,6 +37,8 @@ def test_new_results_and_results_in_place(comm):
     verify(comm, handles[1].wait())
     assert all(array is got for array, got in zip(arrays, handles[1].wait(), strict=True))
     assert MANY([], group=comm).wait() == []
+    op = cc.MAX if comm.rank else "max"  # however it is spelled
+    assert MANY([np.array([comm.rank])], op=op, group=comm).wait()[0] == [comm.size - 1]
 
 
 def test_among_other_submissions(comm):
