@@ -113,6 +113,7 @@ class Chooser:
         root: int,
         ordered: bool,
         vector: bool,
+        by_messages: bool,
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local.
 
@@ -121,8 +122,12 @@ class Chooser:
         collective, name, nbytes, ordered, vector
             As for `select.decide`.
         root : int
+        by_messages : bool
+            Whether nothing may go through shared memory.
         """
         decision = self.decide(collective, name, nbytes, ordered, vector)
+        if by_messages:
+            return self.planned(decision, root, vector, by_messages)
         place = (collective, nbytes.bit_length(), root, ordered)
         tries = name is None and "online" in self._tune and self._size > 1
         # In an alltoallv no rank knows the total size, so calls of all sizes are one class.
@@ -186,7 +191,9 @@ class Chooser:
             named, segment=settled.segment, reason=settled.reason, measured=settled.measured
         )
 
-    def planned(self, decision: Decision, root: int, vector: bool) -> _core.Choice:
+    def planned(
+        self, decision: Decision, root: int, vector: bool, by_messages: bool = False
+    ) -> _core.Choice:
         """Return the plan of a decision. Local.
 
         Parameters
@@ -194,11 +201,13 @@ class Chooser:
         decision : Decision
         root : int
         vector : bool
+        by_messages : bool
+            As for `choose`.
         """
         algorithm = decision.algorithm
         collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.
-        shares = not (vector and collective == "alltoall")
+        shares = not (by_messages or (vector and collective == "alltoall"))
         key = collective, algorithm.name, root, shares
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:

@@ -13,7 +13,7 @@ from collectives.algorithms import spec
 from collectives.devices import ipc, lending, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
-from collectives.devices.ipc_request import IpcRequest
+from collectives.devices.direct import DirectRequest
 from collectives.devices.job import Job
 from collectives.devices.messages import Blocks, exchange
 from collectives.devices.peers import Peers
@@ -71,6 +71,8 @@ class Devices:
         Pinned memory and streams for each device.
     peers : Peers or None
         What the ranks share by the transport ipc, once they have asked for it.
+    apart : dict
+        The stream and memory of this rank for each device whose arrays MPI takes.
     blocks : dict
         Pinned memory for messages, for each device.
     nccl : dict
@@ -83,6 +85,7 @@ class Devices:
         self.line = Line()
         self.rings: dict[int, Ring] = {}
         self.peers: Peers | None = None
+        self.apart: dict[int, Peers] = {}
         self.blocks: dict[int, Blocks] = {}
         self.nccl: dict[int, nccl.Members] = {}
         self.making = threading.Lock()
@@ -406,6 +409,8 @@ class Devices:
         if self.peers is not None:
             self.peers.close()
             self.peers = None
+        while self.apart:
+            self.apart.popitem()[1].close()
         for blocks in self.blocks.values():
             blocks.close()
         for ring in self.rings.values():
@@ -434,7 +439,7 @@ class DevicePlan:
         self._devices, self._engine = devices, engine
         self._kind, self._x, self._out, self._options = kind, x, out, options
         self._title = title
-        self._request: DeviceRequest | IpcRequest | StreamRequest | None = None
+        self._request: DeviceRequest | DirectRequest | StreamRequest | None = None
 
     def __call__(self, timeout: float | None = None) -> Any:
         return self._run(timeout, True)
@@ -498,7 +503,7 @@ class DevicePlan:
         name = _core.COLLECTIVES[self._kind]
         return self._devices.start(self._engine, name, job, timeout, blocking)
 
-    def _started(self) -> DeviceRequest | IpcRequest | StreamRequest:
+    def _started(self) -> DeviceRequest | DirectRequest | StreamRequest:
         if self._request is None:
             raise CommunicatorError(f"{self._title} was not started")
         return self._request

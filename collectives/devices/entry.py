@@ -50,10 +50,10 @@ def is_request(value: object) -> bool:
     value : object
     """
     from collectives.devices.calls import DevicePlan
-    from collectives.devices.ipc_request import IpcRequest
+    from collectives.devices.direct import DirectRequest
     from collectives.devices.messages import MessageRequest
     from collectives.devices.requests import StreamRequest
     from collectives.devices.staging import DeviceRequest
 
-    kinds = DevicePlan, DeviceRequest, IpcRequest, MessageRequest, StreamRequest
+    kinds = DevicePlan, DeviceRequest, DirectRequest, MessageRequest, StreamRequest
     return isinstance(value, kinds)

@@ -42,6 +42,7 @@ class Passes:
         self.error: BaseException | None = None
         self.blocks: list[int] = []
         self.partial = 0, 0  # memory for folds of many sources, and its bytes
+        self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
 
     def arena(self, nbytes: int) -> int:
         """Return memory that is the call's until `release`. Local.
@@ -57,6 +58,25 @@ class Passes:
         """Give the memory of the call back; all that uses it is on the stream. Local."""
         while self.blocks:
             self.peers.give(self.blocks.pop())
+
+    def settles(self, cursor: int) -> bool:
+        """Return whether the device has done what was enqueued before a cursor came to the messages
+        for which it asks. Local.
+
+        Parameters
+        ----------
+        cursor : int
+            It asks again until it is told so.
+        """
+        peers, driver = self.peers, self.peers.driver
+        with peers.lock, driver.on(peers.device):
+            if cursor not in self.marks:
+                self.marks[cursor] = peers.event()
+                driver.record(self.marks[cursor], peers.stream)
+            if not driver.done(self.marks[cursor]):
+                return False
+            peers.give_event(self.marks.pop(cursor))
+            return True
 
     def begin(self, page: int) -> None:
         """Order what comes next after the pages below one. Local.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
-from collectives.devices import ipc, ipc_request, nccl
+from collectives.devices import aware, direct, ipc, nccl
 from collectives.devices.driver import Driver
 from collectives.devices.job import Job, give_up
 from collectives.devices.requests import Call
@@ -95,8 +95,16 @@ TRANSPORTS = (
         "kernels that read the device memory of other ranks",
         False,
         ipc.probe,
-        ipc_request.run,
+        direct.run,
         takes=ipc.takes,
+    ),
+    Transport(
+        "mpi",
+        "messages of a CUDA-aware MPI from device to device",
+        False,
+        aware.probe,
+        direct.run_by_messages,
+        takes=aware.takes,
     ),
     Transport(
         "staging",

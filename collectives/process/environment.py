@@ -26,8 +26,8 @@ VARIABLES = {
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (r"0*[1-9]\d*", "a positive number of bytes"),
     "COLLECTIVES_DEVICE_TRANSPORT": (
-        r"auto|ipc|nccl|staging",
-        "auto, ipc, nccl or staging",
+        r"auto|ipc|mpi|nccl|staging",
+        "auto, ipc, mpi, nccl or staging",
     ),
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
     "COLLECTIVES_FUSION_THRESHOLD": (r"\d+", "a number of bytes"),

@@ -18,7 +18,7 @@ STORES = ("auto", "cached", "streamed")
 
 # How arrays of devices travel: in the best way that needs no asking, or in one of
 # `devices.transports`.
-DEVICE_TRANSPORTS = ("auto", "ipc", "nccl", "staging")
+DEVICE_TRANSPORTS = ("auto", "ipc", "mpi", "nccl", "staging")
 
 
 class Settings(NamedTuple):

@@ -79,6 +79,8 @@ class FakeDriver(Checks):
         From name and arguments of a launch, its `Accesses`.
     identities : sequence of str, optional
         What tells each device from those of other processes; by default they are the same.
+    is_open : bool
+        Whether this process may touch the memory of devices, as a CUDA-aware MPI does.
     nccl : str, optional
         Why there is no NCCL; by default there is one.
     """
@@ -99,6 +101,7 @@ class FakeDriver(Checks):
         accesses: Callable[[str, bytes], Accesses] | None = None,
         processors: int = 4,
         identities: Sequence[str] | None = None,
+        is_open: bool = False,
         nccl: str | None = None,
     ) -> None:
         if not faulthandler.is_enabled():  # a host access to device memory ends the process
@@ -110,7 +113,7 @@ class FakeDriver(Checks):
         self.faults: list[BaseException] = []
         self.used = [0] * devices
         self._devices, self._memory, self._processors = devices, memory, processors
-        self._reuses = reuses_addresses
+        self._reuses, self._is_open = reuses_addresses, is_open
         self._identities = identities or [f"fake {number}" for number in range(devices)]
         self._nccl = nccl
         self._compile, self._accesses = compile_kernel, accesses
@@ -199,7 +202,8 @@ class FakeDriver(Checks):
             if nbytes > free:
                 raise MemoryError(f"{nbytes} bytes on device {self.current}, which has {free}")
             self.used[self.current] += nbytes
-        found = Allocation(kind, self.current, nbytes, reuses=self._reuses)
+        options = {"reuses": self._reuses, "is_host_visible": self._is_open}
+        found = Allocation(kind, self.current, nbytes, **options)
         self.table.add(found)
         if found.is_host_visible:
             self.order.visible.append(found)

@@ -167,6 +167,8 @@ class Allocation:
         The file of another process.
     offset : int, optional
         Where the memory begins in that file.
+    is_host_visible : bool
+        Whether this process may touch memory of a device, where no operation in flight does.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class Allocation:
         reuses: bool = False,
         fd: int | None = None,
         offset: int = 0,
+        is_host_visible: bool = False,
     ) -> None:
         self.kind, self.device, self.nbytes = kind, device, nbytes
         self.where = caller()
@@ -190,7 +193,7 @@ class Allocation:
         self.fd = fd
         self.base = SPACE.take(self.size, reuses)
         self.address = self.base + self.offset
-        self.is_host_visible = kind in ("pinned", "managed")
+        self.is_host_visible = is_host_visible or kind in ("pinned", "managed")
         if self.is_host_visible:
             map_file(fd, self.size, self.base)
         self.pages = np.full(self.size // PAGE, WRITE, np.uint8)  # what the host may do

@@ -1,6 +1,7 @@
 """Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs.
 
-The fixture `gpu` also says how calls travel: by what is automatic, or by ipc.
+The fixture `gpu` also says how calls travel: by what is automatic, by ipc, or by messages of an MPI
+that takes addresses of devices.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cases import FULL
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import peers, runtime
+from collectives.devices import aware, peers, runtime
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
 
@@ -31,18 +32,21 @@ MODES = ["random", "lazy"]
 if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
     MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
 SHARE = 5  # one test in so many
-WAYS = [(mode, transport) for transport in ("auto", "ipc") for mode in MODES]
+WAYS = [(mode, transport) for transport in ("auto", "ipc", "mpi") for mode in MODES]
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave most of what has run by another transport out by ipc; `test_devices_ipc` is whole."""
+    """Leave most of what has run by another transport out by ipc and mpi.
+
+    The files `test_devices_*` are whole.
+    """
     if FULL:
         return
     mine, others = [], []
     for item in items:
         way = getattr(item, "callspec", None) and item.callspec.params.get("gpu")
-        by_ipc = isinstance(way, tuple) and way[1] == "ipc"
-        is_left_out = by_ipc and zlib.crc32(item.nodeid.rpartition("/")[2].encode()) % SHARE
+        is_direct = isinstance(way, tuple) and way[1] != "auto"
+        is_left_out = is_direct and zlib.crc32(item.nodeid.rpartition("/")[2].encode()) % SHARE
         (others if is_left_out else mine).append(item)
     items[:] = mine
     config.hook.pytest_deselected(items=others)
@@ -64,13 +68,17 @@ class Exporter(DLPackArray):
 def in_use(mode, transport="auto", **options):
     """Give a driver in place of CuPy's, and have calls take a transport."""
     with pytest.MonkeyPatch.context() as patch:
-        if transport == "ipc":
+        if transport != "auto":
             if on_cpu.COMPILER is None:
                 pytest.skip("there is no C++ compiler for the kernels (g++, clang++ or c++)")
             fake_kernels.library()  # not while a stream waits for it
             options = {**fake_kernels.OPTIONS, **options}
             patch.setenv("COLLECTIVES_DEVICE_TRANSPORT", transport)
             patch.setattr(peers, "EVENTS", 8)  # so few that there are not enough at times
+        if transport == "mpi":
+            options["is_open"] = True
+            patch.setattr(aware, "refusal", lambda: None)
+            patch.setattr(aware, "_tried", lambda device, limit: None)
         driver = FakeDriver(mode=mode, seed=7, **options)
         before = runtime.use(driver)
         yield driver
@@ -108,8 +116,10 @@ def shares(fresh):
     return comm._segment is not None and comm.nodes == 1
 
 
-def refuse_ipc(transport):
-    """Skip a test by ipc, where the ranks do not share memory."""
+def refuse(transport):
+    """Skip a test by ipc if the ranks do not share memory, and by mpi if nothing is sent."""
+    if transport == "mpi" and MPI.COMM_WORLD.Get_size() == 1:
+        pytest.skip("a rank that is alone sends no messages")
     if transport == "ipc" and MPI.COMM_WORLD.Get_size() > 1:
         with cc.Communicator(MPI.COMM_WORLD) as comm:
             if comm._segment is None or comm.nodes > 1:
@@ -119,14 +129,14 @@ def refuse_ipc(transport):
 @pytest.fixture(params=WAYS, ids="-".join)
 def gpu(request):
     """A driver whose streams run some time later, or only when somebody waits for them."""
-    refuse_ipc(request.param[1])
+    refuse(request.param[1])
     yield from whole(*request.param)
 
 
-@pytest.fixture(params=["auto", "ipc"])
+@pytest.fixture(params=["auto", "ipc", "mpi"])
 def doomed(request):
     """A driver of which a broken communicator keeps something."""
-    refuse_ipc(request.param)
+    refuse(request.param)
     for driver in in_use("random", request.param):
         yield driver
         driver.close()

@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 from cases import FULL, names, runnable
-from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse_ipc, whole
+from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse, whole
 from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
 import collectives as cc
 from collectives.devices import folds, peers
-from collectives.devices.ipc_request import IpcRequest
+from collectives.devices.direct import DirectRequest
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError, CommunicatorError, MismatchError, PeerAbortedError
 
@@ -28,14 +28,14 @@ FORMS = (*WHOLE, *CUT, *VECTOR)
 @pytest.fixture(params=MODES if FULL else MODES[:1])
 def gpu(request):
     """A driver for ranks that share memory."""
-    refuse_ipc("ipc")
+    refuse("ipc")
     yield from whole(request.param, "ipc")
 
 
 @pytest.fixture
 def doomed():
     """A driver of which a broken communicator keeps something."""
-    refuse_ipc("ipc")
+    refuse("ipc")
     for driver in in_use("random", "ipc"):
         yield driver
         driver.close()
@@ -44,7 +44,7 @@ def doomed():
 def goes_by_ipc(comm, x, **arguments):
     request = comm.iallreduce(x, **arguments)
     request.wait()
-    return isinstance(request, IpcRequest)
+    return isinstance(request, DirectRequest)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "broadcast"])
@@ -99,8 +99,8 @@ def test_what_goes_through_the_host(gpu, plain_comm, stream):
     assert not goes_by_ipc(plain_comm, x, op=cc.reduction(largest, name="largest"))
     request = plain_comm.ialltoallv(x, [60] * p, receive_counts=[60] * p)
     last = plain_comm.iallreduce(x)
-    assert isinstance(request, IpcRequest if p == 1 else DeviceRequest)
-    assert isinstance(last, IpcRequest)
+    assert isinstance(request, DirectRequest if p == 1 else DeviceRequest)
+    assert isinstance(last, DirectRequest)
     assert (last.wait().get() == p).all()
     assert (request.wait().get() == 1).all()
 

@@ -25,7 +25,7 @@ CHUNK = 1 << 16  # bytes of a slot
 SIZES = 0, 1, 1000, 200_001  # elements
 
 
-@pytest.fixture(scope="module", params=["auto", "ipc"])
+@pytest.fixture(scope="module", params=["auto", "ipc", "mpi"])
 def comm(request):
     """A communicator whose slots are small, so that there are many pieces."""
     import cupy

@@ -26,6 +26,8 @@ cdef class Choice:
 cdef Choice choice_for(Engine engine, Call *call, algorithm):
     """Return the plan and segment size for a call, from the cache or by asking `choose`."""
     cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
+    # Devices without pages in common have messages only.
+    cdef bint by_messages = call.device != NULL and (<object>call.device).segment is None
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentError(f"algorithm is {shown(algorithm)}, and must be a name or None")
     if call.ordered:
@@ -33,11 +35,13 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
     if call.kind == ALLTOALL and call.counts != NULL:
         key = ~key
     full = key if algorithm is None else (key, algorithm)
+    if by_messages:
+        full = (full, "by messages")
     choice = engine.choices.get(full)
     if choice is None:
         choice = engine.choose(
             COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
-            call.counts != NULL,
+            call.counts != NULL, by_messages,
         )
         if call.kind == ALLTOALL and call.counts != NULL and has_workspace(choice):
             raise ArgumentError(

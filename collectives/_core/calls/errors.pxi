@@ -161,6 +161,8 @@ cdef str round_and_ranks(Engine engine, Operation *op):
             if cursor.pending and transport.is_pending(op.slots.requests, slot):
                 message = message_of(op, slot)
                 parts.append(pair(engine, message.peer, message.send))
+        if op.device != NULL and cursor.round < op.plan.nrounds and not cursor.posted:
+            parts.append("for the device to come to the end of the work before")
         silent, late = missing(op, cursor, segment)
         parts += [f"for rank {rank} to send" for rank in silent]
         parts += [f"for rank {rank} to finish what came before" for rank in late]

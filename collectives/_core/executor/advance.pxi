@@ -56,10 +56,10 @@ cdef int move(Operation *op, int k) noexcept nogil:
         # Receives come first. What others send would pile up in MPI while this rank waits for its
         # page, and MPICH runs out of room for what ranks need to come that far.
         if cursor.round < op.plan.nrounds and not cursor.posted:
-            cursor.step = op.plan.rounds[cursor.round].step
-            op.state.moved = 1
             if post(op, k):
                 return -1
+            if not cursor.posted:
+                return 0
         if not cursor.started:
             if op.shared.segment != NULL and not cc_all_finished(
                 op.shared.segment, needed_before(op, cursor.segment)

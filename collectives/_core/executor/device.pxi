@@ -12,7 +12,12 @@
 #   begin(page)  order what comes next after what all ranks have enqueued for the pages below
 #   run(...)     enqueue a pass, and with a publication record an event, whose number is returned
 #   finish(page) record an event behind all that was enqueued for a page
+#   settles(k)   whether the device has done what was enqueued before cursor k asked
 #   error        what one of them raised
+#
+# MPI reads and writes memory of the device when it likes, without regard to streams. So messages of
+# a round are posted when the device has done all that was enqueued before: it has written what is
+# sent, and read what is about to be overwritten.
 
 
 cdef int reserve_on_device(Operation *op, Plan plan) except -1:
@@ -172,6 +177,19 @@ cdef int order_pages(Operation *op, uint64_t page, bint ends) noexcept with gil:
     return 0
 
 
+cdef int settles_on_device(Operation *op, int k) noexcept with gil:
+    """Say whether the device has done what was enqueued before cursor k came to its messages: 1 or
+    0, or -1 if the device failed.
+    """
+    side = <object>op.device
+    try:
+        return side.settles(k)
+    except BaseException as error:
+        side.error = error
+        fail(op, DEVICE_FAILED, 0, -1, op.state.cursors[k].round)
+        return -1
+
+
 # By pointers, the compiler keeps them out of the code that runs for the host. With them inside, an
 # allreduce of 16 bytes on one rank took 38 ns more than 522 (throw-away program; EPYC, 2026-11-22).
 cdef int (*device_begins)(Operation *, int64_t) noexcept nogil
@@ -179,6 +197,8 @@ cdef int (*device_runs)(
     Operation *, const Cursor *, const Step *, int64_t, int64_t
 ) noexcept nogil
 cdef int (*device_finishes)(Operation *, const Cursor *) noexcept nogil
+cdef int (*device_settles)(Operation *, int) noexcept nogil
 device_begins = begin_on_device
 device_runs = run_on_device
 device_finishes = finish_on_device
+device_settles = settles_on_device

@@ -12,7 +12,9 @@ cdef const Message *message_of(const Operation *op, int slot) noexcept nogil:
 
 
 cdef int post(Operation *op, int k) noexcept nogil:
-    """Post the messages of the round that cursor k has come to. Returns 0, or -1 if MPI failed."""
+    """Post the messages of the round that cursor k has come to, if its device has done what comes
+    before them. Returns 0, or -1 if MPI or the device failed.
+    """
     cdef Slots *slots = &op.slots
     cdef Cursor *cursor = &op.state.cursors[k]
     cdef const Round *round = &op.plan.rounds[cursor.round]
@@ -23,6 +25,13 @@ cdef int post(Operation *op, int k) noexcept nogil:
     cdef int64_t skip = 0
     cdef int64_t total = 0
     cdef int64_t n
+    cdef int settled
+    if op.device != NULL and round.message < round.messages_end:
+        settled = device_settles(op, k)
+        if settled <= 0:
+            return settled
+    cursor.step = round.step
+    op.state.moved = 1
     if op.record.tape != NULL:
         end_wait(op, cursor)
     for i in range(round.message, round.messages_end):

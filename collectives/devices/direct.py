@@ -1,8 +1,9 @@
-"""The ipc transport: a call on arrays of a device that never leaves the devices.
+"""The transports ipc and mpi: a call on arrays of a device that never leaves the devices.
 
-A call runs as on the host, by the same plan and executor. Only its memory is that of the device: a
-rank publishes into a ring there that all ranks have mapped (`peers`), and what folds or copies is
-enqueued on a stream (`passes`). A call ends on the host as soon as all of it is enqueued.
+A call runs as on the host, by the same plan and executor. Only its memory is that of the device,
+and what folds or copies is enqueued on a stream (`passes`). By ipc, a rank publishes into a ring
+that all ranks have mapped (`peers`). By mpi, the messages of the plan are sent from device to
+device. A call ends on the host as soon as all of it is enqueued, and all messages have arrived.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from collectives.errors import CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain
 
-__all__ = ["IpcRequest", "run"]
+__all__ = ["DirectRequest", "run", "run_by_messages"]
 
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
 
 
-class IpcRequest:
+class DirectRequest:
     """A call on arrays of a device that was started, and goes from device to device.
 
-    The nonblocking forms return it where the ranks map each other's device memory. It moves on in
-    ``test`` and ``wait`` of any request, like calls on the host.
+    The nonblocking forms return it where the ranks map each other's device memory, and where MPI
+    takes addresses of devices. It moves on in ``test`` and ``wait`` of any request, like calls on
+    the host.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class IpcRequest:
 
     def __repr__(self) -> str:
         is_done = self._request is None and self._error is None
-        return f"<IpcRequest of {self._job.title + ': complete' if is_done else self.state()}>"
+        return f"<DirectRequest of {self._job.title + ': complete' if is_done else self.state()}>"
 
     def __del__(self) -> None:
         if self._arrived is not None and not sys.is_finalizing():
@@ -319,7 +321,7 @@ class IpcRequest:
 
 
 # What the device may still touch after an error: it is kept until the process ends.
-_lost: list[IpcRequest] = []
+_lost: list[DirectRequest] = []
 
 
 def _in_a_row(parts: list[Part]) -> bool:
@@ -352,14 +354,33 @@ def run(call: Call) -> Any:
 
     Returns
     -------
-    array, None or IpcRequest
+    array, None or DirectRequest
         What the blocking or the nonblocking form returns.
     """
+    return _run(call, call.devices.peers)
+
+
+def run_by_messages(call: Call) -> Any:
+    """Run a call by messages from device to device. Collective.
+
+    Parameters
+    ----------
+    call : Call
+
+    Returns
+    -------
+    array, None or DirectRequest
+        What the blocking or the nonblocking form returns.
+    """
+    return _run(call, call.devices.apart[call.device])
+
+
+def _run(call: Call, peers: Peers) -> Any:
     devices = call.devices
     sweep()
     devices.line.begin(None, True, None)
     call.engine.check_whole()
     ring = devices.rings.get(call.device)
     others = [] if ring is None else [ring.reads, ring.writes]
-    made = IpcRequest(call.engine, devices.peers, call.job, others, call.timeout, call.blocking)
+    made = DirectRequest(call.engine, peers, call.job, others, call.timeout, call.blocking)
     return made.wait(call.timeout) if call.blocking else made

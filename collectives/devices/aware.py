@@ -1,0 +1,101 @@
+"""Whether MPI takes addresses of devices (CUDA-aware MPI), found out without asking it in vain.
+
+An MPI that does not take them ends the process when it is given one. What the library says of
+itself (``MPIX_Query_cuda_support``) is how it was built, and not what the network or the shared
+memory that it has chosen can do. So a job of two processes tries it first (`trial`), and what that
+does to them does not matter here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from collectives import _core
+from collectives.devices import trial
+from collectives.devices.driver import Driver
+from collectives.devices.ipc import fold_of
+from collectives.devices.job import Job
+from collectives.devices.peers import Peers
+from collectives.process import binding, hosted
+from collectives.text.words import plain
+
+__all__ = ["probe", "refusal", "takes"]
+
+QUERY = "MPIX_Query_cuda_support"
+SINCE = {"mpich": 4}  # the version from which on the question is safe
+LONGEST = 30.0  # seconds for a trial
+
+
+def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
+    """Return why this rank cannot use the transport, or None. Local.
+
+    On the first rank of each host, if the transport is asked for, it takes as long as a job of two
+    processes.
+
+    Parameters
+    ----------
+    engine : Engine
+    driver : Driver
+    device : int
+    """
+    devices = engine.devices()
+    if devices.transports.forced != "mpi":
+        return "COLLECTIVES_DEVICE_TRANSPORT does not ask for it"
+    reason = refusal() if engine.size > 1 else None
+    if reason is None and engine.size > 1 and _is_first(engine):
+        reason = _tried(device, min(LONGEST, engine.timeout / 2))
+    if reason is None and device not in devices.apart:
+        try:
+            devices.apart[device] = Peers(driver, device, 0, True)
+        except Exception as error:  # a driver's own
+            reason = plain(error)
+    return reason
+
+
+def refusal() -> str | None:
+    """Return why this process cannot hand addresses of devices to MPI, or None. Local."""
+    MPI = binding.load()
+    if isinstance(MPI, hosted.Job):
+        return "the ranks communicate without MPI"
+    name, says = binding.library_name(MPI), _says(MPI)
+    if says is None:
+        return f"{name} does not say whether it takes addresses of devices ({QUERY})"
+    return None if says else f"{name} does not take addresses of devices ({QUERY} says 0)"
+
+
+def takes(job: Job) -> bool:
+    """Return whether the transport runs a call; the others go through the host. Local, and the same
+    on all ranks.
+
+    Parameters
+    ----------
+    job : Job
+    """
+    return fold_of(job) is not None
+
+
+def _says(MPI: Any) -> bool | None:
+    """Return what the library says of itself, or None if it cannot be asked."""
+    words = binding.library_name(MPI).split()
+    since = SINCE.get(binding.family(MPI), 0)
+    version = words[-1].partition(".")[0]
+    if since and not (version.isdigit() and int(version) >= since):
+        return None
+    for path in (None, MPI.__file__):
+        query = getattr(ctypes.CDLL(path), QUERY, None)
+        if query is not None:
+            return bool(query())
+    return None
+
+
+def _is_first(engine: _core.Engine) -> bool:
+    """Return whether this rank is the first of its host."""
+    hosts = engine.hosts or [""] * engine.size
+    return bool(hosts.index(hosts[engine.rank]) == engine.rank)
+
+
+@functools.cache
+def _tried(device: int, limit: float) -> str | None:
+    return trial.failure(device, limit)
