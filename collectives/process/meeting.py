@@ -7,6 +7,7 @@ nonblocking, and a wait ends with an error if its deadline passes or a rank of t
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import struct
 import threading
@@ -148,12 +149,33 @@ class Meeting:
         self._roll: Roll | None = None
 
     def duplicate(self) -> Any:
-        """Return a new MPI communicator of the same ranks. Collective."""
-        self._begin()
-        with self._errors(), _core.Turn():
+        """Return a new MPI communicator of the same ranks. Collective.
+
+        MPICH blocks in the last ``MPI_Test`` of a duplication, in messages of its own. So another
+        thread makes it, where MPI may be called from several.
+        """
+        MPI = binding.load()
+        if isinstance(self.mpi, hosted.Ranks) or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            self._begin()
+            with self._errors(), _core.Turn():
+                new, request = self.mpi.Idup()
+            self._wait(request, new)
+            return new
+        is_given_up = False
+
+        def look(waited: float) -> None:
+            if is_given_up:
+                raise StallError(f"{self.call} was given up")
+
+        def duplicated() -> Any:
             new, request = self.mpi.Idup()
-        self._wait(request, new)
-        return new
+            completed(request, math.inf, look, new)
+            return new
+
+        try:
+            return self.aside(duplicated)
+        finally:
+            is_given_up = True
 
     def split(self, pairs: Sequence[tuple[int | None, int]]) -> Any:
         """Return the new MPI communicator of the ranks with the same color, ordered by their keys;

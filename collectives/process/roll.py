@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from collectives import _core
 from collectives.process import binding
 
 __all__ = ["Roll"]
+
+T = TypeVar("T")
 
 TAG = 32768  # the first one behind those of the library's messages; MPI need not have so many
 NUMBER = struct.Struct("q")
@@ -58,16 +62,25 @@ class Roll:
         if self._has_told or waited < timeout / 2 or not self._works:
             return
         self._has_told = True
-        record = bytearray(NUMBER.pack(self._number))
-        with contextlib.suppress(binding.load().Exception):
-            for rank in self._others():
-                self._sent.append((self._mpi.Isend(record, rank, TAG), record))
+        _bounded(self._tell, None, GRACE)
 
     def absent(self) -> list[str]:
         """Return the ranks that have not told this one that they have come, with their hosts; none
         if that is not known. Local, at the deadline.
         """
-        missing = set(self._others()) if self._works else set()
+        missing: set[int] = set()
+        if self._works:
+            missing = _bounded(self._missing, missing, 2 * GRACE)
+        return [f"rank {rank} on {self._hosts[rank]}" for rank in sorted(missing)]
+
+    def _tell(self) -> None:
+        record = bytearray(NUMBER.pack(self._number))
+        with contextlib.suppress(binding.load().Exception):
+            for rank in self._others():
+                self._sent.append((self._mpi.Isend(record, rank, TAG), record))
+
+    def _missing(self) -> set[int]:
+        missing = set(self._others())
         limit = time.monotonic() + GRACE
         with contextlib.suppress(binding.load().Exception):
             while missing and time.monotonic() < limit:
@@ -76,7 +89,7 @@ class Roll:
                         missing.discard(rank)
                 _core.advance_all()
                 time.sleep(NAP)
-        return [f"rank {rank} on {self._hosts[rank]}" for rank in sorted(missing)]
+        return missing
 
     def _others(self) -> list[int]:
         return [rank for rank in range(len(self._hosts)) if rank != self._rank]
@@ -89,3 +102,17 @@ class Roll:
             self._mpi.Recv(record, rank, TAG)
             numbers.append(NUMBER.unpack(record)[0])
         return numbers
+
+
+def _bounded(call: Callable[[], T], otherwise: T, seconds: float) -> T:
+    """Return what a `call` of MPI returns, or something else if it takes longer.
+
+    Another thread makes it, because one that MPICH keeps inside may keep all others out.
+    """
+    results: list[T] = []
+    thread = threading.Thread(
+        target=lambda: results.append(call()), name="collectives-mpi", daemon=True
+    )
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else otherwise

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +74,60 @@ def test_doctor_knows_the_way_between_hosts(hosts: Hosts) -> None:
     assert "job           4 ranks on 2 hosts" in done.out, done
     assert "host1 to host2  TCP, eth0 10.83.0.1 to eth0 10.83.0.2" in done.out
     assert "allreduce     right on 4 ranks" in done.out
+
+
+CUT = """
+import os, sys, time
+import collectives as cc
+from collectives.errors import StallError
+comm = cc.Communicator(timeout=2)
+with open(f"{sys.argv[1]}/process{comm.rank}", "w") as file:
+    file.write(str(os.getpid()))
+comm.barrier()
+if comm.rank == 3:
+    duplicate = comm._meeting.duplicate
+
+    def late():
+        time.sleep(0.5)  # the others are inside
+        os.system("ip link set eth0 down")
+        return duplicate()
+
+    comm._meeting.duplicate = late
+try:
+    comm.dup()
+except StallError as error:
+    with open(f"{sys.argv[1]}/told{comm.rank}", "w") as file:
+        file.write(str(error))
+    raise
+"""
+
+
+@pytest.mark.any_mpi
+def test_the_link_is_cut_while_a_communicator_is_made(tmp_path: Path) -> None:
+    """MPICH keeps a thread of some ranks inside for ever; they hear of it, and end."""
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(two_hosts(tmp_path))
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        done = hosts.run(EACH, "-c", CUT, str(tmp_path))
+        assert done.status != 0, done
+        processes = [int((tmp_path / f"process{rank}").read_text()) for rank in range(4)]
+        limit = time.monotonic() + 20
+        while any(map(is_running, processes)) and time.monotonic() < limit:
+            time.sleep(0.05)
+        left = [process for process in processes if is_running(process)]
+        for process in left:
+            os.kill(process, signal.SIGKILL)
+        assert not left
+        for rank in range(4):
+            assert "dup(): rank" in (tmp_path / f"told{rank}").read_text()
+
+
+def is_running(process: int) -> bool:
+    """Whether a process runs, and is not only left for its parent to ask."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
