@@ -169,7 +169,7 @@ class Run:
         words = [str(self.place.python), "-m", "collectives"]
         if self.case.tune:
             disk = self.full if self.case.target == "disk" else self.notes
-            brief = ("-b", "1K", "-e", "1K", "--collectives", "allreduce", "--budget", "8")
+            brief = ("-b", "1K", "-e", "256K", "--collectives", "allreduce", "--budget", "8")
             words += ["tune", "-n", str(RANKS), *brief, "--profile", f"{disk}/profile.json"]
         else:
             program = self.folder / "program.py"
@@ -217,7 +217,7 @@ class Run:
             left.append(f"{max(numbers)} descriptor{'s' * (max(numbers) > 1)}")
         seconds = None if status is None else ended - began
         told = seen(text) or (
-            "nothing; it works" if status == 0 else f"nothing; exit status {status}"
+            {0: "nothing; it works", None: "nothing"}.get(status, f"nothing; exit status {status}")
         )
         return Outcome(told, seconds, status, ", ".join(left) or "nothing", text)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, NamedTuple, Union
 
-__all__ = ["Exchange", "Messages", "listed"]
+__all__ = ["Exchange", "Messages", "Run", "consecutive", "listed"]
 
 Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
@@ -29,6 +29,43 @@ class Exchange(NamedTuple):
     send: Messages = ()
     recv: Messages = ()
     fold: bool = False
+
+
+class Run(Sequence[Any]):
+    """Consecutive blocks of many ranks at once, as a ``range`` is those of one rank.
+
+    Parameters
+    ----------
+    start : array
+        The first block of each rank.
+    length : int
+        How many blocks they are.
+    """
+
+    step = 1
+
+    def __init__(self, start: Any, length: int) -> None:
+        self.start, self.stop, self.length = start, start + length, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, k: Any) -> Any:
+        if not 0 <= k < self.length:
+            raise IndexError(k)
+        return self.start + k
+
+
+def consecutive(start: Any, length: int) -> Sequence[Any]:
+    """Return consecutive blocks: a range, or a `Run` if `start` is an array. Local.
+
+    Parameters
+    ----------
+    start : int or array
+        An array has the first block of each rank; the simulation runs generators in this way.
+    length : int
+    """
+    return range(start, start + length) if isinstance(start, int) else Run(start, length)
 
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.exchange import Exchange, consecutive
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, names
 from collectives.errors import ArgumentError
@@ -53,8 +53,21 @@ def embedded(
         yield Exchange(side(each.send), side(each.recv), each.fold)
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """Block `b` of an algorithm is `width` blocks, of which the first is ``start + b * width``."""
+
+    start: int
+    width: int
+
+    def __call__(self, b: int) -> Sequence[int]:
+        return consecutive(self.start + b * self.width, self.width)
+
+
 def _joined(blocks: Any, piece: Piece) -> Sequence[int]:
     """Return the pieces of blocks that travel together, as a range if they are consecutive."""
+    if isinstance(piece, Pieces) and isinstance(blocks, range) and blocks.step == 1:
+        return consecutive(piece.start + blocks.start * piece.width, len(blocks) * piece.width)
     pieces = [piece(b) for b in (blocks if isinstance(blocks, range | list | tuple) else [blocks])]
     if len(pieces) == 1:
         return pieces[0]
@@ -64,12 +77,6 @@ def _joined(blocks: Any, piece: Piece) -> Sequence[int]:
     ):
         return range(pieces[0][0], pieces[-1][-1] + 1)
     return [b for each in pieces for b in each]
-
-
-def _span(first: int, length: int) -> Sequence[int]:
-    if isinstance(first, int):
-        return range(first, first + length)
-    return [first + k for k in range(length)]  # `first` is an array in the simulation
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Phases:
         yield from embedded(
             row.run(number, ranks, root),
             lambda k: self.groups.rank(group, k),
-            lambda b: _span(b * width, width),
+            Pieces(0, width),
         )
 
     def across(
@@ -123,7 +130,7 @@ class Phases:
         yield from embedded(
             self.between.run(group, number, root),
             lambda k: self.groups.rank(k, leader(k)),
-            lambda b: _span(lane * self.unit + b * width, width),
+            Pieces(lane * self.unit, width),
         )
 
     def lane(self, r: int, root: int = 0) -> Iterator[Exchange]:
@@ -133,7 +140,7 @@ class Phases:
 
     def part(self, lane: int) -> Sequence[int]:
         """The blocks that a lane carries; where arrays are cut by rank, those of a rank."""
-        return _span(lane * self.unit, self.unit)
+        return consecutive(lane * self.unit, self.unit)
 
     def parts_in_lane(self, r: int) -> Iterator[Exchange]:
         """The rounds of `r` in its lane, where arrays are cut by rank.
@@ -180,7 +187,9 @@ class Phases:
 
         def piece(b: int) -> Sequence[int]:
             within = b % cut * width
-            return _joined(list(of(b // cut)), lambda rank: _span(rank * self.unit + within, width))
+            return _joined(
+                list(of(b // cut)), lambda rank: consecutive(rank * self.unit + within, width)
+            )
 
         return piece
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.exchange import Exchange, listed
+from collectives.algorithms.exchange import Exchange, Run, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ProofError
 from collectives.plans.schedule import compile
@@ -157,7 +157,7 @@ class Cut:
         """Return the bytes of blocks that travel together. Local."""
         if not self.rest:
             return self.each * len(blocks)
-        if isinstance(blocks, range) and blocks.step == 1:
+        if isinstance(blocks, range | Run) and blocks.step == 1:
             return self.start(blocks.stop) - self.start(blocks.start)
         return sum(self.size(b) for b in blocks)
 
@@ -346,7 +346,7 @@ def _parsed(exchange: Exchange) -> _Round:
         ):
             messages = [messages]
         return [
-            (narrow(peer), blocks if isinstance(blocks, list | tuple | range) else [blocks])
+            (narrow(peer), blocks if isinstance(blocks, list | tuple | range | Run) else [blocks])
             for peer, blocks in messages
         ]
 
