@@ -34,6 +34,9 @@ HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-m
 HOSTS |= {"--machinefile", "--hosts", "-machine"}
 BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
+# Where the MPI operator of Kubernetes has the hosts; Open MPI does not read it from version 5 on.
+HOSTFILE = "OMPI_MCA_orte_default_hostfile"
+
 
 def rank_program(code: str) -> list[str]:
     """Return the command with which each rank runs `code`. Local.
@@ -68,13 +71,16 @@ class Launcher:
 
         By default, Open MPI does not run as root, nor with more ranks than cores; options allow
         both. If ranks share cores, an option makes Open MPI yield the CPU while it waits. Otherwise
-        each message would cost a time slice.
+        each message would cost a time slice. A file of hosts that the MPI operator of Kubernetes
+        has written is passed on.
         """
         words = [self.path]
         options = shlex.split(extra)
         if self.library.family == "openmpi":
             if os.geteuid() == 0:
                 words.append("--allow-run-as-root")
+            if HOSTFILE in os.environ and not HOSTS.intersection(options):
+                options = ["--hostfile", os.environ[HOSTFILE], *options]
             elsewhere = HOSTS.intersection(options) or any(name in os.environ for name in BATCH)
             if not elsewhere and n > physical_cores():
                 words.append("--oversubscribe")

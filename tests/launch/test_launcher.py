@@ -52,7 +52,7 @@ def test_open_mpi_is_told_of_root_and_of_shared_cores(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(launcher, "physical_cores", lambda: 1)
-    for name in launcher.BATCH:
+    for name in (*launcher.BATCH, launcher.HOSTFILE):
         monkeypatch.delenv(name, raising=False)
     starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
     assert starter.command(1, ["a"]) == ["mpiexec", "--allow-run-as-root", "-n", "1", "a"]
@@ -60,6 +60,17 @@ def test_open_mpi_is_told_of_root_and_of_shared_cores(monkeypatch: pytest.Monkey
     assert "mpi_yield_when_idle" not in starter.command(2, ["a"])
     assert "mpi_yield_when_idle" in starter.command(3, ["a"])
     assert "--oversubscribe" not in starter.command(3, ["a"], "--host a:2,b:2")
+
+
+def test_open_mpi_is_told_of_the_hosts_of_kubernetes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv(launcher.HOSTFILE, "/etc/mpi/hostfile")
+    starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
+    given = ["--hostfile", "/etc/mpi/hostfile"]
+    assert starter.command(99, ["a"]) == ["mpiexec", *given, "-n", "99", "a"]
+    assert starter.command(2, ["a"], "--host a") == ["mpiexec", "--host", "a", "-n", "2", "a"]
+    mpich = launcher.Launcher("mpiexec", launcher.Library("MPICH 5.0.2", "mpich", None))
+    assert "--hostfile" not in mpich.command(2, ["a"])
 
 
 @pytest.mark.each_mpi
