@@ -76,12 +76,16 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 
-# The part of a latency for which a message of a host waits for the one before it. On 2 network
-# namespaces of 2 ranks each, an allreduce of 8 bytes took 41 us with one message from each host
-# (leaders), 44 to 47 with two (butterfly, lanes) and 88 with four (all_to_all): for each, 0.1 to
-# 0.6 of the alpha of NETWORK (collectives bench allreduce -b 8 -e 8 --repeat 2 --algorithm ...;
-# MPICH 5.0.2, other programs ran; EPYC, 2026-11-23).
-GAP = 0.4
+# The part of a latency for which a message of a host waits for the one before it. An allreduce of 8
+# bytes between network namespaces, under MPICH 5.0.2 and Open MPI 5.0.11 (collectives bench
+# allreduce -b 8 -e 8 --repeat 5 --algorithm ...; EPYC, 2026-11-23):
+#
+# - 4 of 1 rank: two rounds of one message (butterfly) 79 and 79 us, one of three (all_to_all) 108
+#   and 95: for each message behind the first, 0.87 and 0.7 of what a round takes.
+#   With 1 KiB, 83 and 92, 117 and 110: what the bytes take comes on top of it.
+# - 2 of 2 ranks: one message from each host (leaders) 46 and 62, four (all_to_all) 84 and 83: 0.3
+#   and 0.1.
+GAP = 0.6
 COUNTED = 64  # ranks up to which messages are counted; more would take too long
 
 # Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less
@@ -137,8 +141,8 @@ def seconds(
     Notes
     -----
     On several hosts with up to 64 ranks, messages are counted, too: in a round in which a host
-    sends several to other hosts, each waits for the one before it for a part of the latency, or for
-    its bytes if these take longer. A round inside hosts takes the latency of shared memory.
+    sends several to other hosts, each waits for the one before it for a part of the latency. A
+    round inside hosts takes the latency of shared memory.
 
     The phases of a composition follow each other. Those inside groups take the library's defaults
     for shared memory. Those between groups take `known`, which holds when all ranks send: with
@@ -148,7 +152,7 @@ def seconds(
     moving = _moving(algorithm, p, nbytes, known, segment)
     if groups is not None and groups.number > 1 and p <= COUNTED and latency < math.inf:
         queued, inner = crossings(algorithm, groups)
-        moving = max(moving, GAP * known.alpha * queued)
+        latency += GAP * known.alpha * queued
         if not isinstance(algorithm, Composition):
             latency -= inner * max(0.0, known.alpha - DEFAULT.alpha)
     return latency + moving

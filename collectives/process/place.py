@@ -13,13 +13,14 @@ __all__ = ["Place", "locate"]
 
 # Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
 # ranks, a rank that polls for long costs the others a time slice. The number is also small where
-# there seem to be enough cores, because the library cannot see other processes, or that several
-# "hosts" are containers on one machine. With a core for each rank the number does not matter: an
-# allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7 under Open MPI with
-# any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389 with 400; Open MPI
-# 45, 35, 33. On 4 network namespaces and 2 cores MPICH takes 60 us with 5 polls, 71 with 20, 1711
-# with 4000
-# (COLLECTIVES_SHM=0 mpiexec -n N python benchmarks/measure_patience.py; EPYC, 2026-11-22).
+# there seem to be enough cores, because the library cannot see other processes, and smallest on
+# several hosts, which may be containers on one machine. With a core for each rank the number does
+# not matter: an allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7
+# under Open MPI with any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389
+# with 400; Open MPI 45, 35, 33 (COLLECTIVES_SHM=0 mpiexec -n N python
+# benchmarks/measure_patience.py; EPYC, 2026-11-22). On 4 network namespaces and 2 cores: MPICH 83
+# us with 5 polls, 89 with 20, 2206 with 4000, and with 2 ranks each 244, 284, 9400; Open MPI 86 to
+# 94 with any number (the same without COLLECTIVES_SHM; EPYC, 2026-11-23).
 PATIENCE = 20
 PATIENCE_OVERSUBSCRIBED = 5
 
@@ -72,7 +73,7 @@ class Place(NamedTuple):
     @property
     def patience(self) -> int:
         """Number of polls of MPI before a waiting rank yields the CPU."""
-        return PATIENCE_OVERSUBSCRIBED if self.is_crowded else PATIENCE
+        return PATIENCE_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else PATIENCE
 
     @property
     def spins(self) -> int:
