@@ -36,7 +36,7 @@ def test_a_message_that_waits_for_another_costs_a_part_of_the_latency():
 
     for nbytes in (0, 1 << 24):
         plain = model.seconds(get("allreduce", "all_to_all"), 4, nbytes, known)
-        more = 2 * model.GAP * known.alpha if nbytes == 0 else 0  # long ones wait for bytes
+        more = 2 * model.GAP * known.alpha  # beside its bytes
         assert seconds("all_to_all", nbytes, FOUR) == pytest.approx(plain + more)
     leaders = seconds("hierarchical(flat,butterfly)", 0, TWO_BY_TWO)
     lanes = seconds("hierarchical(direct,butterfly)", 0, TWO_BY_TWO)
