@@ -409,18 +409,30 @@ class Peers:
 
 
 def sweep() -> None:
-    """Free the memory of communicators that all ranks have left. Local."""
+    """Free the memory of communicators that all ranks have left. Local.
+
+    What a device does not take back, as it has failed, is never freed. The call that does this has
+    nothing to do with it, and raises no error.
+    """
     if not _sweeping.acquire(blocking=False):  # another thread does it
         return
     try:
         for each in _leaving.copy():
-            segment = each.segment
-            if each.is_lost:
-                _leaving.remove(each)
-            elif each.leave() and (
-                segment is None or len(segment.lost()) == len(segment.ranks) - 1
-            ):
-                _leaving.remove(each)
-                each.free()
+            try:
+                if each.is_lost or _freed(each):
+                    _leaving.remove(each)
+            except Exception:  # of the device
+                each.is_lost = True
     finally:
         _sweeping.release()
+
+
+def _freed(peers: Peers) -> bool:
+    """Free the memory of a communicator if all ranks have left it; return whether that is so."""
+    segment = peers.segment
+    if not peers.leave():
+        return False
+    if segment is not None and len(segment.lost()) < len(segment.ranks) - 1:
+        return False
+    peers.free()
+    return True

@@ -99,6 +99,22 @@ def test_a_communicator_that_is_dropped_gives_its_memory_back(gpu, stream):
         assert peers._leaving == []
 
 
+@pytest.mark.parametrize("method", ["done", "free"])
+def test_memory_of_a_device_that_fails_is_given_up(method):
+    """The next call, which has nothing to do with it, does not fail."""
+    for driver in in_use("random", "mpi"):
+        mine = peers.Peers(driver, 0, 0, True)
+        mine.take(100)
+        mine._drop()
+        driver.fail_next(method, RuntimeError("the device is gone"))
+        limit = time.monotonic() + 30
+        while mine in peers._leaving and time.monotonic() < limit:
+            peers.sweep()
+        assert mine not in peers._leaving
+        assert mine.is_lost
+        driver.close()
+
+
 def test_a_device_without_room_for_a_call(fresh):
     """The ranks hear of it, and the communicator is broken."""
     for driver in in_use("random", "mpi"):
