@@ -81,8 +81,10 @@ def in_use(mode, transport="auto", **options):
             patch.setattr(aware, "_tried", lambda device, limit: None)
         driver = FakeDriver(mode=mode, seed=7, **options)
         before = runtime.use(driver)
-        yield driver
-        runtime.use(before)
+        try:
+            yield driver
+        finally:
+            runtime.use(before)
 
 
 def whole(mode, transport):

@@ -115,24 +115,29 @@ def test_memory_of_a_device_that_fails_is_given_up(method):
         driver.close()
 
 
-def test_a_device_without_room_for_a_call(fresh):
-    """The ranks hear of it, and the communicator is broken."""
+@pytest.fixture
+def doomed():
+    """A driver of which a broken communicator keeps something."""
+    refuse("mpi")
     for driver in in_use("random", "mpi"):
-        comm = fresh(validate=False, timeout=20)
-        if comm.size == 1 or comm.nodes > 1 or comm._segment is None:
-            return  # ranks of other hosts hear of it at the deadline
-        x = on_device(driver, np.ones(5000, np.float32), 0)
-        out = on_device(driver, np.ones(5000, np.float32), 0)
-        comm.allreduce(x, out)
-        if comm.rank == 0:
-            driver.fail_next("allocate", MemoryError("none left"))
-            with pytest.raises(CommunicatorError, match="cuda:0 has no memory for allreduce"):
-                comm.allreduce(x, out, prescale=2.0)
-        else:
-            with pytest.raises(PeerAbortedError, match="no memory for allreduce"):
-                comm.allreduce(x, out, prescale=2.0)
+        yield driver
         driver.close()
         peers._leaving.clear()
+
+
+def test_a_device_without_room_for_a_call(doomed, fresh):
+    """The ranks hear of it, those of other hosts at the deadline."""
+    comm = fresh(validate=False, timeout=20)
+    if comm.nodes > 1 or comm._segment is None:
+        return
+    x, out = (on_device(doomed, np.ones(5000, np.float32), 0) for _ in range(2))
+    comm.allreduce(x, out)
+    error, told = PeerAbortedError, "no memory for allreduce"
+    if comm.rank == 0:
+        doomed.fail_next("allocate", MemoryError("none left"))
+        error, told = CommunicatorError, "cuda:0 has no memory for allreduce"
+    with pytest.raises(error, match=told):
+        comm.allreduce(x, out, prescale=2.0)
 
 
 def test_messages_of_a_trial(gpu):
