@@ -109,7 +109,7 @@ class Hosts:
 
     def shared(self) -> list[Path]:
         """Return the folders of shared memory, as this process sees them."""
-        return [Path(f"/proc/{keeper}/root/dev/shm") for keeper in self.keepers]
+        return [Path("/proc", str(keeper), "root", "dev", "shm") for keeper in self.keepers]
 
 
 @contextlib.contextmanager

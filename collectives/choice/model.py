@@ -85,7 +85,7 @@ NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defau
 #   With 1 KiB, 83 and 92, 117 and 110: what the bytes take comes on top of it.
 # - 2 of 2 ranks: one message from each host (leaders) 46 and 62, four (all_to_all) 84 and 83: 0.3
 #   and 0.1.
-GAP = 0.6
+GAP = 0.6  # between these
 COUNTED = 64  # ranks up to which messages are counted; more would take too long
 
 # Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less

@@ -1,9 +1,8 @@
-"""Whether MPI takes addresses of devices (CUDA-aware MPI), found out without asking it in vain.
+"""Whether MPI takes addresses of devices (CUDA-aware MPI).
 
 An MPI that does not take them ends the process when it is given one. What the library says of
-itself (``MPIX_Query_cuda_support``) is how it was built, and not what the network or the shared
-memory that it has chosen can do. So a job of two processes tries it first (`trial`), and what that
-does to them does not matter here.
+itself (``MPIX_Query_cuda_support``) is how it was built, and not whether the transport that it has
+chosen works with device memory. So a job of two other processes tries it first (`trial`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["probe", "refusal", "takes"]
 
 QUERY = "MPIX_Query_cuda_support"
 SINCE = {"mpich": 4}  # the version from which on the question is safe
-LONGEST = 30.0  # seconds for a trial
+LONGEST = 30.0  # seconds for a trial, for which the ranks of the job wait
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
@@ -43,9 +42,11 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
     devices = engine.devices()
     if devices.transports.forced != "mpi":
         return "COLLECTIVES_DEVICE_TRANSPORT does not ask for it"
-    reason = refusal() if engine.size > 1 else None
-    if reason is None and engine.size > 1 and _is_first(engine):
-        reason = _tried(device, min(LONGEST, engine.timeout / 2))
+    reason = None
+    if engine.size > 1:
+        reason = refusal()
+        if reason is None and _is_first(engine):
+            reason = _tried(device, min(LONGEST, engine.timeout / 2))
     if reason is None and device not in devices.apart:
         try:
             devices.apart[device] = Peers(driver, device, 0, True)

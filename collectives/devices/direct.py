@@ -26,7 +26,7 @@ from collectives.errors import CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain
 
-__all__ = ["DirectRequest", "run", "run_by_messages"]
+__all__ = ["DirectRequest", "run"]
 
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
@@ -345,37 +345,21 @@ def _is_overwritten(job: Job) -> bool:
     return job.kind == ALLTOALL or source.address == target.address
 
 
-def run(call: Call) -> Any:
-    """Run a call in the memory that the ranks have mapped. Collective.
+def run(call: Call, peers: Peers) -> Any:
+    """Run a call in the memory that the ranks have mapped, or by messages from device to device.
+    Collective.
 
     Parameters
     ----------
     call : Call
+    peers : Peers
+        Its stream and memory. If they have no pages of other ranks, the plan sends messages.
 
     Returns
     -------
     array, None or DirectRequest
         What the blocking or the nonblocking form returns.
     """
-    return _run(call, call.devices.peers)
-
-
-def run_by_messages(call: Call) -> Any:
-    """Run a call by messages from device to device. Collective.
-
-    Parameters
-    ----------
-    call : Call
-
-    Returns
-    -------
-    array, None or DirectRequest
-        What the blocking or the nonblocking form returns.
-    """
-    return _run(call, call.devices.apart[call.device])
-
-
-def _run(call: Call, peers: Peers) -> Any:
     devices = call.devices
     sweep()
     devices.line.begin(None, True, None)

@@ -95,7 +95,7 @@ TRANSPORTS = (
         "kernels that read the device memory of other ranks",
         False,
         ipc.probe,
-        direct.run,
+        lambda call: direct.run(call, call.devices.peers),
         takes=ipc.takes,
     ),
     Transport(
@@ -103,7 +103,7 @@ TRANSPORTS = (
         "messages of a CUDA-aware MPI from device to device",
         False,
         aware.probe,
-        direct.run_by_messages,
+        lambda call: direct.run(call, call.devices.apart[call.device]),
         takes=aware.takes,
     ),
     Transport(

@@ -44,9 +44,8 @@ def failure(device: int, limit: float) -> str | None:
     limit : float
         Seconds after which they are ended.
     """
-    rank = ["-m", "collectives.devices.trial", str(device)]
-    job = [sys.executable, "-m", "collectives", "run", "-n", "2", *rank]
-    return ended(job, limit)
+    program = ["-m", "collectives.devices.trial", str(device)]
+    return ended([sys.executable, "-m", "collectives", "run", "-n", "2", *program], limit)
 
 
 def ended(command: Sequence[str], limit: float) -> str | None:
@@ -118,8 +117,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def exchange(MPI: Any, driver: Driver, device: int) -> str | None:
-    """Send messages of several lengths to the other rank, and receive his, from device to device;
-    return what is wrong with those that have come, or None. Collective.
+    """Exchange messages of several lengths with the other rank, from device to device; return what
+    is wrong with those that have come, or None. Collective.
 
     Parameters
     ----------

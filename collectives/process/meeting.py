@@ -309,7 +309,7 @@ class Meeting:
                 raise self._stalled()
 
     def aside(self, call: Callable[[], T], look: Callable[[float], None] | None = None) -> T:
-        """Return what a `call` of MPI returns that has no nonblocking form. Collective.
+        """Return what a `call` of MPI returns that may block. Collective.
 
         It runs in a thread, so that this one can look at the clock and at the other ranks. Where
         only one thread may call MPI, it runs in this one and may block. A `look` takes the place of

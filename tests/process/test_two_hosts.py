@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from jobs import environment_of
 from namespaces import Hosts, Unavailable, two_hosts
+from ranks import is_alive
 
 EACH = 2  # ranks of a host
 
@@ -114,20 +115,11 @@ def test_the_link_is_cut_while_a_communicator_is_made(tmp_path: Path) -> None:
         assert done.status != 0, done
         processes = [int((tmp_path / f"process{rank}").read_text()) for rank in range(4)]
         limit = time.monotonic() + 20
-        while any(map(is_running, processes)) and time.monotonic() < limit:
+        while any(map(is_alive, processes)) and time.monotonic() < limit:
             time.sleep(0.05)
-        left = [process for process in processes if is_running(process)]
+        left = [process for process in processes if is_alive(process)]
         for process in left:
             os.kill(process, signal.SIGKILL)
         assert not left
         for rank in range(4):
             assert "dup(): rank" in (tmp_path / f"told{rank}").read_text()
-
-
-def is_running(process: int) -> bool:
-    """Whether a process runs, and is not only left for its parent to ask."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
