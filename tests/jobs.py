@@ -11,9 +11,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-# MPICH 5's mpiexec dies of this in a few launches of a hundred on a busy machine. It says nothing
-# about the program, so the launch is repeated.
-LAUNCHER_DIED = "assert (!closed) failed"
+# What launchers say that die of themselves. It says nothing about the program, so the launch is
+# repeated.
+LAUNCHER_DIED = (
+    "assert (!closed) failed",  # MPICH 5, in a few launches of a hundred on a busy machine
+    # Open MPI 5, when a launcher with the same process number was killed and its files are there.
+    "The PMIx server's listener thread failed to start",
+)
 LAUNCHES = 3
 
 DEADLINE_PASSED = 124  # the exit status that `timeout` has for it
@@ -37,6 +41,13 @@ class Result:
 
     def __repr__(self) -> str:
         return f"exit status {self.status} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
+
+    @property
+    def launcher_died(self) -> bool:
+        """Whether the launcher died of itself, and not for the program."""
+        return self.status != 0 and any(
+            words in text for words in LAUNCHER_DIED for text in (self.out, self.err)
+        )
 
 
 def environment_of(python: str | Path) -> Path:
@@ -159,6 +170,26 @@ def _show(process: subprocess.Popen[str], limit: float, kill: object) -> str:
     return "".join(lines)
 
 
+def launch(
+    command: Sequence[str | Path],
+    *,
+    deadline: float,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    echo: bool = False,
+) -> Result:
+    """Run a command that has a launcher in it; repeat it if it was the launcher that died.
+
+    The parameters are those of `run`.
+    """
+    for number in range(1, LAUNCHES + 1):
+        result = run(command, deadline=deadline, env=env, cwd=cwd, echo=echo)
+        if not result.launcher_died:
+            break
+        print(f"mpiexec died of itself, launch {number} of {LAUNCHES}:\n{result}")
+    return result
+
+
 def on_ranks(
     python: str | Path,
     ranks: int,
@@ -170,15 +201,6 @@ def on_ranks(
     survive: bool = False,
     prefix: Sequence[str] = (),
 ) -> Result:
-    """Run a Python program on so many ranks; repeat the launch if it was the launcher that died.
-
-    The launcher's command stands behind `prefix`.
-    """
+    """Launch a Python program on so many ranks. The launcher's command stands behind `prefix`."""
     command = [*prefix, *command_line(python, ranks, arguments, survive)]
-    for launch in range(1, LAUNCHES + 1):
-        result = run(command, deadline=deadline, env=env, cwd=cwd, echo=echo)
-        died = LAUNCHER_DIED in result.out or LAUNCHER_DIED in result.err
-        if not died or result.status == 0:
-            break
-        print(f"mpiexec died of itself ({LAUNCHER_DIED!r}), launch {launch} of {LAUNCHES}")
-    return result
+    return launch(command, deadline=deadline, env=env, cwd=cwd, echo=echo)

@@ -91,11 +91,7 @@ class Hosts:
 
     def run(self, each: int, *arguments: str, deadline: float = 60) -> jobs.Result:
         """Run a Python program on so many ranks of each host, under the MPI of this interpreter."""
-        for _ in range(jobs.LAUNCHES):
-            result = jobs.run(self.command(sys.executable, each, *arguments), deadline=deadline)
-            if jobs.LAUNCHER_DIED not in result.out + result.err:
-                break
-        return result
+        return jobs.launch(self.command(sys.executable, each, *arguments), deadline=deadline)
 
     def rate(self, mbit: int) -> None:
         """Set how fast the cable is, in both directions; this needs the program tc."""

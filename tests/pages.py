@@ -212,15 +212,12 @@ class Page:
 
     def run_command(self, command: str, output: str, block: Block, folder: str) -> None:
         path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
-        for _ in range(jobs.LAUNCHES):
-            result = jobs.run(
-                ["bash", "-c", f"exec 2>&1\n{command}"],
-                deadline=DEADLINE,
-                cwd=folder,
-                env=PLAIN | {"PATH": path},
-            )
-            if jobs.LAUNCHER_DIED not in result.out:
-                break
+        result = jobs.launch(
+            ["bash", "-c", f"exec 2>&1\n{command}"],
+            deadline=DEADLINE,
+            cwd=folder,
+            env=PLAIN | {"PATH": path},
+        )
         where = f"{self.name}:{block.line}: $ {command}"
         if (result.status != 0) != ("fails" in block.marks):
             raise PageError(f"{where}\n{result}")

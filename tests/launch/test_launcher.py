@@ -99,12 +99,12 @@ def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: 
 
 @pytest.mark.each_mpi
 @pytest.mark.usefixtures("mpi")
-def test_ranks_end_with_a_launcher_that_is_killed() -> None:
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     code = "import os, time, collectives as cc; cc.world(); print(os.getpid(), flush=True)"
     words = "-n", "2", "-c", f"{code}; time.sleep(120)"
     with subprocess.Popen(
         [sys.executable, "-m", "collectives", "run", *words],
-        env=environment(),
+        env=environment() | {"TMPDIR": str(tmp_path)},  # Open MPI leaves its files behind
         stdout=subprocess.PIPE,
         text=True,
     ) as job:

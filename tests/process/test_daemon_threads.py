@@ -8,12 +8,17 @@ from programs import program
 pytestmark = pytest.mark.each_mpi
 
 BEGIN = """
-import os, threading, time, numpy as np, collectives as cc
+import atexit, os, threading, time
+noted = threading.Event()
+# Registered before the library's own function, it is called after it.
+atexit.register(noted.wait, PATIENCE)
+import numpy as np, collectives as cc
 comm, other = cc.world(), cc.world().dup()
 inside = threading.Event()
 def note(text):
     # What a thread prints at the end of Python may be lost.
     os.write(1, f"rank {comm.rank}: {text}\\n".encode())
+    noted.set()
 def work():
     inside.set()
     try:
@@ -26,11 +31,19 @@ threading.Thread(target=work, daemon=True).start()
 inside.wait()
 """
 
+
+def begin(call, patience=0):
+    """Return the program's begin. At its end, Python waits so many seconds for what the thread has
+    to say.
+    """
+    return BEGIN.replace("CALL", call).replace("PATIENCE", str(patience))
+
+
 ENDS = "CommunicatorError: the program ends, and only its main thread may still communicate"
 
 CALLS = {
     "blocking": "comm.allreduce(np.ones(3))",
-    "waiting": "comm.barrier() if comm.rank else time.sleep(60)",
+    "waiting": "comm.barrier() if comm.rank else (noted.set(), time.sleep(60))",
     "request": "comm.iallreduce(np.ones(3)).wait()",
     "message": "comm.recv(np.empty(3), 1 - comm.rank)",
     "large": "comm.allreduce(np.ones(500_000), algorithm='ring')",
@@ -42,7 +55,7 @@ CALLS = {
 def test_the_program_ends_quietly(call, shm):
     waits = call in ("waiting", "message")  # others may be between two calls
     end = f"other.barrier()\ntime.sleep({1.0 if waits else 0.3})\nother.barrier()\n"
-    text = BEGIN.replace("CALL", CALLS[call]) + end
+    text = begin(CALLS[call], patience=30 if waits else 0) + end
     result = program(text, env={"COLLECTIVES_SHM": shm, "COLLECTIVES_TIMEOUT": "600"})
     assert (result.status, result.err) == (0, ""), result
     if waits:
@@ -59,13 +72,13 @@ def test_who_asks_again_and_again(pause):
                 time.sleep({pause})
     """
     end = "other.barrier()\ntime.sleep(0.3 + comm.rank / 2)\n"
-    result = program(BEGIN.replace("CALL", text.strip()) + end, env={"COLLECTIVES_TIMEOUT": "600"})
+    result = program(begin(text.strip()) + end, env={"COLLECTIVES_TIMEOUT": "600"})
     assert (result.status, result.err) == (0, ""), result
 
 
 def test_requests_of_threads_that_have_ended_end_the_job():
     text = (
-        BEGIN.replace("CALL", "time.sleep(60)")
+        begin("time.sleep(60)")
         + """
 def start():
     comm.irecv(np.empty(3), 1 - comm.rank)
@@ -82,7 +95,7 @@ thread.join()
 def test_who_waits_for_its_turn():
     """Threads that queue for a communicator."""
     text = (
-        BEGIN.replace("CALL", "comm.recv(np.empty(3), 1 - comm.rank)")
+        begin("comm.recv(np.empty(3), 1 - comm.rank)")
         + """
 waiting = cc.world().dup()
 for _ in range(3):
@@ -98,7 +111,7 @@ other.barrier()
 
 
 def test_other_errors_of_daemon_threads_end_the_job():
-    text = BEGIN.replace("CALL", "comm.barrier(); comm.allreduce(np.ones(3), algorithm='none')")
+    text = begin("comm.barrier(); comm.allreduce(np.ones(3), algorithm='none')")
     result = program(text + "time.sleep(60)\n", env={"COLLECTIVES_TIMEOUT": "600"}, deadline=40)
     assert result.status not in (0, 124), result
     assert re.search("ends? the job because of an uncaught exception", result.err), result
