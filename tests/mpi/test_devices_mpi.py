@@ -61,12 +61,14 @@ def test_nothing_goes_through_the_host(gpu, plain_comm, stream):
     assert gpu.calls["pinned"] == 0
 
 
-def test_what_a_call_waits_for(gpu, plain_comm, stream):
-    if gpu.order.mode == "lazy":  # nothing runs until somebody asks
-        x = on_device(gpu, np.ones(600, np.float32), stream)
+def test_what_a_call_waits_for(gpu, plain_comm, stream, monkeypatch):
+    x = on_device(gpu, np.ones(600, np.float32), stream)
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "done", lambda event: False)  # a device that is slow
         request = plain_comm.iallreduce(x, algorithm="ring")
-        assert "waits for the device to come to the end of the work before" in request.state()
-        assert (request.wait().get() == plain_comm.size).all()
+        state = request.state()
+    assert "waits for the device to come to the end of the work before" in state
+    assert (request.wait().get() == plain_comm.size).all()
 
 
 def test_other_devices(gpu, plain_comm):
