@@ -36,10 +36,11 @@ include "_core/mpi/headers.pxi"
 include "_core/mpi/binding.pxi"
 include "_core/mail/headers.pxi"
 
-# Threads on one communicator, and forked children.
+# Threads on one communicator, forked children, and other hosts.
 include "_core/threads/callers.pxi"
 include "_core/threads/queue.pxi"
 include "_core/threads/lock.pxi"
+include "_core/threads/hosts.pxi"
 
 # The run of a plan: no GIL, no Python, no algorithm.
 include "_core/executor/clock.pxi"

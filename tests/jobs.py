@@ -144,7 +144,10 @@ def run(
             out, err = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
         kill()
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired as left:  # by a process that has left the session
+            out, err = (str(each or "") for each in (left.output, left.stderr))
     except BaseException:
         kill()
         raise

@@ -23,6 +23,8 @@ import jobs
 NAMES = ("host1", "host2")
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
 NEEDED = ("ip", "unshare", "nsenter", "mount", "hostname")
+# Open MPI's launcher finds out after three seconds that a host is silent, not after eight minutes.
+KEEPALIVES = ("time 1", "intvl 1", "probes 2")
 LIFE = 120  # seconds after which a host ends, even if nobody ends it
 PATIENCE = 10.0  # seconds for the start of a host
 
@@ -84,6 +86,8 @@ class Hosts:
             prefix = str(jobs.environment_of(python).parent)
             options = ["--prefix", prefix, "--prtemca", "plm_ssh_agent", str(self.agent)]
             options += ["--host", hosts, "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+            for pair in KEEPALIVES:
+                options += f"--prtemca oob_tcp_keepalive_{pair}".split()
         else:
             options = ["-launcher", "ssh", "-launcher-exec", str(self.agent), "-hosts", hosts]
         ranks = str(each * len(NAMES))

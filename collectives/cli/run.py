@@ -154,7 +154,8 @@ def main(options: argparse.Namespace) -> int:
         return 0
     if not options.restarts:
         os.execv(command[0], command)
-    return restarting.call(lambda: restarting.child(command), options.restarts)
+    lost = restarting.LOST if lib.family == "openmpi" else ()
+    return restarting.call(lambda: restarting.child(command, lost), options.restarts)
 
 
 def _without_mpi(options: argparse.Namespace) -> int:

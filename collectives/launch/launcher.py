@@ -37,6 +37,11 @@ BATCH = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 # Where the MPI operator of Kubernetes has the hosts; Open MPI does not read it from version 5 on.
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 
+# When Open MPI 5 finds out that the link to a host is cut: after 10 s of silence it asks, every 5 s
+# again, and gives up when 3 questions are unanswered. By default it takes eight minutes.
+KEEPALIVE = "oob_tcp_keepalive"
+KEEPALIVES = {"time": "10", "intvl": "5", "probes": "3"}
+
 
 def rank_program(code: str) -> list[str]:
     """Return the command with which each rank runs `code`. Local.
@@ -72,7 +77,7 @@ class Launcher:
         By default, Open MPI does not run as root, nor with more ranks than cores; options allow
         both. If ranks share cores, an option makes Open MPI yield the CPU while it waits. Otherwise
         each message would cost a time slice. A file of hosts that the MPI operator of Kubernetes
-        has written is passed on.
+        has written is passed on. If there are other hosts, Open MPI looks whether they answer.
         """
         words = [self.path]
         options = shlex.split(extra)
@@ -86,6 +91,9 @@ class Launcher:
                 words.append("--oversubscribe")
             if not elsewhere and n > len(os.sched_getaffinity(0)):
                 words += ["--mca", "mpi_yield_when_idle", "1"]
+            if elsewhere and self.library.name.startswith("Open MPI 5") and KEEPALIVE not in extra:
+                for name, value in KEEPALIVES.items():
+                    words += ["--prtemca", f"{KEEPALIVE}_{name}", value]
         return [*words, *options, "-n", str(n), *program]
 
 

@@ -1,8 +1,8 @@
-"""The end of a rank under MPI: it waits for the other ranks of its host, and not for ever.
+"""The end of a rank under MPI: it waits for the other ranks, and not for ever.
 
 ``MPI_Finalize`` returns when all ranks have called it, and never if one of them is stopped. So a
-rank waits here before, as long as others run. If all that are left are stopped, it ends the job at
-its deadline.
+rank waits here before, as long as others run on its host. If all that are left are stopped, it ends
+the job at its deadline. While it waits for other hosts, inside of MPI, one of them is watched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from collectives import _core
-from collectives.process import abort, binding, environment, living, report
+from collectives.process import abort, binding, environment, links, living, report
 from collectives.process.settings import Settings
 from collectives.process.waiting import Wait
 
@@ -22,7 +22,8 @@ LONGEST_NAP = 0.01  # seconds
 
 
 def await_others(MPI: Any) -> None:
-    """Wait until no other rank of this host is before its end, or end the job. Local.
+    """Wait until no other rank of this host is before its end, or end the job. Watch another host
+    from then on. Local.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ def await_others(MPI: Any) -> None:
         with _core.Turn():
             MPI.COMM_SELF.Iprobe()  # others may wait for what MPI has of this rank yet
         time.sleep(min(LONGEST_NAP, passed / 10))
+    if links.is_known():
+        links.watch(MPI, _patience(), abort.wished())
 
 
 def _patience() -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from collectives.process import environment
 
-__all__ = ["name", "shown"]
+__all__ = ["name", "node", "shown"]
 
 
 def name() -> str:
@@ -16,6 +16,11 @@ def name() -> str:
     first. Local.
     """
     return f"{platform.node()} {_boot_id()} {environment.text('COLLECTIVES_HOST') or ''}"
+
+
+def node(name: str) -> str:
+    """Return what the network calls a host, for what `name` says of it. Local."""
+    return name.partition(" ")[0]
 
 
 def shown(names: Sequence[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Ranks end with the launcher that started them, if that is killed.
 
-The launchers of MPICH and Intel MPI see to it themselves, and so do jobs without MPI. That of Open
-MPI does not when it is killed by a signal that it cannot handle.
+Launchers see to it themselves where they can, and so do jobs without MPI. That of Open MPI, and the
+process that MPICH and Intel MPI have on each host, cannot when they are killed by a signal that
+nobody handles.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["follow_parent", "watch"]
+__all__ = ["follow_parent", "name", "watch"]
 
-# The programs of Open MPI 5 and 4 that start ranks, here and on other hosts.
+# The programs that start ranks, here and on other hosts: those of Open MPI 5 and 4, then that of
+# MPICH and Intel MPI.
 LAUNCHERS = {"prterun", "prte", "prted", "mpiexec", "mpirun", "orterun", "orted"}
+LAUNCHERS |= {"hydra_pmi_proxy"}
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -33,6 +36,15 @@ def follow_parent(number: int) -> None:
     _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 
+def name(process: int) -> str:
+    """Return the name of the program that a process runs; empty if it is not known. Local."""
+    try:
+        text = Path(f"/proc/{process}/comm").read_text(encoding="ascii", errors="replace")
+    except OSError:  # there is no /proc
+        return ""
+    return text.strip()
+
+
 def watch() -> None:
     """Have the kernel end this process with its launcher, if that is its parent. Local."""
     global _watched
@@ -40,11 +52,7 @@ def watch() -> None:
         return
     _watched = True
     parent = os.getppid()
-    try:
-        name = Path(f"/proc/{parent}/comm").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:  # there is no /proc
-        return
-    if name not in LAUNCHERS:
+    if name(parent) not in LAUNCHERS:
         return
     follow_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it has ended meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -67,10 +68,23 @@ def test_open_mpi_is_told_of_the_hosts_of_kubernetes(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(launcher.HOSTFILE, "/etc/mpi/hostfile")
     starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
     given = ["--hostfile", "/etc/mpi/hostfile"]
-    assert starter.command(99, ["a"]) == ["mpiexec", *given, "-n", "99", "a"]
-    assert starter.command(2, ["a"], "--host a") == ["mpiexec", "--host", "a", "-n", "2", "a"]
+    assert starter.command(99, ["a"])[-5:] == [*given, "-n", "99", "a"]
+    assert starter.command(2, ["a"], "--host a")[-5:] == ["--host", "a", "-n", "2", "a"]
     mpich = launcher.Launcher("mpiexec", launcher.Library("MPICH 5.0.2", "mpich", None))
     assert "--hostfile" not in mpich.command(2, ["a"])
+
+
+def test_open_mpi_looks_whether_other_hosts_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*launcher.BATCH, launcher.HOSTFILE):
+        monkeypatch.delenv(name, raising=False)
+    starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
+    asked = "--prtemca oob_tcp_keepalive_time 10 --prtemca oob_tcp_keepalive_intvl 5"
+    assert asked in " ".join(starter.command(2, ["a"], "--host a,b"))
+    assert "--prtemca" not in starter.command(2, ["a"])
+    own = "--host a,b --prtemca oob_tcp_keepalive_time 60"
+    assert starter.command(2, ["a"], own).count("--prtemca") == 1
+    older = launcher.Launcher("mpiexec", launcher.Library("Open MPI 4.1.8", "openmpi", None))
+    assert "--prtemca" not in older.command(2, ["a"], "--host a,b")
 
 
 @pytest.mark.each_mpi
@@ -99,7 +113,8 @@ def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: 
 
 @pytest.mark.each_mpi
 @pytest.mark.usefixtures("mpi")
-def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["mpiexec", "parent"])
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, which: str) -> None:
     code = "import os, time, collectives as cc; cc.world(); print(os.getpid(), flush=True)"
     words = "-n", "2", "-c", f"{code}; time.sleep(120)"
     with subprocess.Popen(
@@ -110,7 +125,8 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     ) as job:
         assert job.stdout is not None
         ranks = [int(job.stdout.readline()) for _ in range(2)]
-        job.kill()
+        _, _, told = Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")
+        os.kill(job.pid if which == "mpiexec" else int(told.split()[1]), signal.SIGKILL)
     limit = time.monotonic() + 20
     while any(Path(f"/proc/{rank}/exe").exists() for rank in ranks):
         assert time.monotonic() < limit

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jobs
 import pytest
 from jobs import environment_of
 from namespaces import Hosts, Unavailable, two_hosts
@@ -106,20 +107,49 @@ except StallError as error:
 @pytest.mark.any_mpi
 def test_the_link_is_cut_while_a_communicator_is_made(tmp_path: Path) -> None:
     """MPICH keeps a thread of some ranks inside for ever; they hear of it, and end."""
+    done = cut(CUT, tmp_path)
+    assert done.status != 0, done
+    for rank in range(4):
+        assert "dup(): rank" in (tmp_path / f"told{rank}").read_text()
+
+
+CUT_AT_THE_END = """
+import os, sys, time
+import collectives as cc
+comm = cc.Communicator()
+with open(f"{sys.argv[1]}/process{comm.rank}", "w") as file:
+    file.write(str(os.getpid()))
+comm.barrier()
+if comm.rank == 3:
+    time.sleep(1)  # the others are at their end
+    os.system("ip link set eth0 down")
+"""
+
+
+@pytest.mark.each_mpi
+def test_the_link_is_cut_when_ranks_are_at_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait inside MPI_Finalize, and so does the rank that comes later."""
+    monkeypatch.setenv("COLLECTIVES_TIMEOUT", "2")
+    done = cut(CUT_AT_THE_END, tmp_path)
+    assert "has lost communication" in done.err or "where other ranks are, has not" in done.err
+
+
+def cut(program: str, folder: Path) -> jobs.Result:
+    """Run a program that cuts the link between two hosts; see that all of its ranks end."""
     with contextlib.ExitStack() as stack:
         try:
-            hosts = stack.enter_context(two_hosts(tmp_path))
+            hosts = stack.enter_context(two_hosts(folder))
         except Unavailable as reason:
             pytest.skip(str(reason))
-        done = hosts.run(EACH, "-c", CUT, str(tmp_path))
-        assert done.status != 0, done
-        processes = [int((tmp_path / f"process{rank}").read_text()) for rank in range(4)]
+        done = hosts.run(EACH, "-c", program, str(folder))
+        processes = [int((folder / f"process{rank}").read_text()) for rank in range(4)]
         limit = time.monotonic() + 20
         while any(map(is_alive, processes)) and time.monotonic() < limit:
             time.sleep(0.05)
         left = [process for process in processes if is_alive(process)]
         for process in left:
             os.kill(process, signal.SIGKILL)
-        assert not left
-        for rank in range(4):
-            assert "dup(): rank" in (tmp_path / f"told{rank}").read_text()
+        assert not left, done
+    return done

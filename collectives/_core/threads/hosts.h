@@ -1,0 +1,121 @@
+/* Other hosts: whether one answers, and a thread that ends this process when it no longer does.
+ *
+ * A host is asked for a connection to a port of TCP. One that refuses it has answered. */
+#ifndef COLLECTIVES_HOSTS_H
+#define COLLECTIVES_HOSTS_H
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CC_ASKS 1 /* seconds between two questions, and for an answer */
+
+/* What is watched at the end of the process: one host. */
+static struct {
+    struct sockaddr_storage address;
+    socklen_t nbytes;
+    double patience; /* seconds without an answer */
+    int ends;        /* whether the process is ended, or is only told about */
+    int launcher;    /* the descriptor by which MPICH talks to its launcher, or -1 */
+    int daemon;      /* the process number of Open MPI's daemon on this host, or 0 */
+    char text[1024]; /* what is written then */
+} cc_watched;
+
+/* Find the address of a host, a number of IPv4 or IPv6, and of a port. Returns 0, or -1. */
+static int cc_host_address(const char *host, const char *port, struct sockaddr_storage *address,
+                           socklen_t *nbytes)
+{
+    struct addrinfo hints, *found;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    if (getaddrinfo(host, port, &hints, &found))
+        return -1;
+    memcpy(address, found->ai_addr, found->ai_addrlen);
+    *nbytes = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}
+
+/* Whether a host answers within so many seconds. 1 where this process cannot ask. */
+static int cc_host_answers(const struct sockaddr_storage *address, socklen_t nbytes, double seconds)
+{
+    struct pollfd asked;
+    int error = 0;
+    socklen_t size = sizeof error;
+    asked.fd = socket(address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (asked.fd < 0)
+        return 1;
+    if (connect(asked.fd, (const struct sockaddr *)address, nbytes))
+        error = errno;
+    if (error == EINPROGRESS) {
+        asked.events = POLLOUT;
+        if (poll(&asked, 1, (int)(seconds * 1e3)) <= 0 ||
+            getsockopt(asked.fd, SOL_SOCKET, SO_ERROR, &error, &size))
+            error = ETIMEDOUT;
+    }
+    close(asked.fd);
+    return error != ETIMEDOUT && error != EHOSTUNREACH && error != ENETUNREACH &&
+           error != EHOSTDOWN && error != ENETDOWN;
+}
+
+static void cc_tell(int file, const char *text)
+{
+    if (write(file, text, strlen(text)) < 0)
+        errno = 0; /* nobody reads it */
+}
+
+static void *cc_watch(void *unused)
+{
+    const struct timespec pause = {CC_ASKS, 0};
+    double silent = 0; /* seconds; those for which this process was stopped do not count */
+    (void)unused;
+    while (silent < cc_watched.patience) {
+        nanosleep(&pause, NULL);
+        silent += 2 * CC_ASKS; /* it may have answered just after the last question */
+        if (cc_host_answers(&cc_watched.address, cc_watched.nbytes, CC_ASKS))
+            silent = 0;
+    }
+    cc_tell(STDERR_FILENO, cc_watched.text);
+    if (!cc_watched.ends)
+        return NULL;
+    nanosleep(&pause, NULL); /* the launcher reads the text before it ends */
+    /* It waits for the other host if it is not told. Not by MPI_Abort: MPI_COMM_WORLD is gone. */
+    if (cc_watched.launcher >= 0)
+        cc_tell(cc_watched.launcher, "cmd=abort exitcode=1\n"); /* PMI-1 */
+    if (cc_watched.daemon > 0)
+        kill(cc_watched.daemon, SIGTERM);
+    nanosleep(&pause, NULL);
+    _exit(1);
+}
+
+/* Watch a host from now on, in a thread that receives no signals. Returns 0, or an error number. */
+static int cc_watch_host(const char *host, const char *port, double patience, int ends,
+                         int launcher, int daemon, const char *text)
+{
+    pthread_t thread;
+    sigset_t every, before;
+    int error;
+    if (cc_host_address(host, port, &cc_watched.address, &cc_watched.nbytes))
+        return EINVAL;
+    cc_watched.patience = patience;
+    cc_watched.ends = ends;
+    cc_watched.launcher = launcher;
+    cc_watched.daemon = daemon;
+    strncpy(cc_watched.text, text, sizeof cc_watched.text - 1);
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    error = pthread_create(&thread, NULL, cc_watch, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error)
+        pthread_detach(thread);
+    return error;
+}
+
+#endif

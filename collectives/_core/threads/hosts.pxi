@@ -1,0 +1,66 @@
+# Other hosts, as this process sees them.
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct sockaddr_storage:
+        pass
+
+cdef extern from "_core/threads/hosts.h" nogil:
+    int cc_host_address(const char *, const char *, sockaddr_storage *, unsigned int *)
+    int cc_host_answers(const sockaddr_storage *, unsigned int, double)
+    int cc_watch_host(const char *, const char *, double, int, int, int, const char *)
+
+
+def host_answers(address, int port, double seconds):
+    """Return whether a host answers, if only by refusing, when it is asked for a connection. Local.
+
+    Parameters
+    ----------
+    address : str
+        A number of IPv4 or IPv6.
+    port : int
+        A port of TCP.
+    seconds : float
+        For how long it is waited for an answer.
+
+    Returns
+    -------
+    bool
+    """
+    cdef sockaddr_storage place
+    cdef unsigned int nbytes
+    cdef bytes host = address.encode(), number = str(port).encode()
+    cdef const char *at = host
+    cdef const char *with_port = number
+    cdef bint answers
+    if cc_host_address(at, with_port, &place, &nbytes):
+        return False
+    with nogil:
+        answers = cc_host_answers(&place, nbytes, seconds)
+    return answers
+
+
+def watch_host(
+    address, int port, double patience, text, bint ends, int launcher, int daemon
+):
+    """Have a thread ask a host from now on whether it answers. When it has not for `patience`
+    seconds, a text is written to stderr, and this process ends if it shall. Local; once only.
+
+    Parameters
+    ----------
+    address : str
+        A number of IPv4 or IPv6.
+    port : int
+        A port of TCP.
+    patience : float
+        Seconds.
+    text : str
+    ends : bool
+        Whether this process ends then, with status 1.
+    launcher : int
+        The descriptor by which MPICH talks to its launcher, which is told of the end; or -1.
+    daemon : int
+        A process that is asked to end, too, by SIGTERM; or 0.
+    """
+    cdef bytes host = address.encode(), number = str(port).encode()
+    cdef bytes said = text.encode(errors="backslashreplace")
+    cc_watch_host(host, number, patience, ends, launcher, daemon, said)

@@ -1,0 +1,86 @@
+"""The link to the next host, which may be cut when a rank is at its end.
+
+``MPI_Finalize`` waits for the ranks of other hosts. They may compute for hours yet, or their host
+is lost, and MPI does not find out which. So each rank asks the next host, in the order of ranks,
+for a connection to a TCP port; that it refuses is an answer. It asks once when it hears of the
+host, and again and again when it is at its end. A host that never answered is not taken for lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from collectives import _core
+from collectives.process import binding, orphan
+
+__all__ = ["is_known", "note", "watch"]
+
+PORT = 9  # "discard": hardly any host offers it
+ANSWER = 5.0  # seconds for the first answer
+
+_has_asked = False
+_answering: tuple[str, str] | None = None  # the name and the address of a host that has answered
+
+
+def note(hosts: Sequence[str], mine: int) -> None:
+    """Hear of the hosts of a communicator, and ask the next one whether it answers. Local.
+
+    Parameters
+    ----------
+    hosts : sequence of str
+        Their names, in the order of ranks.
+    mine : int
+        Which of them is this one.
+    """
+    global _has_asked
+    others = [each for each in (*hosts[mine + 1 :], *hosts[:mine]) if each != hosts[mine]]
+    if others and not _has_asked:
+        _has_asked = True
+        threading.Thread(target=_ask, args=others[:1], daemon=True).start()  # names take time
+
+
+def _ask(host: str) -> None:
+    global _answering
+    with contextlib.suppress(OSError, UnicodeError):
+        for *_, (address, *_) in socket.getaddrinfo(host, PORT, type=socket.SOCK_STREAM):
+            if _core.host_answers(str(address), PORT, ANSWER):
+                _answering = host, str(address)
+                return
+
+
+def is_known() -> bool:
+    """Return whether there is a next host, and it has answered. Local."""
+    return _answering is not None
+
+
+def watch(MPI: Any, patience: float, ends: bool) -> None:
+    """Watch the next host, which is known, until this process ends. Local.
+
+    Parameters
+    ----------
+    MPI : module
+        ``mpi4py.MPI``.
+    patience : float
+        Seconds without an answer, after which the host is lost.
+    ends : bool
+        Whether this process ends then. Otherwise it only says that the host is lost.
+    """
+    assert _answering is not None
+    host, address = _answering
+    rank = MPI.COMM_WORLD.Get_rank()
+    text = (
+        f"collectives: rank {rank} has come to its end, and {host} ({address}), where other ranks "
+        f"are, has not answered for {patience:.3g} s: it is down, or the link to it is cut\n"
+    )
+    launcher, daemon = -1, 0
+    if binding.family(MPI) != "openmpi":
+        said = os.environ.get("PMI_FD", "")
+        launcher = int(said) if said.isdecimal() else -1
+    elif orphan.name(os.getppid()) == "prted":
+        daemon = os.getppid()
+    _core.watch_host(address, PORT, patience, text, ends, launcher, daemon)
