@@ -1,4 +1,4 @@
-"""Whether MPI takes addresses of devices (CUDA-aware MPI).
+"""Whether MPI accepts device pointers (CUDA-aware MPI).
 
 An MPI that does not take them ends the process when it is given one. What the library says of
 itself (``MPIX_Query_cuda_support``) is how it was built, and not whether the transport that it has
@@ -56,14 +56,14 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
 
 def refusal() -> str | None:
-    """Return why this process cannot hand addresses of devices to MPI, or None. Local."""
+    """Return why this process cannot hand device pointers to MPI, or None. Local."""
     MPI = binding.load()
     if isinstance(MPI, hosted.Job):
         return "the ranks communicate without MPI"
     name, says = binding.library_name(MPI), _says(MPI)
     if says is None:
-        return f"{name} does not say whether it takes addresses of devices ({QUERY})"
-    return None if says else f"{name} does not take addresses of devices ({QUERY} says 0)"
+        return f"{name} does not say whether it accepts device pointers ({QUERY})"
+    return None if says else f"{name} does not accept device pointers ({QUERY} says 0)"
 
 
 def takes(job: Job) -> bool:

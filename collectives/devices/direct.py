@@ -36,7 +36,7 @@ class DirectRequest:
     """A call on arrays of a device that was started, and goes from device to device.
 
     The nonblocking forms return it where the ranks map each other's device memory, and where MPI
-    takes addresses of devices. It moves on in ``test`` and ``wait`` of any request, like calls on
+    accepts device pointers. It moves on in ``test`` and ``wait`` of any request, like calls on
     the host.
     """
 

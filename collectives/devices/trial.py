@@ -1,7 +1,7 @@
 """A job of two processes on this host that send each other messages from device to device.
 
 ``python -m collectives.devices.trial DEVICE`` is what each of them runs. A rank starts the job to
-find out whether its MPI takes addresses of devices: if it does not, that ends these processes.
+find out whether its MPI accepts device pointers: if it does not, that ends these processes.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from collectives.measuring import state
 from collectives.measuring.doctor import GPU, MEMORY, PROBE
 from collectives.process import segment
 from collectives.process.settings import STORES
+from collectives.text.words import count
 
 __all__ = ["main", "memory", "transports"]
 
@@ -41,7 +42,7 @@ def main() -> None:
     right = bool((total == comm.size * (comm.size + 1) / 2).all())
     _write(
         f"{PROBE}rank {comm.rank} of {comm.size} on {platform.node()}, "
-        f"{len(os.sched_getaffinity(0))} cores, local rank {comm.local_rank} of "
+        f"{count(len(os.sched_getaffinity(0)), 'core')}, local rank {comm.local_rank} of "
         f"{comm.local_size}, thread level {levels[MPI.Query_thread()]}, "
         f"allreduce {'right' if right else 'WRONG'}"
     )

@@ -1,7 +1,7 @@
-"""The end of a rank under MPI: it waits for the other ranks, and not for ever.
+"""The end of a rank under MPI: it waits for the other ranks, but not for ever.
 
 ``MPI_Finalize`` returns when all ranks have called it, and never if one of them is stopped. So a
-rank waits here before, as long as others run on its host. If all that are left are stopped, it ends
+rank waits here first, as long as others run on its host. If all that are left are stopped, it ends
 the job at its deadline. While it waits for other hosts, inside of MPI, one of them is watched.
 """
 
@@ -59,7 +59,10 @@ def _give_up(left: dict[int, int], waited: float) -> None:
     """Say for whom this rank has waited, and end the job if that is wished."""
     names = ", ".join(f"rank {rank} (process {process})" for rank, process in sorted(left.items()))
     verb = "is" if len(left) == 1 else "are"
-    text = f"has come to its end and has waited {waited:.3g} s for {names}, which {verb} stopped"
+    text = (
+        f"has reached the end of its program and has waited {waited:.3g} s for {names}, which "
+        f"{verb} stopped"
+    )
     if abort.wished():
         abort.end_job(text)
     report.write(f"collectives: {text}\n")

@@ -1,9 +1,10 @@
 """The link to the next host, which may be cut when a rank is at its end.
 
-``MPI_Finalize`` waits for the ranks of other hosts. They may compute for hours yet, or their host
-is lost, and MPI does not find out which. So each rank asks the next host, in the order of ranks,
-for a connection to a TCP port; that it refuses is an answer. It asks once when it hears of the
-host, and again and again when it is at its end. A host that never answered is not taken for lost.
+``MPI_Finalize`` waits for the ranks of other hosts. They may still compute for hours, or their host
+may be lost, and MPI does not find out which. So each rank asks the next host, in the order of
+ranks, for a connection to a TCP port. A refusal is an answer. It asks once when it learns of the
+host, and every second when it has reached its end. A host that has never answered is not taken for
+lost.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def watch(MPI: Any, patience: float, ends: bool) -> None:
     host, address = _answering
     rank = MPI.COMM_WORLD.Get_rank()
     text = (
-        f"collectives: rank {rank} has come to its end, and {host} ({address}), where other ranks "
-        f"are, has not answered for {patience:.3g} s: it is down, or the link to it is cut\n"
+        f"collectives: rank {rank} has reached the end of its program, and {host} ({address}), "
+        f"where other ranks are, has not answered for {patience:.3g} s: it is down, or the link to "
+        f"it is cut\n"
     )
     launcher, daemon = -1, 0
     if binding.family(MPI) != "openmpi":

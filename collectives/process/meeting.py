@@ -394,7 +394,7 @@ class Meeting:
 
     def _stalled(self) -> StallError:
         silent = [] if self._roll is None else self._roll.absent()
-        told = f"; nothing was heard of {', '.join(silent)}" if silent else ""
+        told = f"; nothing was heard from {', '.join(silent)}" if silent else ""
         return StallError(f"{self.call}: {self._where(self.timeout)}{told}")
 
     @contextmanager

@@ -37,7 +37,7 @@ def follow_parent(number: int) -> None:
 
 
 def name(process: int) -> str:
-    """Return the name of the program that a process runs; empty if it is not known. Local."""
+    """Return the name of the program that a `process` runs; empty if it is not known. Local."""
     try:
         text = Path(f"/proc/{process}/comm").read_text(encoding="ascii", errors="replace")
     except OSError:  # there is no /proc

@@ -115,7 +115,7 @@ class Keyed:
                 raise
             except Exception as error:  # of any kind of store
                 raise StallError(
-                    f"rank {self.rank} of {self.size} has not heard of rank {rank} at the "
+                    f"rank {self.rank} of {self.size} has not heard from rank {rank} at the "
                     f"rendezvous: {error}"
                 ) from error
         return values

@@ -1,7 +1,7 @@
 """Fixtures with a GPU that is not there, for tests on arrays of devices: a plugin of theirs.
 
 The fixture `gpu` also says how calls travel: by what is automatic, by ipc, or by messages of an MPI
-that takes addresses of devices.
+that accepts device pointers.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def refused(monkeypatch):
 
 def test_an_mpi_that_does_not_take_them(shared, monkeypatch):
     reason = refused(monkeypatch)
-    assert reason is None if SIZE == 1 else f"take addresses of devices ({aware.QUERY}" in reason
+    assert reason is None if SIZE == 1 else f"accept device pointers ({aware.QUERY}" in reason
 
 
 @pytest.mark.parametrize("says", [0, 1])
@@ -184,7 +184,7 @@ def test_what_the_library_says(monkeypatch, says):
 
 def test_a_library_that_cannot_be_asked(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace())
-    assert "does not say whether it takes addresses of devices" in aware.refusal()
+    assert "does not say whether it accepts device pointers" in aware.refusal()
     monkeypatch.undo()
     monkeypatch.setattr(binding, "library_name", lambda MPI: "MPICH 3.4.3")
     assert aware.refusal().startswith("MPICH 3.4.3 does not say")

@@ -35,7 +35,7 @@ def test_an_error_names_the_hosts_of_a_pair():
 @pytest.mark.parametrize(
     ("validate", "call", "wanted"),
     [
-        ("0", "comm.dup()", "or have ended; nothing was heard of rank 2 on host 2"),
+        ("0", "comm.dup()", "or have ended; nothing was heard from rank 2 on host 2"),
         ("1", "comm.barrier()", "waited 3 s for rank 2 on host 2 to call anything"),
     ],
 )

@@ -99,7 +99,7 @@ def test_errors_of_a_store_are_told():
         def get(self, key):
             raise KeyError(key)
 
-    with pytest.raises(StallError, match="rank 1 of 2 has not heard of rank 0 at the rendezvous"):
+    with pytest.raises(StallError, match="rank 1 of 2 has not heard from rank 0 at the rendezvous"):
         Keyed(Store(), 1, 2).allgather(1)
 
 

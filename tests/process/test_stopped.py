@@ -29,7 +29,8 @@ def said(result, pattern):
 def test_a_rank_is_stopped_at_its_end():
     """The others would wait in MPI_Finalize for ever."""
     pattern = (
-        r"rank [02] has come to its end and has waited \S+ s for rank 1 \(process \d+\), which"
+        r"rank [02] has reached the end of its program and has waited \S+ s for rank 1 "
+        r"\(process \d+\), which"
     )
     said(program(STOPS_AT_EXIT, 3, env=SOON), f"{pattern} is stopped")
 

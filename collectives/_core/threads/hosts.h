@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CC_ASKS 1 /* seconds between two questions, and for an answer */
+#define CC_ASKS 1      /* seconds between two questions, and for an answer */
+#define CC_QUESTIONS 3 /* without an answer, at least: packets get lost */
 
 /* What is watched at the end of the process: one host. */
 static struct {
@@ -71,16 +72,28 @@ static void cc_tell(int file, const char *text)
         errno = 0; /* nobody reads it */
 }
 
+static double cc_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static void *cc_watch(void *unused)
 {
     const struct timespec pause = {CC_ASKS, 0};
-    double silent = 0; /* seconds; those for which this process was stopped do not count */
+    double silent = 0, began, passed;
+    int asked = 0; /* questions without an answer */
     (void)unused;
-    while (silent < cc_watched.patience) {
+    while (silent < cc_watched.patience || asked < CC_QUESTIONS) {
+        began = cc_seconds();
         nanosleep(&pause, NULL);
-        silent += 2 * CC_ASKS; /* it may have answered just after the last question */
+        ++asked;
         if (cc_host_answers(&cc_watched.address, cc_watched.nbytes, CC_ASKS))
-            silent = 0;
+            silent = asked = 0;
+        passed = cc_seconds() - began;
+        if (asked) /* the time for which this process was stopped does not count */
+            silent += passed < 2 * CC_ASKS ? passed : 2 * CC_ASKS;
     }
     cc_tell(STDERR_FILENO, cc_watched.text);
     if (!cc_watched.ends)
