@@ -154,7 +154,7 @@ def main(options: argparse.Namespace) -> int:
         return 0
     if not options.restarts:
         os.execv(command[0], command)
-    lost = restarting.LOST if lib.family == "openmpi" else ()
+    lost = restarting.LOST if lib.family == "openmpi" and not options.elastic else None
     return restarting.call(lambda: restarting.child(command, lost), options.restarts)
 
 

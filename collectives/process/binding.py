@@ -129,7 +129,9 @@ def finalise(before: Callable[[Any], None]) -> None:
         return
     before(MPI)
     if _initialised:
+        _core.watch(True)
         MPI.Finalize()
+        _core.watch(False)
 
 
 def survives() -> bool:

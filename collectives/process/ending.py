@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from collectives import _core
+from collectives.errors import ArgumentError
 from collectives.process import abort, binding, environment, links, living, report
 from collectives.process.settings import Settings
 from collectives.process.waiting import Wait
@@ -19,11 +20,12 @@ __all__ = ["await_others"]
 
 LOOK = 0.5  # seconds between two looks which ranks are stopped
 LONGEST_NAP = 0.01  # seconds
+DEFAULT = Settings().timeout
 
 
 def await_others(MPI: Any) -> None:
-    """Wait until no other rank of this host is before its end, or end the job. Watch another host
-    from then on. Local.
+    """Wait until no other rank of this host is before its end, or end the job. Have another host
+    watched while MPI is finalised. Local.
 
     Parameters
     ----------
@@ -52,7 +54,10 @@ def await_others(MPI: Any) -> None:
 
 
 def _patience() -> float:
-    return environment.seconds("COLLECTIVES_TIMEOUT", Settings().timeout)
+    try:
+        return environment.seconds("COLLECTIVES_TIMEOUT", DEFAULT)
+    except ArgumentError:  # it is too late to say so
+        return DEFAULT
 
 
 def _give_up(left: dict[int, int], waited: float) -> None:

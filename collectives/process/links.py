@@ -3,7 +3,7 @@
 ``MPI_Finalize`` waits for the ranks of other hosts. They may still compute for hours, or their host
 may be lost, and MPI does not find out which. So each rank asks the next host, in the order of
 ranks, for a connection to a TCP port. A refusal is an answer. It asks once when it learns of the
-host, and every second when it has reached its end. A host that has never answered is not taken for
+host, and every few seconds while MPI is finalised. A host that has never answered is not taken for
 lost.
 """
 
@@ -22,7 +22,7 @@ from collectives.process import binding, orphan
 __all__ = ["is_known", "note", "watch"]
 
 PORT = 9  # "discard": hardly any host offers it
-ANSWER = 5.0  # seconds for the first answer
+ANSWER = 3.0  # seconds
 
 _has_asked = False
 _answering: tuple[str, str] | None = None  # the name and the address of a host that has answered
@@ -42,7 +42,8 @@ def note(hosts: Sequence[str], mine: int) -> None:
     others = [each for each in (*hosts[mine + 1 :], *hosts[:mine]) if each != hosts[mine]]
     if others and not _has_asked:
         _has_asked = True
-        threading.Thread(target=_ask, args=others[:1], daemon=True).start()  # names take time
+        with contextlib.suppress(RuntimeError):  # no more threads
+            threading.Thread(target=_ask, args=others[:1], daemon=True).start()  # names take time
 
 
 def _ask(host: str) -> None:
@@ -60,7 +61,7 @@ def is_known() -> bool:
 
 
 def watch(MPI: Any, patience: float, ends: bool) -> None:
-    """Watch the next host, which is known, until this process ends. Local.
+    """Have the next host, which is known, watched while MPI is finalised. Local.
 
     Parameters
     ----------
@@ -79,10 +80,21 @@ def watch(MPI: Any, patience: float, ends: bool) -> None:
         f"where other ranks are, has not answered for {patience:.3g} s: it is down, or the link to "
         f"it is cut\n"
     )
-    launcher, daemon = -1, 0
-    if binding.family(MPI) != "openmpi":
-        said = os.environ.get("PMI_FD", "")
-        launcher = int(said) if said.isdecimal() else -1
-    elif orphan.name(os.getppid()) == "prted":
-        daemon = os.getppid()
+    is_open = binding.family(MPI) == "openmpi"
+    launcher, daemon = (-1, _daemon()) if is_open else (_launcher(), 0)
     _core.watch_host(address, PORT, patience, text, ends, launcher, daemon)
+
+
+def _launcher() -> int:
+    """Return the descriptor by which MPICH talks to its launcher, or -1."""
+    text = os.environ.get("PMI_FD", "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _daemon() -> int:
+    """Return the process of Open MPI that has started the ranks of this host, or 0. One that is
+    there for many jobs is left alone, and so is the launcher.
+    """
+    is_for_one_job = os.environ.get("PMIX_NAMESPACE", "").startswith("prterun")
+    parent = os.getppid()
+    return parent if is_for_one_job and orphan.name(parent) == "prted" else 0

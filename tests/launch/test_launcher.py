@@ -78,13 +78,15 @@ def test_open_mpi_looks_whether_other_hosts_answer(monkeypatch: pytest.MonkeyPat
     for name in (*launcher.BATCH, launcher.HOSTFILE):
         monkeypatch.delenv(name, raising=False)
     starter = launcher.Launcher("mpiexec", launcher.Library("Open MPI 5.0.8", "openmpi", None))
-    asked = "--prtemca oob_tcp_keepalive_time 10 --prtemca oob_tcp_keepalive_intvl 5"
+    asked = "--prtemca oob_tcp_keepalive_time 30 --prtemca oob_tcp_keepalive_intvl 10"
     assert asked in " ".join(starter.command(2, ["a"], "--host a,b"))
     assert "--prtemca" not in starter.command(2, ["a"])
     own = "--host a,b --prtemca oob_tcp_keepalive_time 60"
     assert starter.command(2, ["a"], own).count("--prtemca") == 1
     older = launcher.Launcher("mpiexec", launcher.Library("Open MPI 4.1.8", "openmpi", None))
     assert "--prtemca" not in older.command(2, ["a"], "--host a,b")
+    monkeypatch.setenv("PRTE_MCA_oob_tcp_keepalive_time", "60")
+    assert "--prtemca" not in starter.command(2, ["a"], "--host a,b")
 
 
 @pytest.mark.each_mpi
@@ -115,7 +117,7 @@ def test_a_foreign_launcher_first_on_path_is_passed_over_and_reported(tmp_path: 
 @pytest.mark.usefixtures("mpi")
 @pytest.mark.parametrize("which", ["mpiexec", "parent"])
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path, which: str) -> None:
-    code = "import os, time, collectives as cc; cc.world(); print(os.getpid(), flush=True)"
+    code = "import os, time, collectives as cc; cc.world(); os.write(1, b'%d\\n' % os.getpid())"
     words = "-n", "2", "-c", f"{code}; time.sleep(120)"
     with subprocess.Popen(
         [sys.executable, "-m", "collectives", "run", *words],

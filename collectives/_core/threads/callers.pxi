@@ -80,7 +80,7 @@ cdef int note_threads(object MPI) except -1:
     serialized, funneled, guarded = is_serialized, is_funneled, is_funneled
     main_thread = pthread_self()
     # Registered after mpi4py's own, it runs before it.
-    if Py_AtExit(leave_child):
+    if Py_AtExit(before_finalise):
         raise ImportError("Python has no room for another exit function (Py_AtExit)")
     return 0
 
@@ -145,12 +145,14 @@ def child_exits(int status):
     child_status = status
 
 
-cdef void leave_child() noexcept:
-    """End a forked child before mpi4py finalises MPI in it: that would reach into the parent.
+cdef void before_finalise() noexcept:
+    """End a forked child before mpi4py finalises MPI in it: that would reach into the parent. Watch
+    another host while MPI is finalised.
 
-    MPICH then sends its process manager what the parent should send, and Open MPI hangs. Python is
-    finalised already here: nothing is lost.
+    In a child, MPICH sends its process manager what the parent should send, and Open MPI hangs.
+    Python is finalised already here: nothing is lost.
     """
     if forked:
         fflush(NULL)
         _exit(child_status)
+    cc_watch_begin()

@@ -14,11 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CC_ASKS 1      /* seconds between two questions, and for an answer */
-#define CC_QUESTIONS 3 /* without an answer, at least: packets get lost */
+#define CC_ANSWER 3.0    /* seconds for an answer; the kernel asks twice in that time */
+#define CC_QUESTIONS 2   /* without an answer, at least */
+#define CC_LONGEST 10.0  /* seconds between two questions, at most */
 
-/* What is watched at the end of the process: one host. */
+/* What is watched while MPI is finalised: one host. */
 static struct {
+    volatile int wanted;
     struct sockaddr_storage address;
     socklen_t nbytes;
     double patience; /* seconds without an answer */
@@ -66,10 +68,20 @@ static int cc_host_answers(const struct sockaddr_storage *address, socklen_t nby
            error != EHOSTDOWN && error != ENETDOWN;
 }
 
+/* Write a text, unless nobody reads it. */
 static void cc_tell(int file, const char *text)
 {
-    if (write(file, text, strlen(text)) < 0)
-        errno = 0; /* nobody reads it */
+    struct pollfd ready = {file, POLLOUT, 0};
+    if (poll(&ready, 1, 1000) > 0 && write(file, text, strlen(text)) < 0)
+        errno = 0;
+}
+
+static void cc_rest(double seconds)
+{
+    struct timespec pause;
+    pause.tv_sec = (time_t)seconds;
+    pause.tv_nsec = (long)(1e9 * (seconds - (double)pause.tv_sec));
+    nanosleep(&pause, NULL);
 }
 
 static double cc_seconds(void)
@@ -81,54 +93,67 @@ static double cc_seconds(void)
 
 static void *cc_watch(void *unused)
 {
-    const struct timespec pause = {CC_ASKS, 0};
-    double silent = 0, began, passed;
+    double silent = 0, pause = cc_watched.patience / 60, began, passed;
     int asked = 0; /* questions without an answer */
     (void)unused;
+    pause = pause < 1 ? 1 : pause < CC_LONGEST ? pause : CC_LONGEST;
     while (silent < cc_watched.patience || asked < CC_QUESTIONS) {
         began = cc_seconds();
-        nanosleep(&pause, NULL);
+        cc_rest(pause);
         ++asked;
-        if (cc_host_answers(&cc_watched.address, cc_watched.nbytes, CC_ASKS))
+        if (cc_host_answers(&cc_watched.address, cc_watched.nbytes, CC_ANSWER))
             silent = asked = 0;
         passed = cc_seconds() - began;
         if (asked) /* the time for which this process was stopped does not count */
-            silent += passed < 2 * CC_ASKS ? passed : 2 * CC_ASKS;
+            silent += passed < pause + CC_ANSWER ? passed : pause + CC_ANSWER;
     }
+    if (!cc_watched.wanted)
+        return NULL;
     cc_tell(STDERR_FILENO, cc_watched.text);
     if (!cc_watched.ends)
         return NULL;
-    nanosleep(&pause, NULL); /* the launcher reads the text before it ends */
+    cc_rest(1); /* the launcher reads the text before it ends */
     /* It waits for the other host if it is not told. Not by MPI_Abort: MPI_COMM_WORLD is gone. */
     if (cc_watched.launcher >= 0)
         cc_tell(cc_watched.launcher, "cmd=abort exitcode=1\n"); /* PMI-1 */
     if (cc_watched.daemon > 0)
         kill(cc_watched.daemon, SIGTERM);
-    nanosleep(&pause, NULL);
+    cc_rest(1);
     _exit(1);
 }
 
-/* Watch a host from now on, in a thread that receives no signals. Returns 0, or an error number. */
+/* Take down which host is watched when cc_watch_begin is called. Returns 0, or -1. */
 static int cc_watch_host(const char *host, const char *port, double patience, int ends,
                          int launcher, int daemon, const char *text)
 {
-    pthread_t thread;
-    sigset_t every, before;
-    int error;
     if (cc_host_address(host, port, &cc_watched.address, &cc_watched.nbytes))
-        return EINVAL;
+        return -1;
     cc_watched.patience = patience;
     cc_watched.ends = ends;
     cc_watched.launcher = launcher;
     cc_watched.daemon = daemon;
     strncpy(cc_watched.text, text, sizeof cc_watched.text - 1);
+    cc_watched.wanted = 1;
+    return 0;
+}
+
+/* Watch the host that was taken down, if there is one, in a thread that receives no signals. */
+static void cc_watch_begin(void)
+{
+    pthread_t thread;
+    sigset_t every, before;
+    if (!cc_watched.wanted)
+        return;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
-    error = pthread_create(&thread, NULL, cc_watch, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
+    if (!pthread_create(&thread, NULL, cc_watch, NULL))
         pthread_detach(thread);
-    return error;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void cc_watch_end(void)
+{
+    cc_watched.wanted = 0;
 }
 
 #endif

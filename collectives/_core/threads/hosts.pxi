@@ -8,6 +8,8 @@ cdef extern from "_core/threads/hosts.h" nogil:
     int cc_host_address(const char *, const char *, sockaddr_storage *, unsigned int *)
     int cc_host_answers(const sockaddr_storage *, unsigned int, double)
     int cc_watch_host(const char *, const char *, double, int, int, int, const char *)
+    void cc_watch_begin()
+    void cc_watch_end()
 
 
 def host_answers(address, int port, double seconds):
@@ -42,8 +44,9 @@ def host_answers(address, int port, double seconds):
 def watch_host(
     address, int port, double patience, text, bint ends, int launcher, int daemon
 ):
-    """Have a thread ask a host from now on whether it answers. When it has not for `patience`
-    seconds, a text is written to stderr, and this process ends if it shall. Local; once only.
+    """Have a thread ask a host whether it answers, while MPI is finalised when Python has ended, or
+    from `watch(True)` to `watch(False)`. When it has not for `patience` seconds, a text is written
+    to stderr, and this process ends if it shall. Local.
 
     Parameters
     ----------
@@ -64,3 +67,11 @@ def watch_host(
     cdef bytes host = address.encode(), number = str(port).encode()
     cdef bytes said = text.encode(errors="backslashreplace")
     cc_watch_host(host, number, patience, ends, launcher, daemon, said)
+
+
+def watch(bint begins):
+    """Begin or end to watch the host of `watch_host`, if there is one. Local."""
+    if begins:
+        cc_watch_begin()
+    else:
+        cc_watch_end()
