@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,21 +126,27 @@ class Tape:
             If they are not a tape, or end before anything was recorded.
         """
         with open(parts.open(f"{rank}.json", os.O_RDONLY), encoding="utf-8") as lines:
-            return cls.parsed(lines.read(), file, f"{rank}.records in {parts.path}")
+            return cls.parsed(lines.read, file, f"{rank}.records in {parts.path}")
 
     @classmethod
-    def parsed(cls, text: str, file: int, name: str) -> Tape:
-        """Read open records, and the `text` of the lines that belong to them. Local.
+    def parsed(cls, lines: Callable[[], str], file: int, name: str) -> Tape:
+        """Read open records, and then the `lines` that belong to them, which come first. Local.
 
         Raises
         ------
         ValueError
             As for `read`; it calls the records by their `name`.
         """
+        head = np.frombuffer(os.pread(file, 64, 0).ljust(64, b"\0"), np.uint64)
+        version, counts, t0, t1, n0, n1, used, full = head
+        end = int(used) if version == 1 else 0
+        memory = b""
+        while piece := os.pread(file, max(0, end - HEAD - len(memory)), HEAD + len(memory)):
+            memory += piece
         facts: dict[str, Any] = {}
         labels: dict[int, dict[str, Any]] = {}
         adding = False
-        for line in text.splitlines():
+        for line in lines().splitlines():
             row = json.loads(line)
             if "label" in row:
                 labels[row["label"]] = row
@@ -148,15 +154,10 @@ class Tape:
                 adding = True
             else:
                 facts = row
-        head = os.pread(file, 64, 0)
-        if len(head) < 64 or not facts:
+        if not version or not facts:
             raise ValueError(f"{name} is not a tape")
-        version, counts, t0, t1, n0, n1, used, full = np.frombuffer(head, np.uint64)
         if version != 1:
             raise ValueError(f"{name} is of another version of collectives")
-        memory = b""
-        while piece := os.pread(file, max(0, int(used) - HEAD - len(memory)), HEAD + len(memory)):
-            memory += piece
         records = np.frombuffer(memory, RECORD, len(memory) // RECORD.itemsize)
         records = records[records["span"] != 0]
         pairs = np.array([t0, t1]), np.array([n0, n1])

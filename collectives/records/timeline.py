@@ -95,10 +95,15 @@ class _Recording:
 
     def read(self) -> tape.Tape:
         """Return what is on the tape so far."""
+        return tape.Tape.parsed(self.said, self.file, f"{self.rank}.records")
+
+    def said(self) -> str:
+        """Return the lines so far. Other threads may be about to record one."""
         text = b""
-        while piece := os.pread(self.lines, 1 << 20, len(text)):
-            text += piece
-        return tape.Tape.parsed(text.decode(), self.file, f"{self.rank}.records")
+        with self.lock:
+            while piece := os.pread(self.lines, 1 << 20, len(text)):
+                text += piece
+        return text.decode()
 
     def stop(self) -> None:
         if not _core.stop_tape():

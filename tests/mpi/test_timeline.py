@@ -14,7 +14,7 @@ import pytest
 
 import collectives as cc
 from collectives.errors import ArgumentError
-from collectives.records import parts, tape, tracefile
+from collectives.records import parts, tape, timeline, tracefile
 
 PHASES = {"queue", "wait", "copy", "fold", "send", "receive", "post"}
 NAP = 0.05  # seconds
@@ -454,6 +454,31 @@ def test_timelines_of_several_threads(world, tmp_path):
         assert all(loaded.of(rank, "allreduce") for rank in range(comm.size))
         assert not Path(parts.folder(path)).exists()
         comm.free()
+
+
+def test_a_timeline_is_read_while_a_thread_records_a_line(world, tmp_path, monkeypatch):
+    write, half = os.write, threading.Event()
+
+    def slow(file, text):
+        if b"half" not in text:
+            return write(file, text)
+        write(file, text[:20])
+        half.set()
+        time.sleep(NAP)
+        return 20 + write(file, text[20:])
+
+    with world.timeline(world.broadcast_object(str(tmp_path / "out.json"))) as made:
+        world.allreduce(np.ones(3))
+        monkeypatch.setattr(os, "write", slow)
+        label = {"label": 10**6, "communicator": "half"}
+        thread = threading.Thread(target=timeline._recording.say, args=(label,))
+        thread.start()
+        assert half.wait(30)
+        assert timeline._recording.read().labels[10**6] == label
+        thread.join()
+        monkeypatch.undo()
+    world.barrier()
+    check(Loaded(made.path), world.size)
 
 
 def test_timelines_that_threads_end_at_once(world, tmp_path):
