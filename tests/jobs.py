@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 # What launchers say that die of themselves. It says nothing about the program, so the launch is
 # repeated.
@@ -147,12 +148,16 @@ def run(
         try:
             out, err = process.communicate(timeout=5)
         except subprocess.TimeoutExpired as left:  # by a process that has left the session
-            out, err = (str(each or "") for each in (left.output, left.stderr))
+            out, err = (_text(each) for each in (left.output, left.stderr))
     except BaseException:
         kill()
         raise
     status = DEADLINE_PASSED if killed else process.wait()
     return Result(status, out, err, time.monotonic() - began)
+
+
+def _text(said: bytes | str | None) -> str:
+    return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
 def _show(process: subprocess.Popen[str], limit: float, kill: object) -> str:
@@ -173,20 +178,13 @@ def _show(process: subprocess.Popen[str], limit: float, kill: object) -> str:
     return "".join(lines)
 
 
-def launch(
-    command: Sequence[str | Path],
-    *,
-    deadline: float,
-    env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
-    echo: bool = False,
-) -> Result:
+def launch(command: Sequence[str | Path], **options: Any) -> Result:
     """Run a command that has a launcher in it; repeat it if it was the launcher that died.
 
-    The parameters are those of `run`.
+    The `options` are those of `run`.
     """
     for number in range(1, LAUNCHES + 1):
-        result = run(command, deadline=deadline, env=env, cwd=cwd, echo=echo)
+        result = run(command, **options)
         if not result.launcher_died:
             break
         print(f"mpiexec died of itself, launch {number} of {LAUNCHES}:\n{result}")

@@ -49,8 +49,7 @@ def await_others(MPI: Any) -> None:
         with _core.Turn():
             MPI.COMM_SELF.Iprobe()  # others may wait for what MPI has of this rank yet
         time.sleep(min(LONGEST_NAP, passed / 10))
-    if links.is_known():
-        links.watch(MPI, _patience(), abort.wished())
+    links.watch(MPI, _patience(), abort.wished())
 
 
 def _patience() -> float:

@@ -19,7 +19,7 @@ from typing import Any
 from collectives import _core
 from collectives.process import binding, orphan
 
-__all__ = ["is_known", "note", "watch"]
+__all__ = ["note", "watch"]
 
 PORT = 9  # "discard": hardly any host offers it
 ANSWER = 3.0  # seconds
@@ -55,13 +55,8 @@ def _ask(host: str) -> None:
                 return
 
 
-def is_known() -> bool:
-    """Return whether there is a next host, and it has answered. Local."""
-    return _answering is not None
-
-
 def watch(MPI: Any, patience: float, ends: bool) -> None:
-    """Have the next host, which is known, watched while MPI is finalised. Local.
+    """Have the next host watched while MPI is finalised, if there is one that has answered. Local.
 
     Parameters
     ----------
@@ -72,7 +67,8 @@ def watch(MPI: Any, patience: float, ends: bool) -> None:
     ends : bool
         Whether this process ends then. Otherwise it only says that the host is lost.
     """
-    assert _answering is not None
+    if _answering is None:
+        return
     host, address = _answering
     rank = MPI.COMM_WORLD.Get_rank()
     text = (

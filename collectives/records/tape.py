@@ -130,7 +130,9 @@ class Tape:
 
     @classmethod
     def parsed(cls, lines: Callable[[], str], file: int, name: str) -> Tape:
-        """Read open records, and then the `lines` that belong to them, which come first. Local.
+        """Read open records, and then the `lines` that belong to them. Local.
+
+        A rank that still records has written the lines before the records that need them.
 
         Raises
         ------

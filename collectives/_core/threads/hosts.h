@@ -97,7 +97,7 @@ static void *cc_watch(void *unused)
     int asked = 0; /* questions without an answer */
     (void)unused;
     pause = pause < 1 ? 1 : pause < CC_LONGEST ? pause : CC_LONGEST;
-    while (silent < cc_watched.patience || asked < CC_QUESTIONS) {
+    while (cc_watched.wanted && (silent < cc_watched.patience || asked < CC_QUESTIONS)) {
         began = cc_seconds();
         cc_rest(pause);
         ++asked;
