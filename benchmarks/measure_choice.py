@@ -16,7 +16,6 @@ of the best, and of which it is not. The goal is 95 % within 10 % with the profi
 """
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -33,6 +32,7 @@ from collectives.measuring import candidates, report, tuning
 from collectives.measuring.bench import Bench
 from collectives.measuring.contest import BARRIER, Entry
 from collectives.process import binding
+from collectives.text import files
 from collectives.text.words import size_text
 
 TURNS = 11  # in which the fastest and what was chosen are timed again
@@ -63,9 +63,9 @@ def main() -> None:
         facts = {"mpi": binding.library_name(MPI), "ranks": MPI.COMM_WORLD.size, **host}
         words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
         facts["command"] = f"mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/{words}"
-        found = {**facts, "shares": shares(points), "points": points}
+        found = {**facts, "shares": shares(points), "rows": points}
         options.file.parent.mkdir(parents=True, exist_ok=True)
-        options.file.write_text(json.dumps(found, indent=1) + "\n")
+        files.write_json(options.file, found)
         print("\n".join(lines(found)))
 
 
@@ -208,7 +208,7 @@ def lines(found: dict) -> list[str]:
                 f"{100 * share['within_10']:.0f} %, within 30 %: {100 * share['within_30']:.0f} %"
                 f"   (goal: {100 * goal:.0f} % within {100 * limit:.0f} %)"
             )
-    for point in found["points"]:
+    for point in found["rows"]:
         for name, (limit, _) in GOALS.items():
             if name in point and point[name]["over"] > 1 + limit:
                 texts.append(

@@ -12,7 +12,6 @@ installed, and takes turns with our float16 on the same bytes too.
 
 import argparse
 import itertools
-import json
 import math
 import platform
 import shlex
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from collectives import _core, reductions
+from collectives.text import files
 
 try:
     from ml_dtypes import bfloat16
@@ -173,7 +173,7 @@ def main():
             rows.append(measure(op, dtype, nbytes, args.seconds))
             print(line(rows[-1]), flush=True)
     if args.json:
-        args.json.write_text(json.dumps({**header, "rows": rows}, indent=1) + "\n")
+        files.write_json(args.json, {**header, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ algorithm to the result, and without the import.
 """
 
 import argparse
-import json
 import platform
 import subprocess
 import sys
 
 from collectives.choice import profile
+from collectives.text import files
 
 CASES = (
     ("allreduce", "ring", "Flat(1024)"),
@@ -68,14 +68,12 @@ def main():
     if options.json:
         names = ("collective", "algorithm", "machine", "messages", "seconds", "bytes", "predicted")
         found = [dict(zip(names, row, strict=True)) for row in rows]
-        with open(options.json, "w", encoding="utf-8") as file:
-            facts = {
-                "command": f"python benchmarks/measure_scale.py --json {options.json}",
-                "python": platform.python_version(),
-                "machine": "{}, {} cores".format(*profile.machine()),
-            }
-            json.dump({**facts, "rows": found}, file, indent=1)
-            file.write("\n")
+        facts = {
+            "command": f"python benchmarks/measure_scale.py --json {options.json}",
+            "python": platform.python_version(),
+            "machine": "{}, {} cores".format(*profile.machine()),
+        }
+        files.write_json(options.json, {**facts, "rows": found})
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from collectives.cli import arguments
 from collectives.measuring import candidates, report, state
 from collectives.measuring.operations import OPERATIONS, Arrays
 from collectives.process import binding
+from collectives.text import files
 
 SHORT, LONG = 2, 10  # how often blocks are passed, for the difference
 PASSED = (8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 1 << 20)  # bytes of a block
@@ -342,10 +343,10 @@ def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "command": f"mpiexec -n RANKS python {shlex.join([COMMAND, *sys.argv[1:]])}",
     }
     # What is predicted is what the file predicts.
-    made = json.loads(simulation.written({**head, "runs": runs}))
-    simulation.predict(made)
-    document.update({**head, "runs": document["runs"] + made["runs"]})
-    options.file.write_text(simulation.written(document))
+    made = simulation.rounded(runs)
+    simulation.predict({**head, "runs": made})
+    document.update({**head, "runs": document["runs"] + made})
+    files.write_json(options.file, simulation.rounded(document))
 
 
 def place_of(run: dict[str, Any]) -> tuple[int, str, str]:

@@ -13,7 +13,6 @@ private copy of a rank past the cache is timed as well, the least that either mu
 """
 
 import argparse
-import json
 import shlex
 import statistics
 import sys
@@ -25,6 +24,7 @@ from mpi4py import MPI
 
 import collectives as cc
 from collectives.measuring import state
+from collectives.text import files
 
 COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall"
 SIZES = tuple(4**k for k in range(5, 14)) + tuple(2 * 4**k for k in range(7, 11))  # bytes
@@ -137,7 +137,7 @@ def main():
             "rows": made,
         }
         options.file.parent.mkdir(exist_ok=True)
-        options.file.write_text(json.dumps(document, indent=1) + "\n")
+        files.write_json(options.file, document)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import numpy as np
 
 from collectives.simulate import simulate
 from collectives.simulation.host import MessageHost, SharedMemory
+from collectives.text import files
 from collectives.text.words import size_text
 from collectives.topology import Flat, Topology
 
@@ -150,29 +151,13 @@ def predict(document: dict[str, Any]) -> None:
             ).time
 
 
-def written(document: dict[str, Any]) -> str:
-    """Return a document as text: a line for each time, and numbers of as many digits as count."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: short(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [short(each) for each in value]
-        small = isinstance(value, float) and value < 1
-        return float(f"{value:.4g}") if small else value
-
-    runs = []
-    for run in short(document["runs"]):
-        rows = ",\n   ".join(json.dumps(row) for row in run["rows"])
-        facts = ",\n   ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in run["facts"].items())
-        place = ", ".join(
-            f"{json.dumps(key)}: {json.dumps(run[key])}"
-            for key in ("ranks", "transport", "collective")
-        )
-        runs.append(f'  {{{place},\n  "facts": {{{facts}}},\n  "rows": [\n   {rows}]}}')
-    head = {key: value for key, value in document.items() if key != "runs"}
-    said = json.dumps(head, indent=1)[1:-1].strip("\n")
-    return "{\n" + said + ',\n "runs": [\n' + ",\n".join(runs) + "]\n}\n"
+def rounded(value: Any) -> Any:
+    """Return a document with its seconds, which are below 1, to four digits."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.4g}") if isinstance(value, float) and value < 1 else value
 
 
 def error(row: dict[str, Any]) -> float:
@@ -356,7 +341,7 @@ def main() -> None:
     for path in options.files:
         document = json.loads(path.read_text())
         predict(document)
-        path.write_text(written(document))
+        files.write_json(path, rounded(document))
         print(text(document))
         documents.append(document)
     if options.plot:

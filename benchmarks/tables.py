@@ -165,12 +165,12 @@ def choice():
         near = [
             point[name]["over"] <= limit
             for each in documents
-            for point in each["points"]
+            for point in each["rows"]
             if not ranks or each["ranks"] in ranks
         ]
         return f"{100 * sum(near) / len(near):.0f} %"
 
-    points = [point for each in documents for point in each["points"]]
+    points = [point for each in documents for point in each["rows"]]
     off = [point for point in points if point["profile"]["over"] > 1.1]
     cut = sum(p["profile"]["chosen"].split("/")[0] == p["best"].split("/")[0] for p in off)
     apart = ", ".join(
@@ -194,7 +194,7 @@ def best():
     yield "|---" * (len(places) + 2) + "|"
     rows = {}
     for each in found:
-        for point in each["points"]:
+        for point in each["rows"]:
             if point["transport"] != "shm":
                 name = point["best"].partition("/")[0]
                 place = each["mpi"], each["ranks"]

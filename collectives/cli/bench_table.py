@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -123,7 +122,7 @@ def finish(options: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
     if options.json:
         document = {**here, "runs": reports}
         try:
-            files.write(options.json, json.dumps(document, indent=1) + "\n")
+            files.write_json(options.json, document)
         except OSError as error:
             raise ArgumentError(f"--json {options.json}: {error}") from error
     if options.plot:

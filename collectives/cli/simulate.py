@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, isnan
@@ -257,6 +256,6 @@ def _write_json(path: str, grid: Grid) -> None:
         },
     }
     try:
-        files.write(path, json.dumps(record, indent=1) + "\n")
+        files.write_json(path, record)
     except OSError as error:
         raise ArgumentError(f"--json {path}: {error}") from error

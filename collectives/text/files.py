@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
+from typing import Any
 
-__all__ = ["make_folder", "write"]
+__all__ = ["make_folder", "write", "write_json"]
 
 # What the names in these folders stand for is written to, and not replaced.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
@@ -55,6 +57,23 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     except OSError as error:
         # Not with the name of the other file.
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def write_json(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+    """Write the results of measurements: a line for each fact, each run and each row."""
+    entries = [f"{json.dumps(key)}: {_rows_text(each, 2)}" for key, each in document.items()]
+    write(path, "{\n " + ",\n ".join(entries) + "\n}\n")
+
+
+def _rows_text(value: Any, depth: int) -> str:
+    """Return `value` as JSON: a list of dicts has a line for each, and so have their `rows`."""
+    pad = "\n" + " " * depth
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[" + pad + ("," + pad).join(_rows_text(each, depth + 1) for each in value) + "]"
+    if isinstance(value, dict) and "rows" in value:
+        texts = (f"{json.dumps(key)}: {_rows_text(each, depth)}" for key, each in value.items())
+        return "{" + ", ".join(texts) + "}"
+    return json.dumps(value)
 
 
 def _keep_mode(path: str, file: int) -> None:

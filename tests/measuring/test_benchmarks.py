@@ -58,7 +58,7 @@ def test_the_quality_of_the_choice_is_told(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text())
-    assert [point["bytes"] for point in found["points"][:3]] == [64, 4096, 0]
+    assert [point["bytes"] for point in found["rows"][:3]] == [64, 4096, 0]
     for point in found["points"]:
         assert point["none"]["over"] >= 1
         assert point["best_us"] > 0

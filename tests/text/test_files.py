@@ -1,5 +1,6 @@
 """Files that users name: whole or not at all, and never through a link."""
 
+import json
 import os
 import re
 import stat
@@ -27,6 +28,16 @@ def test_a_file_is_new_or_replaced(tmp_path):
     files.write(str(path), b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_rows_of_measurements_have_a_line_each(tmp_path):
+    rows = [{"bytes": 8, "times": [1.5, {"max": 2}]}, {"bytes": 64, "times": []}]
+    document = {"host": {"cpu": "é"}, "runs": [{"ranks": 2, "rows": rows}], "rows": []}
+    files.write_json(tmp_path / "out.json", document)
+    text = (tmp_path / "out.json").read_text()
+    assert json.loads(text) == document
+    assert [json.dumps(row) in text.splitlines()[4 + i] for i, row in enumerate(rows)] == [True] * 2
+    assert len(text.splitlines()) == 8
 
 
 def test_others_may_read_it_as_the_mask_says(tmp_path):
