@@ -7,6 +7,7 @@
 #   make bench   kernels, calls, plans and each collective beside MPI's own, under MPICH
 #   make test-gpu   the tests that need a GPU, on 1, 2, 4 and 8 ranks, under MPICH
 #   make bench-gpu  folds, and allreduce of arrays on a GPU, on 2, 4 and 8 ranks
+#   make size    how many lines the library has
 #   make clean   remove what was built
 #
 # STEPS="mpi lint" and RANKS=2,4 choose among the tests, BENCH="-k calls" among the benchmarks;
@@ -30,7 +31,7 @@ SOURCES := pyproject.toml setup.py MANIFEST.in README.md LICENSE $(wildcard CHAN
 	$(shell find collectives -name '*.py' -o -name '*.py[ix]' -o -name '*.pxi' -o -name '*.h' -o -name '*.cu' \
 	-o -name '*.json' -o -name py.typed -o -path '*/static/*')
 
-.PHONY: demo test lint docs bench test-gpu bench-gpu clean wheel
+.PHONY: demo test lint docs bench test-gpu bench-gpu size clean wheel
 .DELETE_ON_ERROR:
 
 demo: $(MPICH)/installed
@@ -61,6 +62,9 @@ bench-gpu: $(MPICH)/gpu $(MPICH)/installed
 	cd benchmarks && $(abspath $(MPICH))/bin/python measure_folds_on_gpu.py
 	cd benchmarks && for p in 2 4 8; do \
 		$(abspath $(MPICH))/bin/mpiexec -n $$p $(abspath $(MPICH))/bin/python measure_gpu.py || exit 1; done
+
+size:
+	@$(PYTHON) tests/size.py
 
 wheel: $(ENVS)/wheel/built
 

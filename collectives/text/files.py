@@ -13,7 +13,7 @@ import os
 import stat
 from typing import Any
 
-__all__ = ["make_folder", "write", "write_json"]
+__all__ = ["make_folder", "write"]
 
 # What the names in these folders stand for is written to, and not replaced.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")

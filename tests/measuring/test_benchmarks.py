@@ -59,13 +59,13 @@ def test_the_quality_of_the_choice_is_told(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(path.read_text())
     assert [point["bytes"] for point in found["rows"][:3]] == [64, 4096, 0]
-    for point in found["points"]:
+    for point in found["rows"]:
         assert point["none"]["over"] >= 1
         assert point["best_us"] > 0
         assert "profile" not in point
     (share,) = found["shares"]["none"].values()
-    near = sum(point["none"]["over"] <= 1.3 for point in found["points"])
-    assert share["within_30"] == near / len(found["points"])
+    near = sum(point["none"]["over"] <= 1.3 for point in found["rows"])
+    assert share["within_30"] == near / len(found["rows"])
     assert "within 30 %: " in done.stdout
 
 
