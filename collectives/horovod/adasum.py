@@ -9,7 +9,9 @@ S. Maleki et al., Scaling distributed training with adaptive summation, MLSys 20
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+import sys
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ from collectives.reductions import SUM
 
 __all__ = ["combined", "steps"]
 
-SMALLEST = 1e-8  # of a square: shorter gradients are added as they are
+SMALLEST = math.sqrt(sys.float_info.min)  # of a square, as in Horovod: less is added as it is
+PIECE = 1 << 16  # elements that are computed with in float64 at a time
 
 Floats = NDArray[np.floating[Any]]
 
@@ -52,11 +55,12 @@ def _combine(comm: Communicator, x: Floats) -> Generator[_core.Request, None, Fl
         if comm.rank < peer:
             factors = np.array(combined(mine, other))
             yield comm.isend(factors, peer)
-            mine = mine * x.dtype.type(factors[0]) + other * x.dtype.type(factors[1])
+            _add(mine, other, *factors)
         else:
             factors = np.empty(2)
             yield comm.irecv(factors, peer)
-            mine = other * x.dtype.type(factors[0]) + mine * x.dtype.type(factors[1])
+            _add(other, mine, *factors)
+            mine = other
         distance *= 2
     return mine
 
@@ -69,8 +73,20 @@ def combined(a: Floats, b: Floats) -> tuple[float, float]:
     a, b : ndarray
         Of the same shape.
     """
-    left, right = (each.reshape(-1).astype(np.float64) for each in (a, b))
-    product = float(left @ right)
-    squares = float(left @ left), float(right @ right)
-    first, second = (1.0 - product / (2 * n) if n >= SMALLEST else 1.0 for n in squares)
-    return first, second
+    product, first, second = np.sum([(x @ y, x @ x, y @ y) for _, x, y in _pieces(a, b)], axis=0)
+    left, right = (1.0 - product / (2 * n) if n >= SMALLEST else 1.0 for n in (first, second))
+    return float(left), float(right)
+
+
+def _add(a: Floats, b: Floats, left: float, right: float) -> None:
+    """Replace `a` by ``left * a + right * b``; a factor need not be a float32."""
+    for place, x, y in _pieces(a, b):
+        a.reshape(-1)[place] = left * x + right * y
+
+
+def _pieces(a: Floats, b: Floats) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Yield parts of two arrays as float64, and where they are."""
+    for start in range(0, max(a.size, 1), PIECE):
+        place = slice(start, start + PIECE)
+        x, y = (each.reshape(-1)[place].astype(np.float64) for each in (a, b))
+        yield place, x, y

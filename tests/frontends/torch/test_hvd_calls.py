@@ -202,6 +202,17 @@ def test_adasum():
     assert torch.equal(hvd.allreduce(alone, op=hvd.Adasum), torch.ones_like(alone))
 
 
+@pytest.mark.parametrize("largest", [1e-4, 1e-25, 1e18])
+def test_adasum_of_parallel_gradients_is_their_mean(largest):
+    if hvd.size() & (hvd.size() - 1):
+        pytest.skip("Adasum needs a power of 2")
+    direction = torch.linspace(0.5, 1.5, 100_000)
+    lengths = [largest * 1e-3**rank for rank in range(hvd.size())]
+    mean = direction * (sum(lengths) / hvd.size())
+    found = hvd.allreduce(direction * lengths[hvd.rank()], op=hvd.Adasum)
+    assert torch.allclose(found, mean, rtol=1e-5, atol=0)
+
+
 def test_objects():
     assert hvd.broadcast_object({"rank": hvd.rank()}, hvd.size() - 1) == {"rank": hvd.size() - 1}
     assert hvd.allgather_object([hvd.rank()] * hvd.rank()) == of_each(lambda rank: [rank] * rank)
