@@ -565,9 +565,6 @@ def _agreed_fusion(comm: Communicator) -> int:
 def _fusion() -> int:
     """Return up to how many bytes are to run as one, as the environment says."""
     for name in ("COLLECTIVES_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"):
-        found = environment.text(name)
-        if found == "0":
-            return 1  # nothing fits
-        if found is not None:
-            return environment.number(name, FUSION)
+        if environment.text(name) is not None:
+            return environment.size(name, FUSION, least=0) or 1  # nothing fits
     return FUSION

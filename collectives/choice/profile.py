@@ -25,24 +25,29 @@ import math
 import os
 import platform
 import re
+import stat
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import isfinite
 from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
 from collectives.choice.model import Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
 from collectives.process import environment
+from collectives.process.environment import MOST_BYTES
 from collectives.process.meeting import Meeting
 from collectives.text import files
+from collectives.text.words import size_text
 
 __all__ = ["Profile", "Row", "Section", "agreed", "hosts_of", "machine", "merged", "offer"]
 __all__ += ["parse", "path", "read", "write"]
 
 VERSION = 1
+LARGEST = 16 << 20  # bytes of a file; one of all collectives has some 100 KB
 
 # The factor by which the measured number of ranks may differ from the actual one.
 NEAR = 2.0
@@ -241,7 +246,10 @@ def parse(text: str) -> Profile:
     ValueError
         If it is not a profile, or has another version; the text says what is wrong.
     """
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict) or "version" not in document:
         raise ValueError("it has no version")
     if document["version"] != VERSION:
@@ -254,7 +262,7 @@ def parse(text: str) -> Profile:
         return Profile(
             str(machine["cpu"]), int(machine["cores"]), document["collectives"], sections
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -263,8 +271,8 @@ def _section(values: dict[str, Any]) -> Section:
     origin = f"the profile of {values['date']}"
     parameters = {}
     for p, known in values["parameters"].items():
-        beta, gamma = (None if name not in known else float(known[name]) for name in FITTED)
-        parameters[int(p)] = fitted(float(known["alpha"]), beta, gamma, f"{origin}, {p} ranks")
+        beta, gamma = (None if name not in known else _seconds(known[name]) for name in FITTED)
+        parameters[int(p)] = fitted(_seconds(known["alpha"]), beta, gamma, f"{origin}, {p} ranks")
     rows: dict[str, dict[int, tuple[Row, ...]]] = {}
     for name, sizes in values["rows"].items():
         rows[str(name)] = {int(p): tuple(map(_row, listed)) for p, listed in sizes.items()}
@@ -277,7 +285,7 @@ def _section(values: dict[str, Any]) -> Section:
         parameters=parameters,
         rows=rows,
         round_trips={
-            int(p): tuple(map(float, each)) for p, each in values.get("round_trips", {}).items()
+            int(p): tuple(map(_seconds, each)) for p, each in values.get("round_trips", {}).items()
         },
     )
 
@@ -286,8 +294,20 @@ def _row(values: list[Any]) -> Row:
     limit, algorithm, segment, *rest = values
     if not isinstance(algorithm, str):
         raise TypeError(f"{algorithm!r} is not the name of an algorithm")
-    times = tuple((int(nbytes), float(seconds)) for nbytes, seconds in rest[0]) if rest else ()
-    return Row(None if limit is None else int(limit), algorithm, int(segment), times)
+    times = tuple((_bytes(nbytes), _seconds(time)) for nbytes, time in rest[0]) if rest else ()
+    return Row(None if limit is None else _bytes(limit), algorithm, _bytes(segment), times)
+
+
+def _bytes(value: Any) -> int:
+    if not 0 <= int(value) <= MOST_BYTES:
+        raise ValueError(f"{value} is not a number of bytes")
+    return int(value)
+
+
+def _seconds(value: Any) -> float:
+    if not isfinite(float(value)):
+        raise ValueError(f"{value} is not a number of seconds")
+    return float(value)
 
 
 def merged(known: Profile, section: Section) -> Profile:
@@ -355,8 +375,14 @@ def read(file: str) -> Profile | None:
 def _load(file: str) -> _Known:
     """Return what is in a file, as `read` does."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            return _known_from(stream.read())
+        # A pipe without a writer must not be waited for.
+        with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("it is not a regular file")
+            if found.st_size > LARGEST:
+                raise ValueError(f"it has {size_text(found.st_size)}, and none needs that many")
+            return _known_from(stream.read().decode())
     except FileNotFoundError:
         if os.environ.get("COLLECTIVES_PROFILE") == file:
             _warn(file, "there is no such file", "Name another with COLLECTIVES_PROFILE")

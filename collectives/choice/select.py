@@ -329,12 +329,7 @@ def _usual(algorithm: Algorithm, p: int, family: str) -> int:
 
 def _override(segment: int) -> int:
     """Return `segment`, or the bytes of a segment that the environment sets."""
-    text = environment.text("COLLECTIVES_SEGMENT")
-    if text is None:
-        return segment
-    if not text.isdigit():
-        raise ArgumentError(f"COLLECTIVES_SEGMENT is {text!r}, and must be bytes, or 0")
-    return int(text)
+    return environment.size("COLLECTIVES_SEGMENT", segment, least=0)
 
 
 class _Found(NamedTuple):

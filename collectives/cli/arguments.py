@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import runpy
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
-from collectives.text.words import error_text, known
+from collectives.text.words import SIZE_FORMS, error_text, known, parse_size
 
 __all__ = [
     "add_load",
@@ -26,15 +25,13 @@ __all__ = [
     "resolve",
 ]
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
 
 def nbytes(text: str) -> int:
     """Read a number of bytes: ``8``, ``64K``, ``1MiB``; units are powers of 1024. Local."""
-    match = re.fullmatch(r"(\d+)([KMG]?)(?:I?B)?", text.strip().upper())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 8, 64K or 1M")
-    return int(match[1]) * UNITS[match[2]]
+    size = parse_size(text)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes {SIZE_FORMS}")
+    return size
 
 
 def positive(text: str) -> int:

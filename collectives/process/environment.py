@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import os
+import re
 
 from collectives.errors import ArgumentError
+from collectives.text.words import SIZE_FORMS, parse_size
 
-__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "text", "unknown"]
+__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "size", "text", "unknown"]
 
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
+COUNT = r"0*[1-9][0-9]*"
+SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
+MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_VALIDATE": (r"[01]", "0 or 1"),
-    "COLLECTIVES_SEGMENT": (r"\d+", "a number of bytes"),
+    "COLLECTIVES_SEGMENT": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TUNE": (
         r"0|probe|online|probe,online|online,probe",
         "0, probe, online, or both with a comma",
     ),
     "COLLECTIVES_SHM": (r"auto|memfd|file|0", "auto, memfd, file or 0"),
-    "COLLECTIVES_SHM_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
-    "COLLECTIVES_SHM_LANE": (r"0*[1-9]\d*", "a positive number of bytes"),
-    "COLLECTIVES_SHM_SPINS": (r"0*[1-9]\d*", "a positive number of looks"),
+    "COLLECTIVES_SHM_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
+    "COLLECTIVES_SHM_LANE": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
+    "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of looks"),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
-    "COLLECTIVES_DEVICE_CHUNK": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_DEVICE_CHUNK": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_DEVICE_TRANSPORT": (
         r"auto|ipc|mpi|nccl|staging",
         "auto, ipc, mpi, nccl or staging",
     ),
     "COLLECTIVES_PROGRESS": (r"thread|0", "thread or 0"),
-    "COLLECTIVES_FUSION_THRESHOLD": (r"\d+", "a number of bytes"),
+    "COLLECTIVES_FUSION_THRESHOLD": (rf"0|{SIZE}", f"0, or a number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_TRACEBACK": (r"full", "full"),
     "COLLECTIVES_STALL_WARNING": (SECONDS, "a positive number of seconds"),
     "COLLECTIVES_ABORT": (r"[01]", "0 or 1"),
     "COLLECTIVES_HOST": (r".+", "any text"),
     "COLLECTIVES_RENDEZVOUS": (r"(unix:|/).+", "unix:NAME, or the path of a folder"),
     "COLLECTIVES_RANK": (r"\d+", "the number of a rank"),
-    "COLLECTIVES_SIZE": (r"0*[1-9]\d*", "a positive number of ranks"),
+    "COLLECTIVES_SIZE": (COUNT, "a positive number of ranks"),
     "COLLECTIVES_RESTART": (r"\d+", "how often the job was started before"),
     "COLLECTIVES_TIMELINE": (r".+", "a file"),
-    "COLLECTIVES_TIMELINE_LIMIT": (r"0*[1-9]\d*", "a positive number of bytes"),
+    "COLLECTIVES_TIMELINE_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_KERAS_COMPAT": (r"[01]", "0 or 1"),
 }
 
@@ -92,28 +97,26 @@ def seconds(name: str, default: float) -> float:
     return value
 
 
-def number(name: str, default: int, unit: str = "bytes") -> int:
-    """Return the whole number that a variable sets. Local.
-
-    Parameters
-    ----------
-    name : str
-    default : int
-        The result if the variable is not set.
-    unit : str
-        The unit, for the error message.
-
-    Raises
-    ------
-    ArgumentError
-        If the value is not a positive number.
-    """
+def number(name: str, default: int, unit: str) -> int:
+    """Return the positive number of a `unit` that the variable `name` sets, or `default`. Local."""
     found = text(name)
     if found is None:
         return default
-    if not found.isdigit() or int(found) == 0:
+    if not re.fullmatch(COUNT, found):
         raise ArgumentError(f"{name} is {found!r}, and must be a positive number of {unit}")
     return int(found)
+
+
+def size(name: str, default: int, *, least: int = 1) -> int:
+    """Return the bytes that the variable `name` sets, `least` or more, or `default`. Local."""
+    found = text(name)
+    if found is None:
+        return default
+    nbytes = parse_size(found)
+    if nbytes is None or not least <= nbytes <= MOST_BYTES:
+        wanted = "a positive number of bytes" if least else "0, or a number of bytes"
+        raise ArgumentError(f"{name} is {found!r}, and must be {wanted} {SIZE_FORMS}")
+    return nbytes
 
 
 def flag(name: str, default: bool = False) -> bool:

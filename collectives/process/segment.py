@@ -335,11 +335,11 @@ def settings() -> dict[str, Any]:
 
 def _limit() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return environment.number("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+    return environment.size("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
 
 
 def _lane() -> int:
-    return environment.number("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
+    return environment.size("COLLECTIVES_SHM_LANE", LANE_BYTES) + 63 & ~63
 
 
 def _create(way: str, p: int, nlines: int, lane: int) -> tuple[int, str | None, int]:

@@ -70,7 +70,7 @@ class Settings(NamedTuple):
             memory=segment.settings()["kind"],
             spins=environment.number("COLLECTIVES_SHM_SPINS", 0, "looks") or None,
             stores=STORES.index(stores),
-            device_chunk=environment.number("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
+            device_chunk=environment.size("COLLECTIVES_DEVICE_CHUNK", cls().device_chunk),
             device_transport=_word("COLLECTIVES_DEVICE_TRANSPORT", DEVICE_TRANSPORTS),
         )
 

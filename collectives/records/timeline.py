@@ -66,7 +66,7 @@ class _Recording:
         self.lines = self.parts.create(f"{self.rank}.json", os.O_RDWR | os.O_APPEND)
         self.is_in_folder = True
         self.say(facts)
-        limit = environment.number("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
+        limit = environment.size("COLLECTIVES_TIMELINE_LIMIT", LIMIT)
         _core.start_tape(self.file, limit, has_even_counter(), self.tell)
 
     def say(self, row: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 
@@ -49,6 +50,16 @@ def known(word: object, names: Iterable[str], heading: str) -> str:
     near = get_close_matches(word, names, 1) if isinstance(word, str) else []
     told = f"{heading}: {', '.join(names)}"
     return f"did you mean {near[0]!r}? {told[0].upper()}{told[1:]}" if near else told
+
+
+SIZE_FORMS = "such as 8, 64K, 1M or 1MiB"
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_size(text: str) -> int | None:
+    """Read a number of bytes, `SIZE_FORMS`, in powers of 1024; None if it is none. Local."""
+    match = re.fullmatch(r"(\d+) ?([KMG]?)(?:I?B)?", text.strip().upper(), re.ASCII)
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def size_text(nbytes: float) -> str:

@@ -1,6 +1,7 @@
 """The profile of a machine: its file, what is read from it, and whose counts."""
 
 import json
+import os
 import warnings
 from dataclasses import replace
 
@@ -174,6 +175,33 @@ def test_what_cannot_be_read_is_a_warning_that_says_what_to_do(tmp_path, text, p
     assert said.endswith(
         "Delete it, or write it anew with `collectives tune`, or set COLLECTIVES_PROFILE=0"
     )
+
+
+BAD_NUMBERS = {
+    "segment": ('"ring", 4096', f'"ring", {2**70}', "is not a number of bytes"),
+    "limit": ("[1023,", "[1e400,", "OverflowError"),
+    "seconds": ("[4096, 0.25]", "[4096, 1e400]", "inf is not a number of seconds"),
+    "alpha": ('"alpha": 1e-06', '"alpha": NaN', "nan is not a number of seconds"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NUMBERS)
+def test_numbers_that_no_profile_has(case):
+    good, bad, problem = BAD_NUMBERS[case]
+    assert good in WHOLE.text()
+    with pytest.raises(ValueError, match=problem):
+        parse(WHOLE.text().replace(good, bad))
+
+
+def test_files_that_are_no_profiles(tmp_path):
+    deep, pipe, huge = (tmp_path / name for name in ("deep", "pipe", "huge"))
+    deep.write_text("[" * 100_000)
+    os.mkfifo(pipe)
+    huge.touch()
+    os.truncate(huge, 3 << 30)
+    for file, problem in ((deep, "nested"), (pipe, "regular"), (huge, "it has 3 GiB")):
+        with pytest.warns(ProfileWarning, match=problem):
+            assert profile.read(str(file)) is None
 
 
 def test_only_a_file_that_was_named_must_be_there(monkeypatch, tmp_path):

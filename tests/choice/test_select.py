@@ -200,10 +200,16 @@ def test_no_block_of_an_alltoallv_passes_through_a_third_rank():
 def test_the_environment_sets_the_segment(monkeypatch):
     monkeypatch.setenv("COLLECTIVES_SEGMENT", "4000")
     assert decide("allreduce", None, p=2, nbytes=8).segment == 4000
-    monkeypatch.setenv("COLLECTIVES_SEGMENT", "4 KiB")
-    with pytest.raises(ArgumentError) as caught:
-        decide("allreduce", None, p=2, nbytes=8)
-    assert str(caught.value) == "COLLECTIVES_SEGMENT is '4 KiB', and must be bytes, or 0"
+    monkeypatch.setenv("COLLECTIVES_SEGMENT", "64K")
+    assert decide("allreduce", None, p=2, nbytes=8).segment == 65536
+    for text in ("4 pages", "-1", str(2**70)):
+        monkeypatch.setenv("COLLECTIVES_SEGMENT", text)
+        with pytest.raises(ArgumentError) as caught:
+            decide("allreduce", None, p=2, nbytes=8)
+        assert str(caught.value) == (
+            f"COLLECTIVES_SEGMENT is {text!r}, and must be 0, or a number of bytes such as 8, 64K, "
+            "1M or 1MiB"
+        )
 
 
 KARY = """\

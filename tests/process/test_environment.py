@@ -22,7 +22,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_variable_is_not_set() -> None:
     assert environment.text("COLLECTIVES_HOST") is None
     assert environment.seconds("COLLECTIVES_TIMEOUT", 7.0) == 7.0
-    assert environment.number("COLLECTIVES_SHM_LANE", 64) == 64
+    assert environment.size("COLLECTIVES_SHM_LANE", 64) == 64
     assert environment.flag("COLLECTIVES_ABORT", default=True)
     assert not environment.flag("COLLECTIVES_VALIDATE")
     assert segment.settings()["kind"] == "auto"
