@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -155,6 +156,9 @@ def watch() -> None:
         if _core.is_forked() or interactive():
             earlier(kind, error, trace)
             return
+        if isinstance(sys.stderr, io.StringIO):
+            # torch.distributed collects the report, to print it after this hook, which ends all.
+            sys.stderr = sys.__stderr__
         if not wished():
             _core.give_up_all(error_text(error))
         status = 128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1

@@ -1,10 +1,11 @@
 """What is printed of an uncaught error: once, short, with its ranks, and never in pieces."""
 
 import re
+import sys
 
 import pytest
-from jobs import DEADLINE_PASSED
-from programs import program
+from jobs import DEADLINE_PASSED, run
+from programs import CLEAN, program
 
 pytestmark = pytest.mark.any_mpi
 
@@ -174,3 +175,49 @@ def test_an_error_whose_text_cannot_be_encoded():
     )
     assert ended(result), result
     assert r"ValueError: bad \udc80 name" in result.err
+
+
+DISTRIBUTED = """
+import torch, torch.distributed as dist
+import collectives as cc, collectives.torch as hvd
+{start}
+total = {total}
+if cc.rank() == 1 and {raises}:
+    raise ValueError("no such thing")
+x = torch.ones(2 + cc.rank())
+{call}
+"""
+DIST = {
+    "start": "hvd.init_process_group()",
+    "total": "dist.all_reduce(torch.ones(2))",
+    "call": "dist.all_reduce(x)",
+}
+HOROVOD = {
+    "start": "hvd.init()",
+    "total": "hvd.allreduce(torch.ones(2))",
+    "call": "hvd.allreduce(x)",
+}
+
+
+@pytest.mark.parametrize("interface", [DIST, HOROVOD], ids=["dist", "hvd"])
+@pytest.mark.parametrize("raises", [True, False], ids=["exception", "mismatch"])
+@pytest.mark.parametrize("launcher", ["mpiexec", "no-mpi", "torchrun"])
+def test_errors_of_torch_programs_are_printed(launcher, raises, interface, tmp_path):
+    """torch.distributed collects the report of an exception, and prints it after all hooks."""
+    pytest.importorskip("torch")
+    text = DISTRIBUTED.format(**interface, raises=raises)
+    if launcher == "mpiexec":
+        result = program(text, env=PATIENT, deadline=200)
+    else:
+        file = tmp_path / "program.py"
+        file.write_text(text)
+        words = {
+            "no-mpi": ["collectives", "run", "--no-mpi", "-n", "2"],
+            "torchrun": ["torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
+        }
+        command = [sys.executable, "-m", *words[launcher], str(file)]
+        result = run(command, deadline=200, env={**CLEAN, **PATIENT})
+    assert ended(result), result
+    wanted = "ValueError: no such thing" if raises else "MismatchError|differs"
+    assert re.search(wanted, result.err), result
+    assert "because of an uncaught exception" in result.err, result
