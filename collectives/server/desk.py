@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import pairwise
+from math import isnan
 from typing import Any, NamedTuple
 
 from collectives.errors import ArgumentError
@@ -26,7 +27,7 @@ class Push(NamedTuple):
     base : int
         The version of the parameters that it was computed from.
     weight : float
-        Its weight in a mean.
+        Its weight in a mean; NaN if it was not finite, and only its number counts.
     codes : ndarray
         The bytes that were sent.
     release : callable
@@ -58,8 +59,9 @@ class Desk:
         For each worker that has not left, the number of gradients that it has sent.
     waiting : deque of Push
         What came, and is in no update yet.
-    dropped, pushed : Counter
-        The number of gradients of each worker that were dropped, and that came.
+    dropped, refused, pushed : Counter
+        The number of gradients of each worker that were dropped, that were not finite, and that
+        came.
     staleness : dict of int to Counter
         How many gradients of each worker were applied to parameters by so many updates newer than
         their own.
@@ -71,6 +73,7 @@ class Desk:
         self.steps = dict.fromkeys(range(workers), 0)
         self.waiting: deque[Push] = deque()
         self.dropped: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
         self.pushed: Counter[int] = Counter()
         self.staleness: dict[int, Counter[int]] = {}
         self.lost: dict[int, str] = {}
@@ -99,6 +102,8 @@ class Desk:
         push : Push
         """
         self.pushed[push.worker] += 1
+        if isnan(push.weight):
+            self.refused[push.worker] += 1
         if push.worker in self.steps:
             self.steps[push.worker] += 1
         if self.policy.drops_late and push.base < self.version:

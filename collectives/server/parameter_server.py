@@ -284,7 +284,9 @@ class ParameterServer:
         ----------
         grads : dict or sequence, optional
             Arrays or tensors, by the names of the parameters or in their order. By default the
-            ``grad`` of each parameter, as torch has it. They may be changed afterwards.
+            ``grad`` of each parameter, as torch has it. They may be changed afterwards. If one of
+            their numbers is infinite or NaN, the servers leave all of them out of their updates;
+            ``statistics.refused`` counts them.
         weight : float
             Where an update is a mean of several gradients, the weight of this one: the number of
             its examples, if the workers have different numbers.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,7 @@ class Server:
             self.sent_bytes,
             0.0,
             {worker: dict(sorted(each.items())) for worker, each in sorted(desk.staleness.items())},
+            dict(desk.refused),
         )
 
     # -- events --------------------------------------------------------------------------------
@@ -176,8 +178,9 @@ class Server:
         has_changed = False
         while taken := self.desk.take():
             self.since = self.watch.now()
-            for i, values in enumerate(self.values):
-                self.optimizer(values, self._mean(taken, i), self.states[i], self.desk.version)
+            used = [each for each in taken if not isnan(each.weight)]
+            for i, values in enumerate(self.values if used else ()):
+                self.optimizer(values, self._mean(used, i), self.states[i], self.desk.version)
             for each in taken:
                 each.release()
             has_changed = True
@@ -193,21 +196,19 @@ class Server:
         first = taken[0]
         if len(taken) == 1:
             return read(first.codes, i, first.call)
-        if not self.totals:
-            self.totals = [np.empty_like(each) for each in self.values]
+        if not self.totals:  # sums of halves would overflow, and weights that are no halves
+            self.totals = [
+                np.empty(each.shape, np.result_type(each, np.float32)) for each in self.values
+            ]
         total = self.totals[i]
-        weights = [each.weight for each in taken]
-        if len(set(weights)) == 1:  # then no rounding but that of the sum
-            total[:] = read(first.codes, i, first.call)
-            for each in taken[1:]:
-                total += read(each.codes, i, each.call)
-            total /= total.dtype.type(len(taken))
-            return total
+        most = max(each.weight for each in taken)
+        shares = [each.weight / most if most else 1.0 for each in taken]
         total[:] = 0
-        for each in taken:
-            total += read(each.codes, i, each.call) * total.dtype.type(each.weight)
-        total /= total.dtype.type(sum(weights))
-        return total
+        for share, each in zip(shares, taken, strict=True):
+            codes = read(each.codes, i, each.call)
+            total += codes if share == 1.0 else codes * total.dtype.type(share)
+        total /= total.dtype.type(sum(shares))
+        return total.astype(self.values[i].dtype, copy=False)
 
     # -- what does not come ----------------------------------------------------------------------
 

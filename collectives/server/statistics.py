@@ -32,6 +32,9 @@ class Statistics(NamedTuple):
         On a worker, the seconds that it has waited for servers.
     staleness_of : dict
         On a server, `staleness` for each worker alone, by its number.
+    refused : dict
+        The number of gradients of each worker, by its number, that were not finite. They count as
+        pushed, and are left out of the mean.
     """
 
     updates: int
@@ -43,6 +46,7 @@ class Statistics(NamedTuple):
     sent_bytes: int
     waited: float
     staleness_of: dict[int, dict[int, int]]
+    refused: dict[int, int]
 
     @property
     def mean_staleness(self) -> float:
@@ -54,6 +58,8 @@ class Statistics(NamedTuple):
         parts = [f"{self.updates} updates", f"{sum(self.pushed.values())} gradients"]
         if self.dropped:
             parts.append(f"{sum(self.dropped.values())} dropped")
+        if self.refused:
+            parts.append(f"{sum(self.refused.values())} not finite")
         if self.staleness:
             rows = ", ".join(f"{late}: {count}" for late, count in sorted(self.staleness.items()))
             parts.append(f"staleness {{{rows}}}")

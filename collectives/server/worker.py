@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Worker:
         pieces = [(server, piece) for server in servers for piece in training.pieces[server]]
         self.order = sorted(pieces, key=lambda pair: training.order.index(pair[1].parameter))
         self.base = [0 for _ in servers]
-        self.pushes, self.pulls, self.waited = 0, 0, 0.0
+        self.pushes, self.refused, self.pulls, self.waited = 0, 0, 0, 0.0
         self.has_pulled = True  # all begin with the parameters of rank 0
 
     # -- what a program calls ------------------------------------------------------------------
@@ -106,12 +107,16 @@ class Worker:
         gradients : sequence of ndarray
             Flat, one for each parameter.
         weight : float
+            Gradients that are not finite are sent as zeros with the weight NaN.
         """
         if self.training.policy.waits_for_update and not self.has_pulled:
             raise ArgumentError(
                 f"push() was called twice without a pull() between, and {self.training.policy!r} "
                 f"applies one gradient of a worker to each version of the parameters"
             )
+        if not all(np.isfinite(each).all() for each in gradients):
+            gradients, weight = [np.zeros_like(each) for each in gradients], nan
+            self.refused += 1
         for server, line in enumerate(self.lines):
             encoding = self.encodings[server]
 
@@ -144,7 +149,10 @@ class Worker:
         sent = self.pushes * sum(each.payload for each in self.encodings)
         received = self.pulls * sum(self.training.payloads)
         pushed = {self.number: self.pushes}
-        return Statistics(min(self.base), pushed, {}, {}, {}, received, sent, self.waited, {})
+        refused = {self.number: self.refused} if self.refused else {}
+        return Statistics(
+            min(self.base), pushed, {}, {}, {}, received, sent, self.waited, {}, refused
+        )
 
     # -- waiting ---------------------------------------------------------------------------------
 

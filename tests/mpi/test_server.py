@@ -206,6 +206,34 @@ def test_compressed_gradients_come_to_the_same(comm, compression):
         assert ps.statistics.received_bytes < 0.45 * sent
 
 
+@pytest.mark.parametrize("heavy", [30000.0, 1e-9, 1e300])
+def test_a_weighted_mean_of_halves_is_finite(comm, heavy):
+    w = np.zeros(3, np.float16)
+    with server.ParameterServer(comm, [w], optimizer=server.SGD(1.0)) as ps:
+        if ps.is_worker:
+            ps.pull()
+            ps.push([np.full(3, -40000.0, np.float16)], weight=heavy * (1 + ps.worker / 3))
+            ps.pull()
+    if ps.is_server:
+        assert np.array_equal(w, np.full(3, 40000, np.float16))
+
+
+def test_gradients_that_are_not_finite_are_left_out_and_counted(comm):
+    w = np.zeros(2)
+    with server.ParameterServer(comm, [w], optimizer=server.SGD(1.0)) as ps:
+        if ps.is_worker:
+            ps.pull()
+            ps.push([np.array([-1.0, np.nan if ps.worker == 0 else -1.0])])
+            ps.pull()
+            ps.push([np.full(2, -1.0)])
+    if ps.is_server:
+        assert w.tolist() == [1.0 + (len(ps.workers) > 1)] * 2
+        assert ps.statistics.refused == {0: 1}
+        assert "; 1 not finite; " in str(ps.statistics).replace(", ", "; ")
+    elif ps.worker == 0:
+        assert ps.statistics.refused == {0: 1}
+
+
 def test_any_function_may_be_the_optimizer(comm):
     def update(values, gradient, state, number):
         state["seen"] = state.get("seen", 0) + 1
