@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from collectives.errors import PeerLostError, StallError
 from collectives.federated.links import Link
-from collectives.federated.strategies import Arrays
+from collectives.federated.strategies import Arrays, Update
 from collectives.federated.tasks import Round
 from collectives.federated.training import Bytes, Training
 from collectives.process.waiting import Wait
@@ -78,14 +78,16 @@ class Coordinator:
             clock = Wait()
             taken = self._collect(number, arrays, clock)
             refused: list[int] = []
-            if taken or not self.training.wire.needs_all:
+            updates: list[Update] = []
+            if taken:
                 updates = self.training.wire.unpacked([self.received[each] for each in taken])
-                if not self.training.wire.needs_all:  # else it is one, of all of them
-                    came = zip(taken, updates, strict=True)
-                    refused = [client for client, update in came if not update.is_finite]
-                    updates = [each for each in updates if each.is_finite]
-                    taken = [client for client in taken if client not in refused]
-                arrays, state = strategy.aggregate(arrays, updates, state)
+            if not self.training.wire.needs_all:  # else it is one, of all of them
+                came = zip(taken, updates, strict=True)
+                refused = [client for client, update in came if not update.is_finite]
+                updates = [each for each in updates if each.is_finite]
+                taken = [client for client in taken if client not in refused]
+            # Also without updates: the noise of DifferentialPrivacy covers that nobody came.
+            arrays, state = strategy.aggregate(arrays, updates, state)
             metric = None
             seconds = clock.passed()
             if self.evaluate is not None:

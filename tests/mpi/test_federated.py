@@ -147,6 +147,19 @@ def test_secure_sums(comm):
         assert sent == 2 * [32, 80, 32, 80, 32] + [32]
 
 
+def test_a_private_round_without_clients_has_noise(comm):
+    """Parameters that stay as they are would say that nobody was drawn."""
+    pytest.importorskip("cryptography")
+    strategy = federated.DifferentialPrivacy(federated.FedAvg(fraction=1e-6), 1.0, 1.0)
+    start = [np.zeros(100)]
+    secure = federated.SecureAggregation()
+    result = federated.run(
+        comm, start, lambda task: 1, rounds=1, clients=8, strategy=strategy, secure=secure
+    )
+    assert comm.rank or result.rounds[0].taken == []
+    assert np.count_nonzero(result.parameters[0]) == 100
+
+
 def test_secure_sums_without_a_rank(comm):
     """The round in which it leaves has no result, and the next ones are without it."""
     pytest.importorskip("cryptography")
