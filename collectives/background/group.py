@@ -486,9 +486,11 @@ class Group:
     def situation(self, waited: float) -> str:
         """Say what this rank has `waited` for, in seconds. Local."""
         mine = [*list(self.submitted), *list(self.arrived)]
-        names = [called(each.key) for each in mine[:3]]
-        if len(mine) > 3:
-            names.append(f"{len(mine) - 3} more")
+        # With nothing left to submit, what is in flight is waited for.
+        keys_of = [each.key for each in mine or list(self.unfinished)]
+        names = [called(key) for key in keys_of[:3]]
+        if len(keys_of) > 3:
+            names.append(f"{len(keys_of) - 3} more")
         missing = self.missing  # another thread may replace it
         keys = missing.keys() & {each.key for each in mine}
         which = sorted({rank for key in keys for rank in missing[key]})
@@ -496,8 +498,8 @@ class Group:
             which = self.negotiation.awaited()
         whom = named(which) if which else "the others"
         text = (
-            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to submit "
-            f"{', '.join(names)}"
+            f"rank {self.rank} has waited {waited:.{int(waited < 1)}f} s for {whom} to "
+            f"{'submit' if mine else 'finish'} {', '.join(names)}"
         )
         for key, ranks in islice(missing.items(), 3):
             if self.rank in ranks:

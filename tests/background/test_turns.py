@@ -1,9 +1,11 @@
 """The schedule: what runs next, the same on all ranks; without ranks."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
+from collectives.background.group import Group
 from collectives.background.schedule import CHUNK, CHUNK_BETWEEN_HOSTS, Schedule
 
 
@@ -98,3 +100,12 @@ def test_a_long_one_that_cannot_be_cut():
     schedule = Schedule(1 << 20, 1)
     schedule.add(Submission("alltoall", 10 * CHUNK, fuses=None))
     assert taken(schedule) == [whole("alltoall")]
+
+
+def test_what_is_in_flight_is_waited_for_by_its_name():
+    group = object.__new__(Group)
+    group.rank, group.missing, group.negotiation = 0, {}, None
+    group.submitted, group.arrived, group.unfinished = [], [], [SimpleNamespace(key="x")]
+    assert group.situation(2) == "rank 0 has waited 2 s for the others to finish 'x'"
+    group.submitted = group.unfinished
+    assert group.situation(2) == "rank 0 has waited 2 s for the others to submit 'x'"
