@@ -44,11 +44,16 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
                 stream.write(encoded)
             return
         new = os.path.join(folder, f".collectives-{os.urandom(8).hex()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with open(os.open(new, flags, 0o666), "wb") as stream:
+            with open(_new(folder, new), "wb") as stream:
                 _keep_mode(whole, stream.fileno())
                 stream.write(encoded)
+                stream.flush()
+                os.fsync(stream.fileno())
+                if not os.path.lexists(new):
+                    # With a folder, which an absolute path does not need, links are followed.
+                    own = stream.fileno()
+                    os.link(f"/proc/self/fd/{own}", new, src_dir_fd=own, follow_symlinks=True)
             os.replace(new, whole)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -74,6 +79,15 @@ def _rows_text(value: Any, depth: int) -> str:
         texts = (f"{json.dumps(key)}: {_rows_text(each, depth)}" for key, each in value.items())
         return "{" + ", ".join(texts) + "}"
     return json.dumps(value)
+
+
+def _new(folder: str, name: str) -> int:
+    """Return a new file, without a name where possible: then a kill leaves nothing of it."""
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    if os.path.exists("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            return os.open(folder, flags | os.O_TMPFILE, 0o666)
+    return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def _keep_mode(path: str, file: int) -> None:

@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import signal
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -38,6 +41,22 @@ def test_rows_of_measurements_have_a_line_each(tmp_path):
     assert json.loads(text) == document
     assert [json.dumps(row) in text.splitlines()[4 + i] for i, row in enumerate(rows)] == [True] * 2
     assert len(text.splitlines()) == 8
+
+
+def test_a_kill_while_a_file_is_written_leaves_the_old_one_alone(tmp_path):
+    """Also where the new one has been written, and is not yet on the disk."""
+    path = tmp_path / "out"
+    path.write_text("old")
+    program = f"""if True:
+        import os, signal
+        from collectives.text import files
+        os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+        files.write({str(path)!r}, "new" * 100_000)
+    """
+    done = subprocess.run([sys.executable, "-c", program], timeout=100)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_others_may_read_it_as_the_mask_says(tmp_path):
