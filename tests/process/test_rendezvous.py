@@ -1,6 +1,7 @@
 """Ranks that no MPI launcher started: how they meet, and what goes wrong there."""
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -212,6 +213,24 @@ def test_a_process_that_a_rank_has_started_is_none():
         print(cc.allreduce_object(1))
     """
     assert alike(served(text)) == "True\n2\n"
+
+
+class Attack:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_what_others_put_into_a_store_is_not_executed(tmp_path):
+    store = Folder(str(tmp_path / "store"), 1)
+    store.set("collectives/0/1", pickle.dumps(Attack(tmp_path / "executed")))
+    with pytest.raises(StallError, match=r"rank 1 at the rendezvous: .*mkdir is refused"):
+        Keyed(store, 0, 2).allgather(("host", 1, b"", [None, {2.0}]))
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_number_in_a_store_is_for_one_process():
