@@ -204,7 +204,9 @@ class Engine:
 
     def end(self) -> None:
         """Let what was submitted come to its end, as the program ends; not for long. Local."""
-        if not _core.is_forked() and not _core.is_finalised():
+        if _core.is_forked():
+            return  # it is the parent's
+        if not _core.is_finalised():
             limit = time.monotonic() + GRACE
             for group in self.listed:
                 self.wait_until(group, lambda group=group: not group.unfinished, limit)

@@ -86,6 +86,27 @@ def test_a_forked_child():
     assert result.out.count("right") == 2
 
 
+def test_a_forked_child_that_exits_while_the_parent_waits():
+    """What is in flight is the parent's, and the child's exit status its own."""
+    result = program(
+        BEGIN
+        + """
+    import os, sys
+    if comm.rank == 1:
+        time.sleep(0.5)
+    handle = background.submit("allreduce", np.ones(1))
+    if comm.rank == 0 and os.fork() == 0:
+        sys.exit(5)
+    if comm.rank == 0:
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 5
+    assert handle.wait()[0] == 2
+    print("right\\n", end="", flush=True)
+    """
+    )
+    assert result.status == 0, result
+    assert result.out.count("right") == 2
+
+
 @pytest.mark.parametrize("first", ["mpi", "library"])
 def test_the_program_finalises_mpi(first):
     """After all was waited for; nothing can be submitted after that."""
