@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,34 +106,35 @@ class Coordinator:
         strategy, wire = self.training.strategy, self.training.wire
         self.sampled = strategy.sample(self.clients, number, self.training.seed)
         self._poll()
-        absent = []
+        roster = self.sampled
         if wire.needs_all:
-            absent = [each for each in self.sampled if self._is_away(self.owner.get(each))]
-        roster = [each for each in self.sampled if each not in absent]
+            roster = [each for each in roster if not self._is_away(self.owner.get(each))]
         if len(roster) < wire.least:
             return []
         body = self.training.parameters.packed(arrays)
-        self._ask(absent, body)
+        for link in self.links:
+            if not self._is_away(link):  # it has answered all else
+                link.ask(number, self._told(link, roster), body)
         for client in roster:
             if client in self.training.clients:
                 initial = self.training.parameters.unpacked(body)
                 self.received[client] = self.training.train(number, client, roster, initial)
                 self._poll()
-        self._wait(roster, absent, body, clock)
+        self._wait(roster, body, clock)
         taken = sorted(self.received)
         for link in self.links:
             if any(each in link.clients and each not in taken for each in roster):
                 link.close(number)
         return [] if wire.needs_all and len(taken) < len(roster) else taken
 
-    def _ask(self, absent: list[int], body: Bytes) -> None:
-        """Ask the ranks that have answered all else."""
-        for link in self.links:
-            if not self._is_away(link):
-                takes_part = any(each in link.clients for each in self.sampled)
-                link.ask(self.round, absent, body if takes_part else None)
+    def _told(self, link: Link, roster: list[int]) -> list[int]:
+        """Return the clients that a rank is told of: for masks all, if one of its own takes part,
+        and otherwise its own, as it may be secret who else does.
+        """
+        own = [each for each in roster if each in link.clients]
+        return roster if own and self.training.wire.needs_all else own
 
-    def _wait(self, roster: Sequence[int], absent: list[int], body: Bytes, clock: Wait) -> None:
+    def _wait(self, roster: list[int], body: Bytes, clock: Wait) -> None:
         """Wait until all ranks that were asked have answered, or the deadline has passed."""
         while True:
             self._poll()
@@ -148,7 +149,7 @@ class Coordinator:
                 break
             for link in waited_for:  # one that is back from an earlier round
                 if not link.is_busy:
-                    link.ask(self.round, absent, body)
+                    link.ask(self.round, self._told(link, roster), body)
             passed = clock.passed()
             if self.deadline is not None and passed > self.deadline:
                 break

@@ -6,7 +6,7 @@ four numbers, and most have arrays behind it. Rank 0 asks, and asks again only w
 ::
 
     rank 0                                       another rank
-    ROUND number, absent clients, parameters  -> trains its clients that were drawn
+    ROUND number, clients, parameters         -> trains those of the clients that are its
                                               <- UPDATE number, client, update   (for each of them)
     CLOSED number, if it is not done          ->
                                               <- DONE number
@@ -133,22 +133,22 @@ class Link:
         self._header = header()
         self._body: Bytes | None = None
 
-    def ask(self, round: int, absent: list[int], body: Bytes | None) -> None:
+    def ask(self, round: int, roster: list[int], body: Bytes) -> None:
         """Ask for the updates of a round. Local.
 
         Parameters
         ----------
         round : int
-        absent : list of int
-            The clients that were drawn and do not take part.
-        body : ndarray or None
-            The parameters; None if none of its clients takes part.
+        roster : list of int
+            The clients that take part, as far as the other rank has to know them; empty if none of
+            its own does.
+        body : ndarray
+            The parameters.
         """
         self.asked, self.is_busy, self._was_told = round, True, False
-        self._send(header(ROUND, round, len(absent), int(body is not None)))
-        if absent:
-            self._send(np.array(absent, np.int64))
-        if body is not None:
+        self._send(header(ROUND, round, len(roster)))
+        if roster:
+            self._send(np.array(roster, np.int64))
             self._send(body)
         self._listen()
 
@@ -247,25 +247,24 @@ class Inbox:
         self._body = np.empty(nbytes, np.uint8)
         self._next = channel.irecv(self._header, 0)
 
-    def rounds(self) -> Iterator[tuple[int, list[int], Bytes | None]]:
-        """Yield the number of each round, the clients that are absent, and the parameters, or None
-        if no client of this rank takes part. Local, but it waits for rank 0.
+    def rounds(self) -> Iterator[tuple[int, list[int], Bytes]]:
+        """Yield the number of each round, the clients that take part, as far as this rank has to
+        know them, and the parameters if there are any. Local, but it waits for rank 0.
         """
         while True:
             self._complete(self._next)
-            kind, round, many, has_body = self._header.tolist()
+            kind, round, many, _ = self._header.tolist()
             if kind == END:
                 return
             if kind == CLOSED:  # that it is done has come too late
                 self._next = self.channel.irecv(self._header, 0)
                 continue
-            absent = np.empty(many, np.int64)
+            roster = np.empty(many, np.int64)
             if many:
-                self._complete(self.channel.irecv(absent, 0))
-            if has_body:
+                self._complete(self.channel.irecv(roster, 0))
                 self._complete(self.channel.irecv(self._body, 0))
             self._next = self.channel.irecv(self._header, 0)
-            yield round, absent.tolist(), self._body if has_body else None
+            yield round, roster.tolist(), self._body
             self._answer(header(DONE, round))
 
     def is_closed(self) -> bool:

@@ -22,7 +22,9 @@ class DifferentialPrivacy:
     that.
 
     Each client takes part in a round with the probability ``strategy.fraction``, independently of
-    the others, as the accountant assumes. So a round may have no client.
+    the others, as the accountant assumes. So a round may have no client. Rank 0 draws, from random
+    numbers of its own, and other ranks learn only which of their clients take part; with `secure`,
+    those of a round know each other.
 
     Parameters
     ----------
@@ -33,8 +35,8 @@ class DifferentialPrivacy:
     clipping_norm : float
         The largest Euclidean norm of a change, over all parameters.
     generator : numpy.random.Generator, optional
-        Of the noise, for tests: who knows its state can subtract the noise. By default it begins
-        with random numbers of the operating system.
+        Of the draws and the noise, for tests: who knows its state can subtract the noise. By
+        default it begins with random numbers of the operating system.
 
     Raises
     ------
@@ -94,8 +96,8 @@ class DifferentialPrivacy:
 
         Notes
         -----
-        It holds if it is secret who was drawn. Ranks that know the seed know that; against these,
-        it is the epsilon of ``fraction=1``.
+        It holds if it is secret who was drawn: not against rank 0, nor, with `secure`, against the
+        clients of the same round. Against these, it is the epsilon of ``fraction=1``.
         """
         try:
             import dp_accounting
@@ -113,8 +115,10 @@ class DifferentialPrivacy:
         return float(accountant.get_epsilon(delta))
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part, each independently; see `Strategy.sample`. Local."""
-        drawn = np.random.default_rng([seed, round]).random(clients)
+        """Return who takes part, each independently, whatever the seed is: whoever knows the draws
+        needs less than the noise hides. See `Strategy.sample`. Local.
+        """
+        drawn = self._generator.random(clients)
         return np.flatnonzero(drawn < self.strategy.fraction).tolist()
 
     def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:

@@ -155,7 +155,7 @@ def run(
                 lost = {link.rank: link.lost for link in links if link.lost}
             else:
                 patience = comm.timeout + (comm.timeout if deadline is None else deadline)
-                arrays = _take_part(Inbox(pairs[0], patience, own.nbytes), mine, ends[-1])
+                arrays = _take_part(Inbox(pairs[0], patience, own.nbytes), mine)
                 records = []
     except BaseException as error:
         for channel in pairs.values():
@@ -165,13 +165,9 @@ def run(
     return Result(arrays, records, lost, traces)
 
 
-def _take_part(inbox: Inbox, training: Training, clients: int) -> Arrays:
+def _take_part(inbox: Inbox, training: Training) -> Arrays:
     """Do what rank 0 asks, until the end; return the final parameters."""
-    for round, absent, body in inbox.rounds():
-        if body is None:
-            continue
-        drawn = training.strategy.sample(clients, round, training.seed)
-        roster = [client for client in drawn if client not in absent]
+    for round, roster, body in inbox.rounds():
         for client in roster:
             if client not in training.clients:
                 continue

@@ -53,14 +53,14 @@ class Strategy(Protocol):
     proximal: float
 
     def sample(self, clients: int, round: int, seed: int) -> list[int]:
-        """Return who takes part in a round. Local, and the same on all ranks.
+        """Return who takes part in a round. Local; only rank 0 draws.
 
         Parameters
         ----------
         clients : int
             How many clients there are; they are numbered from 0.
         round, seed : int
-            The result depends on nothing else.
+            Draws that nobody has to keep secret depend on nothing else.
         """
 
     def prepare(self, initial: Arrays, trained: Arrays, count: int) -> Update:

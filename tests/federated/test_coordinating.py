@@ -25,7 +25,7 @@ class Scripted:
         data = self.wire.packed(Update([np.array([value])], 1), round, client, [])
         return Arrived(round, client, data)
 
-    def ask(self, round, absent, body):
+    def ask(self, round, roster, body):
         self.calls.append(("ask", round))
         self.asked, self.is_busy = round, True
         late = [self.update(round - 1, client, NAN) for client in self.clients]

@@ -85,7 +85,7 @@ def test_a_round_with_a_missing_update_has_no_result(wires):
 
         rank, clients, lost, has_ended, is_busy, asked = 1, range(1, 2), "", False, False, 0
 
-        def ask(self, round, absent, body):
+        def ask(self, round, roster, body):
             self.asked, self.is_busy = round, True
 
         def poll(self):

@@ -18,11 +18,16 @@ def private(strategy=None, noise=1.0, clip=2.0, seed=0):
 def test_each_client_is_drawn_by_itself():
     strategy = private(FedAvg(fraction=0.25))
     draws = [strategy.sample(40, number, 7) for number in range(1, 201)]
-    assert draws == [strategy.sample(40, number, 7) for number in range(1, 201)]
     sizes = np.array([len(each) for each in draws])
     assert abs(sizes.mean() - 10) < 4 * math.sqrt(40 * 0.25 * 0.75 / 200)
     assert abs(sizes.var() - 7.5) < 3
     assert private(FedAvg()).sample(5, 1, 0) == [0, 1, 2, 3, 4]
+
+
+def test_draws_do_not_follow_from_the_seed():
+    """They are a secret that the accountant relies on, and every rank knows the seed."""
+    one, other = (DifferentialPrivacy(FedAvg(fraction=0.5), 1, 1) for _ in range(2))
+    assert one.sample(100, 1, 0) != other.sample(100, 1, 0)
 
 
 def test_changes_are_clipped_to_a_norm_over_all_parameters():
@@ -92,6 +97,26 @@ def test_the_accountant():
     many = private(FedAvg(), noise=noise).epsilon(100, delta)
     assert one < many
     assert private(FedAvg(fraction=0.1), noise=noise).epsilon(100, delta) < many
+
+
+def test_the_accountant_of_sampled_rounds():
+    """Renyi divergences of integer orders have a closed form, of which epsilon is at most the
+    least: Ilya Mironov, Kunal Talwar, Li Zhang: Renyi Differential Privacy of the Sampled Gaussian
+    Mechanism, 2019, arXiv:1908.10530, equation 6.
+    """
+    pytest.importorskip("dp_accounting")
+    q, noise, rounds, delta = 0.1, 2.0, 100, 1e-5
+    bounds = []
+    for alpha in range(2, 64):
+        terms = (
+            math.comb(alpha, k) * (1 - q) ** (alpha - k) * q**k
+            * math.exp((k * k - k) / (2 * noise**2))
+            for k in range(alpha + 1)
+        )  # fmt: skip
+        divergence = math.log(sum(terms)) / (alpha - 1)
+        bounds.append(rounds * divergence + math.log(1 / delta) / (alpha - 1))
+    epsilon = private(FedAvg(fraction=q), noise=noise).epsilon(rounds, delta)
+    assert 0.5 * min(bounds) < epsilon <= min(bounds) + 1e-3
 
 
 def test_arguments(monkeypatch):

@@ -90,7 +90,7 @@ def test_who_is_drawn_is_trained_and_all_that_is_sent_is_in_the_trace(comm):
     assert list(result.traces) == [0]
     assert sum(sent) == len(mine) * (32 + 8 + 4000) + 8 * 32 + 32
     received = [call.nbytes for call in result.traces[0] if call.collective == "recv"]
-    assert sum(received) == 8 * 32 + len(mine) * 4000 + 32 + 4000
+    assert sum(received) == 8 * 32 + len(mine) * 4008 + 32 + 4000
 
 
 def test_ranks_that_differ(comm):
