@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, StallError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Strategy, Update
 from collectives.federated.tasks import Task, seed_of
 from collectives.federated.training import Fit, updated
+from collectives.process.waiting import Wait
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -44,11 +45,13 @@ class FlowerStrategy(Base):
         How many clients there are. The first round waits until so many are connected.
     seed : int
         Of the draws, as for `run`.
+    timeout : float
+        Seconds in which so many must be connected.
 
     Raises
     ------
     ArgumentError
-        If `clients` is not a positive integer.
+        If `clients` is not a positive integer, or `timeout` not a positive number.
 
     Notes
     -----
@@ -58,10 +61,14 @@ class FlowerStrategy(Base):
     ``start`` to evaluate the mean.
     """
 
-    def __init__(self, strategy: Strategy, clients: int, seed: int = 0) -> None:
+    def __init__(
+        self, strategy: Strategy, clients: int, seed: int = 0, timeout: float = 3600.0
+    ) -> None:
         if not isinstance(clients, int) or clients < 1:
             raise ArgumentError(f"clients is {clients!r}, and must be a positive integer")
-        self.strategy, self.clients, self.seed = strategy, clients, seed
+        if not timeout > 0:
+            raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
+        self.strategy, self.clients, self.seed, self.timeout = strategy, clients, seed, timeout
         self._state: Any = None
         self._names: list[str] = []
         self._arrays: list[Any] = []
@@ -80,8 +87,19 @@ class FlowerStrategy(Base):
             It is passed on to the clients, with what their tasks have.
         grid : Grid
             Flower's, that knows who is there.
+
+        Raises
+        ------
+        StallError
+            If too few clients are connected in time.
         """
+        wait = Wait()
         while len(nodes := sorted(grid.get_node_ids())) < self.clients and self._state is None:
+            if wait.passed() > self.timeout:
+                raise StallError(
+                    f"{len(nodes)} of {self.clients} clients have connected in {self.timeout:g} s "
+                    f"(timeout=)"
+                )
             time.sleep(PAUSE)
         self._names = list(arrays.keys())
         self._arrays = [np.asarray(each) for each in arrays.to_numpy_ndarrays()]

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict  # noqa: E
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 
-from collectives.errors import ArgumentError  # noqa: E402
+from collectives.errors import ArgumentError, StallError  # noqa: E402
 from collectives.federated.flower import FlowerStrategy, answer  # noqa: E402
 
 NODES = [70, 30, 50, 90]  # Flower's numbers; the clients are numbered by their order
@@ -141,3 +141,11 @@ def test_an_update_that_is_not_finite_is_left_out(monkeypatch):
 def test_arguments():
     with pytest.raises(ArgumentError, match="clients is 0, and must be a positive integer"):
         FlowerStrategy(FedAvg(), clients=0)
+    with pytest.raises(ArgumentError, match="timeout is 0, and must be a positive number of sec"):
+        FlowerStrategy(FedAvg(), clients=1, timeout=0)
+
+
+def test_clients_that_do_not_connect_are_missed():
+    strategy = FlowerStrategy(FedAvg(), clients=len(NODES) + 1, timeout=0.1)
+    with pytest.raises(StallError, match=r"4 of 5 clients have connected in 0\.1 s"):
+        strategy.configure_train(1, ArrayRecord(), {}, Sites(strategy))
