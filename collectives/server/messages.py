@@ -244,6 +244,7 @@ class MessagePort:
         self._meeting, self._ranks, self._gradient = meeting, workers, gradient
         self._reply_tag, self._values_tag = _tags(server)
         self._sends = _Sends(meeting)
+        self._heads: deque[tuple[int, bytearray, Any]] = deque()  # announced, perhaps not here
         self._spare: list[Bytes] = []
         self._incoming: dict[int, deque[tuple[tuple[Any, ...], _Incoming]]]
         self._incoming = {worker: deque() for worker in workers}
@@ -257,9 +258,9 @@ class MessagePort:
         self._sends.are_over()
         while (rank := self._meeting.sender(HEADS)) is not None:
             head = bytearray(HEAD.size)
-            request = self._meeting.start_recv(head, rank, HEADS)
-            while not self._meeting.has_ended(request):
-                pass  # it has come
+            self._heads.append((rank, head, self._meeting.start_recv(head, rank, HEADS)))
+        while self._heads and self._meeting.has_ended(self._heads[0][2]):
+            rank, head, _ = self._heads.popleft()
             numbers = HEAD.unpack(head)
             kind, worker, first, second, _ = numbers
             if kind == CLAIM:
