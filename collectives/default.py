@@ -132,6 +132,8 @@ def _at_exit() -> None:
     while left and time.monotonic() < limit:
         try:
             left = _core.pending()
+            if left:
+                time.sleep(0.001)  # others may need this core to get there
         except Exception as error:  # a warning that is one
             left = [error_text(error)]
             break

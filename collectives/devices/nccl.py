@@ -27,6 +27,7 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
+from collectives.process.waiting import Wait
 from collectives.reductions import MIN, name_of
 from collectives.text.origin import place
 from collectives.text.words import error_text, plain, ranks
@@ -231,11 +232,11 @@ class Members:
             If that takes longer than the deadline of the communicator. It is ended then.
         """
         self.is_closed = True
-        began = time.monotonic()
+        wait = Wait()
         with self.driver.on(self.device):
             while not self.driver.done(self.last):
                 time.sleep(NAP)
-                if time.monotonic() - began > self.engine.timeout:
+                if wait.passed() > self.engine.timeout:
                     self.group.abort()
                     raise StallError(
                         f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for the "

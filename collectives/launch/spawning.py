@@ -22,6 +22,7 @@ from collectives.errors import (
     StallError,
 )
 from collectives.process import abort, environment, rendezvous
+from collectives.process.waiting import Wait
 from collectives.text.words import spans
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = ["spawn"]
 T = TypeVar("T")
 
 MOST = 4096  # ranks of one host
+LOOK = 0.5  # seconds between two looks whether this process was stopped
 
 # What a rank raises because another one has failed.
 CONSEQUENCES = (PeerAbortedError, PeerLostError)
@@ -112,12 +114,11 @@ def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None 
 
     variables = local.variables()
     variables.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // n)))
-    limit = None if timeout is None else time.monotonic() + timeout
     with tempfile.TemporaryFile() as made, open(local.apart(os.dup(made.fileno())), "wb") as file:
         _write(file, task)
         with local.Job(n) as job:
             job.start(["spawn"], variables, task=file.fileno())
-            results, failures = _outcomes(job, n, timeout, limit)
+            results, failures = _outcomes(job, n, timeout)
     if failures:
         raise _cause(failures, n)
     return [results[number] for number in range(n)]
@@ -191,7 +192,7 @@ def _write(file: IO[bytes], task: bytes) -> None:
 
 
 def _outcomes(
-    job: local.Job, n: int, timeout: float | None, limit: float | None
+    job: local.Job, n: int, timeout: float | None
 ) -> tuple[dict[int, Any], list[Failure]]:
     """Return the results of the ranks, and the failures in the order in which they came."""
     from collectives.launch import local
@@ -199,8 +200,11 @@ def _outcomes(
     results: dict[int, Any] = {}
     failures: dict[int, Failure] = {}
     farewell = None  # until when others may fail, after one has
+    wait = Wait()
     while job.running:
-        until = min((each for each in (limit, farewell) if each is not None), default=None)
+        until = farewell
+        if until is None and timeout is not None:
+            until = time.monotonic() + min(LOOK, max(0.0, timeout - wait.passed()))
         for rank in job.turn(until):
             number = rank.number
             if rank.answer and number not in results and number not in failures:
@@ -220,7 +224,7 @@ def _outcomes(
             farewell = now + local.FAREWELL
         if farewell is not None and now >= farewell:
             break
-        if limit is not None and now >= limit and not failures and job.running:
+        if timeout is not None and wait.passed() >= timeout and not failures and job.running:
             raise _late(job, n, timeout, set(results))
     return results, list(failures.values())
 
