@@ -55,6 +55,7 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
                     own = stream.fileno()
                     os.link(f"/proc/self/fd/{own}", new, src_dir_fd=own, follow_symlinks=True)
             os.replace(new, whole)
+            _keep_name(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(new)
@@ -88,6 +89,16 @@ def _new(folder: str, name: str) -> int:
         with contextlib.suppress(OSError):
             return os.open(folder, flags | os.O_TMPFILE, 0o666)
     return os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+
+
+def _keep_name(folder: str) -> None:
+    """Have a folder survive a loss of power with the names that it has now."""
+    with contextlib.suppress(OSError):  # it cannot be read, or the file system cannot
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def _keep_mode(path: str, file: int) -> None:
