@@ -5,7 +5,8 @@ have shared memory. There are three kinds. `Served` talks to a `Server`, which t
 started the ranks. `Keyed` goes by a store of keys and values, as torch.distributed has one.
 `Folder` is such a store, of files in a folder that all ranks see.
 
-Objects are pickled. So a server takes, and a rank asks, only processes of the same user.
+Objects are pickled. So a server takes, and a rank asks, only processes of the same user; and what
+comes by a store, where others may write, is read without the power to make objects.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pickle
 import re
 import selectors
 import socket
+import stat
 import struct
 import threading
 import time
+import weakref
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +34,7 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
+from collectives.process.waiting import Wait
 
 __all__ = ["Folder", "Keyed", "Served", "Server", "from_environment", "is_torchrun"]
 
@@ -145,7 +149,13 @@ class Folder:
         self._path = Path(path)
         self._timeout = timeout
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = self._path.stat()
+        try:
+            # Files are opened in this folder, whatever has its name later.
+            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise CommunicatorError(f"{path} is no folder, or a link: {error.strerror}") from None
+        weakref.finalize(self, os.close, self._folder).atexit = False
+        about = os.fstat(self._folder)
         if about.st_uid != os.getuid() or about.st_mode & 0o022:
             raise CommunicatorError(
                 f"{path} belongs to another user, or others may write to it, and what is read "
@@ -160,18 +170,20 @@ class Folder:
         CommunicatorError
             If it is there already.
         """
-        path = self._file(key)
-        new = path.with_name(f".{path.name}.{os.getpid()}")
-        new.write_bytes(value)
+        name = self._name(key)
+        new = f".{name}.{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(new, flags, 0o600, dir_fd=self._folder), "wb") as file:
+            file.write(value)
         try:
-            os.link(new, path)
+            os.link(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileExistsError:
             raise CommunicatorError(
-                f"{path} is there already: another rank has this number, or the folder is that of "
-                f"an earlier job. Give each job a new one"
+                f"{self._path / name} is there already: another rank has this number, or the "
+                f"folder is that of an earlier job. Give each job a new one"
             ) from None
         finally:
-            new.unlink()
+            os.unlink(new, dir_fd=self._folder)
 
     def get(self, key: str) -> bytes:
         """Return what the file of `key` has, as soon as there is one. Local.
@@ -180,20 +192,30 @@ class Folder:
         ------
         StallError
             If there is none before the deadline.
+        CommunicatorError
+            If it is a link, or belongs to another user.
         """
-        limit = time.monotonic() + self._timeout
+        name = self._name(key)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        wait = Wait()
         while True:
             try:
-                return self._file(key).read_bytes()
+                with open(os.open(name, flags, dir_fd=self._folder), "rb") as file:
+                    about = os.fstat(file.fileno())
+                    if about.st_uid != os.getuid() or not stat.S_ISREG(about.st_mode):
+                        raise CommunicatorError(f"{self._path / name} is not a file of this user")
+                    return file.read()
             except FileNotFoundError:
-                if time.monotonic() > limit:
-                    raise StallError(
-                        f"nothing came to {self._file(key)} in {self._timeout:g} s"
-                    ) from None
+                if wait.passed() > self._timeout:
+                    text = f"nothing came to {self._path / name} in {self._timeout:g} s"
+                    raise StallError(text) from None
+            except OSError as error:
+                text = f"{self._path / name} cannot be read: {error.strerror}"
+                raise CommunicatorError(text) from None
             time.sleep(LOOK)
 
-    def _file(self, key: str) -> Path:
-        return self._path / key.replace("/", "-")
+    def _name(self, key: str) -> str:
+        return key.replace("/", "-")
 
 
 class Served:
@@ -219,7 +241,7 @@ class Served:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(timeout)
         try:
-            self._socket.connect("\0" + address.removeprefix("unix:"))
+            self._connect("\0" + address.removeprefix("unix:"), time.monotonic() + timeout)
         except OSError as error:
             raise CommunicatorError(
                 f"whoever started rank {rank} of {size} is gone, or this process is not its child "
@@ -227,8 +249,8 @@ class Served:
             ) from error
         if _other(self._socket)[1] != os.getuid():
             raise CommunicatorError(f"{address} belongs to another user")
-        self._socket.sendall(HELLO.pack(rank, size))
         try:
+            self._socket.sendall(HELLO.pack(rank, size))
             refusal = self._receive()
         except OSError as error:
             refusal = str(error)
@@ -267,6 +289,16 @@ class Served:
         """Leave: this rank knows the others now. Local."""
         self._socket.close()
 
+    def _connect(self, address: str, limit: float) -> None:
+        """Connect, when others fill the server's queue as soon as it has taken some of them."""
+        while True:
+            try:
+                return self._socket.connect(address)
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    raise
+            time.sleep(LOOK)
+
     def _receive(self) -> Any:
         return pickle.loads(_received(self._socket))
 
@@ -287,7 +319,7 @@ class Server:
         self.address = f"unix:collectives-{os.getpid()}-{os.urandom(16).hex()}"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("\0" + self.address.removeprefix("unix:"))
-        self._listener.listen(size)
+        self._listener.listen(socket.SOMAXCONN)  # strangers connect to it, too
         self._wake, self._woken = socket.socketpair()
         self._ranks: dict[socket.socket, int] = {}
         self._said: dict[int, bytes] = {}
@@ -321,37 +353,44 @@ class Server:
                         self._welcome(selector)
                     elif ready is self._woken:
                         if not self._woken.recv(64):
-                            for each in self._ranks:
-                                each.close()
+                            for each in list(selector.get_map().values()):
+                                each.fileobj.close()  # type: ignore[union-attr]
                             return
+                    elif ready in self._ranks:
+                        self._hear(selector, ready)
                     else:
-                        self._hear(selector, ready)  # type: ignore[arg-type]
+                        self._greet(selector, ready)  # type: ignore[arg-type]
                 self._answer()
 
     def _welcome(self, selector: selectors.BaseSelector) -> None:
-        """Take a connection, if it is of a rank that has not come yet."""
+        """Take a connection of a process of this user; nothing is read from others."""
         try:
             made, _ = self._listener.accept()
         except OSError:  # too many files are open
             time.sleep(LOOK)
             return
-        made.settimeout(10)  # a rank says at once who it is, and sends what it says in one piece
+        if _other(made)[1] != os.getuid():
+            made.close()
+            return
+        selector.register(made, selectors.EVENT_READ)
+
+    def _greet(self, selector: selectors.BaseSelector, made: socket.socket) -> None:
+        """Read who has connected, and take it if it is a rank that has not come yet."""
+        made.settimeout(10)  # a rank sends what it says in one piece
         try:
             rank, size = HELLO.unpack(_read(made, HELLO.size))
-            refusal = self._refusal(rank, size, *_other(made)[:2])
+            refusal = self._refusal(rank, size, _other(made)[0])
             _send(made, pickle.dumps(refusal))
         except OSError as error:
             refusal = str(error)
         if refusal:
+            selector.unregister(made)
             made.close()
-            return
-        self._ranks[made] = rank
-        selector.register(made, selectors.EVENT_READ)
+        else:
+            self._ranks[made] = rank
 
-    def _refusal(self, rank: int, size: int, process: int, user: int) -> str:
+    def _refusal(self, rank: int, size: int, process: int) -> str:
         """Return why a process cannot be a rank, or an empty text."""
-        if user != os.getuid():
-            return "it belongs to another user"
         if process != os.getpid() and _parent(process) != os.getpid():
             return "it was started by another process than the ranks, perhaps by one of them"
         if size != self.size or rank >= size:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
+import stat
 import warnings
 import weakref
 from itertools import accumulate
@@ -150,7 +152,7 @@ def _attempt(
     idle = len(local) < 2 or segment is not None
     nlines = 2 * len(local) + 16
     memory = offer = path = None
-    file = -1
+    file, lane = -1, 0
     problem = ""
     if leads and not idle:
         try:
@@ -167,6 +169,7 @@ def _attempt(
         try:
             if offer is None:
                 raise _Failure(f"rank {local[0]} has none")
+            lane = offer[1]
             file, memory = _open(offer, len(local), nlines)
         except (_Failure, OSError) as error:
             problem = str(error)
@@ -175,8 +178,8 @@ def _attempt(
         # This comes before any rank leaves here, because it may then look for the others' locks.
         try:
             # The file is opened again: what is mapped stays open as long as its memory is used.
-            own = os.open(offer[0], os.O_RDWR | os.O_CLOEXEC)
-            made = _core.Segment(memory, own, local, local.index(rank), nlines, offer[1])
+            own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+            made = _core.Segment(memory, own, local, local.index(rank), nlines, lane)
         except MemoryError:
             problem = "no memory"
         except OSError as error:
@@ -269,9 +272,9 @@ def shared(meeting: Ranks, segment: _core.Segment | None, nbytes: int) -> mmap.m
     memory = None
     try:
         if rank != first:
-            file = os.open(offers[first], os.O_RDWR | os.O_CLOEXEC)
+            file = _opened(offers[first])
         memory = _map(file, nbytes)
-    except OSError as error:
+    except (_Failure, OSError) as error:
         problem = problem or str(error)
     problems = meeting.allgather(problem)
     if path:
@@ -390,10 +393,26 @@ def _map(file: int, nbytes: int) -> mmap.mmap:
     return mmap.mmap(file, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
+def _opened(path: str) -> int:
+    """Return the file of another rank's memory, if it is one that only this user can write to.
+
+    Whoever writes to a store can offer a path, and objects are unpickled from this memory.
+    """
+    if not re.fullmatch(r"/proc/\d+/fd/\d+|/dev/shm/collectives-\d+-[0-9a-f]{16}", path):
+        raise _Failure(f"{path} is not the memory of a rank")
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    about = os.fstat(file)
+    is_memory = stat.S_ISREG(about.st_mode) and about.st_nlink == path.startswith("/dev/")
+    if about.st_uid != os.geteuid() or not is_memory:
+        os.close(file)
+        raise _Failure(f"{path} belongs to another user, or is not the memory of a rank")
+    return file
+
+
 def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap.mmap]:
     """Return the file and the memory of a segment that another rank has created."""
     path, lane, token = offer
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = _opened(path)
     try:
         nbytes = _core.segment_bytes(p, nlines, lane)
         if os.fstat(file).st_size < nbytes:

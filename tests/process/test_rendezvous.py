@@ -2,15 +2,17 @@
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 
 from collectives.errors import ArgumentError, CommunicatorError, PeerLostError, StallError
-from collectives.process import rendezvous
+from collectives.process import rendezvous, segment
 from collectives.process.rendezvous import Folder, Keyed, Served, Server
 
 DEADLINE = 60  # seconds
@@ -88,6 +90,68 @@ def test_a_folder_of_others_is_not_trusted(tmp_path):
         Folder(str(tmp_path), 1)
 
 
+def test_a_folder_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(CommunicatorError, match="link is no folder, or a link"):
+        Folder(str(tmp_path / "link"), 1)
+
+
+def test_a_folder_that_is_exchanged_is_not_read(tmp_path):
+    """Whoever owns the folder above it can put another one in its place."""
+    mine = Folder(str(tmp_path / "job"), 0.1)
+    (tmp_path / "job").rename(tmp_path / "old")
+    other = Folder(str(tmp_path / "job"), 0.1)
+    other.set("key", b"from another folder")
+    with pytest.raises(StallError, match="nothing came to"):
+        mine.get("key")
+    mine.set("key", b"mine")
+    assert (mine.get("key"), other.get("key")) == (b"mine", b"from another folder")
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_only_files_are_read_in_a_folder(tmp_path, kind):
+    folder = Folder(str(tmp_path / "job"), 1)
+    (tmp_path / "secret").write_bytes(b"secret")
+    if kind == "link":
+        (tmp_path / "job" / "key").symlink_to(tmp_path / "secret")
+    else:
+        os.mkfifo(tmp_path / "job" / "key")
+    with pytest.raises(CommunicatorError, match=r"key (cannot be read|is not a file of this user)"):
+        folder.get("key")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
+def test_a_file_of_another_user_is_not_read(tmp_path):
+    folder = Folder(str(tmp_path), 1)
+    folder.set("key", b"value")
+    os.chown(tmp_path / "key", 65534, 65534)
+    with pytest.raises(CommunicatorError, match="key is not a file of this user"):
+        folder.get("key")
+
+
+@pytest.mark.parametrize("offer", ["/proc/self/environ", "{file}", "{link}"])
+def test_only_memory_of_this_user_is_opened(tmp_path, offer):
+    """Whoever writes to a store can offer a path; what is unpickled later comes from there."""
+    (tmp_path / "file").write_bytes(bytes(100))
+    with open(tmp_path / "file", "rb") as file:
+        link = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        path = offer.format(file=tmp_path / "file", link=link)
+        with pytest.raises(segment._Failure, match="not the memory of a rank"):
+            segment._opened(path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to another user")
+def test_memory_of_another_user_is_not_opened():
+    file = os.memfd_create("collectives")
+    try:
+        os.close(segment._opened(f"/proc/{os.getpid()}/fd/{file}"))
+        os.fchown(file, 65534, 65534)
+        with pytest.raises(segment._Failure, match="belongs to another user"):
+            segment._opened(f"/proc/{os.getpid()}/fd/{file}")
+    finally:
+        os.close(file)
+
+
 def test_a_rank_that_does_not_come_is_missed(tmp_path):
     with pytest.raises(StallError, match=r"nothing came to .*collectives-0-1 in 0.2 s"):
         Keyed(Folder(str(tmp_path), 0.2), 0, 2).allgather(1)
@@ -157,6 +221,68 @@ def test_a_second_process_with_a_number_is_refused():
         first.close()
     finally:
         server.close()
+
+
+def test_silent_connections_do_not_hold_up_a_server():
+    """Their greetings are not waited for."""
+    server = Server(2)
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+    try:
+        for each in silent:
+            each.connect("\0" + server.address.removeprefix("unix:"))
+        began = time.monotonic()
+        assert [got[0][0][:2] for got in meet(server, 2)] == [(0, 0), (0, 0)]
+        assert time.monotonic() - began < 10  # one greeting was waited for so long
+    finally:
+        for each in silent:
+            each.close()
+        server.close()
+
+
+CROWD = """
+    import os, socket, sys
+    os.setgid(65534), os.setuid(65534)
+    held = []
+    print("started", flush=True)
+    while True:
+        each = socket.socket(socket.AF_UNIX)
+        each.settimeout(0.05)
+        try:
+            each.connect("\\0" + sys.argv[1])
+            held = [*held[-500:], each]
+        except OSError:
+            each.close()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_user_does_not_hold_up_a_server():
+    """Addresses are in /proc/net/unix, and anybody can connect to them, again and again."""
+    server = Server(2)
+    words = [sys.executable, "-c", textwrap.dedent(CROWD), server.address.removeprefix("unix:")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as crowd:
+        try:
+            crowd.stdout.readline()
+            assert [got[0][0][:2] for got in meet(server, 2)] == [(0, 0), (0, 0)]
+        finally:
+            crowd.kill()
+            server.close()
+
+
+def test_the_deadline_holds_where_the_queue_is_full():
+    listener = socket.socket(socket.AF_UNIX)
+    name = f"collectives-test-{os.getpid()}"
+    listener.bind("\0" + name)
+    listener.listen(0)
+    others = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    with listener:
+        for each in others:
+            each.setblocking(False)
+            each.connect_ex("\0" + name)
+        with pytest.raises(CommunicatorError, match="whoever started rank 0 of 2 is gone"):
+            Served(f"unix:{name}", 0, 2, 0.3)
+    for each in others:
+        each.close()
 
 
 def test_a_rank_that_has_ended_is_told_of():
