@@ -395,7 +395,7 @@ class Meeting:
     def _stalled(self) -> StallError:
         silent = [] if self._roll is None else self._roll.absent()
         told = f"; nothing was heard from {', '.join(silent)}" if silent else ""
-        return StallError(f"{self.call}: {self._where(self.timeout)}{told}")
+        return StallError(f"{self.call} timed out: {self._where(self.timeout)}{told}")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

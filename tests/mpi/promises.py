@@ -309,7 +309,7 @@ class Promises:
                     form.call(comm, timeout=0.2)
             except errors.StallError as error:
                 told = str(error)
-                assert f": rank {comm.rank} waited 0.2 s: " in told
+                assert f": rank {comm.rank} timed out after 0.2 s: " in told
             except errors.PeerAbortedError:
                 pass  # it had less to wait for, and another rank gave up
             assert comm.timeout == 1000.0

@@ -215,7 +215,7 @@ def test_a_broken_communicator_says_so(world, fresh, stalls):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank == 0:
-        with stalls(comm, "waited 0.3 s"):
+        with stalls(comm, "timed out after 0.3 s"):
             comm.allreduce(np.ones(3))
         assert repr(comm).startswith(f"<collectives.Communicator, rank 0 of {comm.size}, broken: r")
     world.comm.barrier()

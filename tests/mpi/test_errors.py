@@ -142,7 +142,7 @@ def test_stall(world, fresh, stalls, algorithm):
         pytest.skip("nobody to wait for, or it cannot run on this number of ranks")
     told = ""
     if comm.rank < p - 1:
-        start = f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} waited 0.3 s: round "
+        start = f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} timed out after 0.3 s: round "
         with stalls(comm, start) as caught:
             comm.allreduce(np.ones(p), algorithm=algorithm)
         told = str(caught.value)
@@ -165,12 +165,12 @@ def test_stall_of_a_request(world, fresh, stalls):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
-        with stalls(comm, r"allreduce 'butterfly' .* waited 0\.3 s") as caught:
+        with stalls(comm, r"allreduce 'butterfly' .* timed out after 0\.3 s") as caught:
             request = comm.iallreduce(np.ones(3), algorithm="butterfly")
             request.wait()
         if caught.type is StallError:
             for again in (request.wait, request.test):
-                with pytest.raises(StallError, match="waited"):
+                with pytest.raises(StallError, match="timed out"):
                     again()
             with pytest.raises(CommunicatorError, match="is broken: rank"):
                 comm.barrier()
@@ -246,7 +246,7 @@ def test_a_deadline_of_its_own(world, fresh, name, validate):
     if comm.size == 1:
         pytest.skip("nobody to wait for")
     if comm.rank == 1:
-        with pytest.raises(StallError, match=r"\brank 1 .*waited 0\.2 s"):
+        with pytest.raises(StallError, match=r"\brank 1 .*timed out after 0\.2 s"):
             calls_with_a_deadline(comm)[name](0.2)
     world.mpi.Barrier()
 

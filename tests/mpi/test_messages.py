@@ -401,7 +401,7 @@ def test_a_receive_that_nothing_comes_for(world, fresh):
     comm = fresh(validate=True, timeout=0.3)
     if comm.rank == 0:
         whom = rf"rank {comm.size - 1}( on host \d)?"
-        text = rf"recv 'direct' on .*: rank 0 waited 0\.3 s: .* waits for {whom} to send"
+        text = rf"recv 'direct' on .*: rank 0 timed out after 0\.3 s: .* waits for {whom} to send"
         with pytest.raises(StallError, match=text):
             comm.recv(np.zeros(3), comm.size - 1, tag=2)
         with pytest.raises(errors.CommunicatorError, match="stalled in recv"):

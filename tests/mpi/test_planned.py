@@ -380,7 +380,7 @@ def test_stall(world, fresh, stalls):
         pytest.skip("nobody to wait for")
     planned = comm.plan("allreduce", np.ones(3), algorithm="butterfly")
     if comm.rank < comm.size - 1:
-        with stalls(comm, r"allreduce 'butterfly' .* waited 0\.3 s") as caught:
+        with stalls(comm, r"allreduce 'butterfly' .* timed out after 0\.3 s") as caught:
             planned()
         if caught.type is errors.StallError:
             for call in (planned, planned.start):

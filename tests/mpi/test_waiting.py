@@ -117,7 +117,7 @@ def test_a_deadline(world, fresh, wait):
         wait(requests, timeout=0.3)
     if caught.type is StallError:
         assert caught.match(
-            rf"rank {comm.rank} waited 0\.3 s: round 1.* for rank {comm.rank} to send"
+            rf"rank {comm.rank} timed out after 0\.3 s: round 1.* for rank {comm.rank} to send"
         )
     for request in requests[1:]:  # the first one has failed, and fails each time again
         with pytest.raises((StallError, PeerAbortedError)):

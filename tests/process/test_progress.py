@@ -95,7 +95,7 @@ def test_a_rank_in_a_barrier_of_mpi(shm):
 def test_without_the_thread_the_error_says_what_helps(shm):
     result = fails(BARRIER, shm)
     assert re.search(
-        r"StallError: allreduce .* on 3 ranks: rank [12] waited 2 s: .*"
+        r"StallError: allreduce .* on 3 ranks: rank [12] timed out after 2 s: .*"
         r"\. If ranks? [0-2, -]+ started this with a nonblocking call, it moves on only inside the "
         r"library: call wait\(\) before MPI's own calls, or set COLLECTIVES_PROGRESS=thread\n",
         result.err,
@@ -108,7 +108,7 @@ def test_what_has_nothing_to_do_with_it_is_not_said(shm):
     env = {"COLLECTIVES_PROGRESS": "thread" if shm == "0" else "0"}
     call = "if W.rank == 0:\n    comm.allreduce(np.ones(9))\nW.Barrier()\n"
     result = fails(call, shm, ranks=2, env=env)
-    assert "rank 0 waited 2 s: " in result.err
+    assert "rank 0 timed out after 2 s: " in result.err
     assert "nonblocking" not in result.err
 
 

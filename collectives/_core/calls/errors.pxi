@@ -46,7 +46,7 @@ cdef object trouble(Engine engine, Operation *op, Plan plan, double waited, doub
             segment.check_calls(op.shared.call, op.shared.what)
         if waited > deadline:
             return StallError(
-                f"{title_of(op, plan)}: rank {engine.rank} waited {deadline:g} s: "
+                f"{title_of(op, plan)}: rank {engine.rank} timed out after {deadline:g} s: "
                 f"{situation(engine, op)}"
             )
         if segment is not None:
