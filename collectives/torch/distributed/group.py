@@ -18,8 +18,10 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import distributed as dist
 
 from collectives import _core
@@ -45,6 +47,7 @@ from collectives.torch.distributed.work import DONE, PendingWork, united
 After = Callable[[], object]
 Tensor = Any  # torch.Tensor
 
+CPU = torch.device("cpu")
 MOST = 512  # asynchronous calls of a group in flight
 PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
 
@@ -67,6 +70,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     def __init__(self, comm: Communicator) -> None:
         super().__init__(comm.rank, comm.size)
+        self._register_backend(CPU, dist.ProcessGroup.BackendType.CUSTOM, None)
         self._comm = comm
         self._lane = Lane("collectives futures")
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
@@ -94,6 +98,26 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     def communicator(self) -> Communicator:
         """The communicator of the group."""
         return self._comm
+
+    @unseen
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> CollectivesProcessGroup | None:
+        rank = self._comm.rank
+        part = self._comm.split(min(new_ranks) if rank in new_ranks else None)
+        if part is None:
+            return None
+        if timeout is not None:
+            part.timeout = timeout.total_seconds()
+        group = CollectivesProcessGroup(part)
+        group._name = group_name or f"{self._name}:{','.join(map(str, sorted(new_ranks)))}"
+        return group
 
     @unseen
     def shutdown(self) -> None:

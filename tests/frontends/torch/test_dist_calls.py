@@ -9,7 +9,7 @@ import pytest
 import torch
 from places import RANK, SIZE
 from torch import distributed as dist
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, checkpoint
 
 import collectives.torch
 from collectives.errors import ArgumentError, UnsupportedTypeError
@@ -256,6 +256,27 @@ def test_groups():
     dist.all_reduce(x, group=local)
     assert x[0].item() == RANK + 1
     dist.destroy_process_group(local)
+
+
+def test_split_group(group):
+    part = group.split_group([0], timeout=timedelta(seconds=50))
+    assert (part is None) == (RANK > 0)
+    if part is not None:
+        x = mine()
+        part.allreduce([x]).wait()
+        assert x.tolist() == mine().tolist()
+        assert part.communicator.timeout == 50
+        part.shutdown()
+
+
+def test_an_asynchronous_checkpoint(group, tmp_path):
+    assert group._device_types == [torch.device("cpu")]
+    place = [str(tmp_path)]
+    dist.broadcast_object_list(place)
+    checkpoint.async_save({"x": torch.arange(3.0)}, checkpoint_id=place[0]).result()
+    read = {"x": torch.zeros(3)}
+    checkpoint.load(read, checkpoint_id=place[0])
+    assert read["x"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
