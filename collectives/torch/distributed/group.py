@@ -31,6 +31,7 @@ from collectives.process import binding, progress
 from collectives.torch.distributed.lanes import Lane
 from collectives.torch.distributed.messages import AnySourceWork
 from collectives.torch.distributed.operations import deadline, reduction
+from collectives.torch.distributed.sparse import add_sparse
 from collectives.torch.distributed.tensors import (
     joined,
     lengths,
@@ -40,7 +41,7 @@ from collectives.torch.distributed.tensors import (
     writable,
 )
 from collectives.torch.distributed.unseen import unseen
-from collectives.torch.distributed.work import DONE, PendingWork, united
+from collectives.torch.distributed.work import DONE, DoneWork, PendingWork, united
 
 # No __all__: the methods of the group are called by torch alone, which describes them.
 
@@ -184,6 +185,9 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
+        if tensors[0].layout is torch.sparse_coo:
+            add_sparse(self._comm, tensors[0], *reduction(opts), deadline(opts))
+            return DoneWork(tensors)
         x, after = writable(tensors[0])
         op, factor = reduction(opts)
         if after is None and opts is not None and not opts.asyncOp:  # small ones are worth a path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 
 import numpy as np
@@ -100,6 +101,25 @@ def test_strides_and_gradients_and_nothing():
         dist.all_reduce(x)
         assert x.shape == shape
     assert x.item() == TOTAL
+
+
+@pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG], ids=["sum", "avg"])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_sparse_tensors(op, is_async, dimensions):
+    rows = torch.zeros(SIZE + 1, 3)
+    rows[RANK] = 1.0  # of this rank alone
+    rows[SIZE] = RANK  # rank 0 has no element there
+    x = rows.to_sparse(dimensions)
+    work = dist.all_reduce(x, op, async_op=is_async)
+    if is_async:
+        work.wait()
+    dist.all_reduce(rows, op)
+    assert x.is_sparse
+    assert torch.equal(x.to_dense(), rows)
+    none = torch.zeros(3).to_sparse()
+    dist.all_reduce(none)
+    assert none._nnz() == 0
 
 
 def test_asynchronous_calls():
@@ -304,7 +324,11 @@ def test_what_cannot_be_done_says_so():
     with pytest.raises(UnsupportedTypeError, match="AVG"):
         dist.all_reduce(torch.tensor([1]), ReduceOp.AVG)
     with pytest.raises(UnsupportedTypeError, match="to_dense"):
-        dist.all_reduce(torch.eye(2).to_sparse())
+        dist.broadcast(torch.eye(2).to_sparse(), 0)
+    with pytest.raises(ArgumentError, match="MAX.*to_dense"):
+        dist.all_reduce(torch.eye(2).to_sparse(), ReduceOp.MAX)
+    with pytest.raises(ArgumentError, match="must have one shape") if SIZE > 1 else nullcontext():
+        dist.all_reduce(torch.ones(2 + RANK).to_sparse())
     with pytest.raises(UnsupportedTypeError, match="host memory"):
         dist.all_reduce(torch.empty(2, device="meta"))
     with pytest.raises(ArgumentError, match=r"must have .* with the sum 4"):
