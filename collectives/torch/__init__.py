@@ -20,7 +20,7 @@ except ImportError as error:
 from collectives.horovod import HostsUpdatedInterrupt
 from collectives.torch import elastic, mpi_ops
 from collectives.torch.compression import Compression
-from collectives.torch.distributed import init_process_group, register
+from collectives.torch.distributed import init_process_group, monitored_barrier, register
 from collectives.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -147,6 +147,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "monitored_barrier",
     "mpi_built",
     "mpi_enabled",
     "mpi_ops",

@@ -8,6 +8,7 @@ has an algorithm, or a thread that communicates.
 
 from __future__ import annotations
 
+from collectives.torch.distributed.monitoring import monitored_barrier
 from collectives.torch.distributed.rendezvous import init_process_group, register
 
-__all__ = ["init_process_group", "register"]
+__all__ = ["init_process_group", "monitored_barrier", "register"]

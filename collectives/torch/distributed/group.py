@@ -14,6 +14,7 @@ started there; the native thread of the library moves it on while the program co
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 import weakref
 from collections import deque
@@ -76,6 +77,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self._lane = Lane("collectives futures")
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
         self._name = ""
+        self.barriers = itertools.count()  # the numbers of those that are monitored
         self._is_shut = False
         if comm.size > 1:
             progress.allow(binding.load(), "asynchronous calls of torch.distributed need a thread")

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch.distributed import ReduceOp, checkpoint
 
 import collectives.torch
-from collectives.errors import ArgumentError, UnsupportedTypeError
+from collectives.errors import ArgumentError, StallError, UnsupportedTypeError
 
 RANKS = torch.arange(SIZE)
 
@@ -257,6 +257,23 @@ def test_objects():
 def test_barrier():
     dist.barrier()
     dist.barrier(async_op=True).wait()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+def test_monitored_barrier(group):
+    long, late = timedelta(seconds=50), SIZE - 1
+    beside = dist.new_group()
+    for each in (None, beside):
+        collectives.torch.monitored_barrier(each, long)
+    if RANK != late:
+        with pytest.raises(StallError, match=rf"timed out after 1 s: rank {late} has not called it"):
+            collectives.torch.monitored_barrier(beside, 1.0)
+    dist.barrier()
+    if RANK != 0:
+        with pytest.raises(StallError, match=r"timed out after 0.1 s: rank 0 has not called it"):
+            collectives.torch.monitored_barrier(group, 0.1)
+    dist.barrier()
+    dist.all_reduce(mine(), group=beside)  # the group is whole
 
 
 def test_groups():

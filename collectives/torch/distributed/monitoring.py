@@ -1,0 +1,107 @@
+"""A barrier that names the ranks that have not come.
+
+Each rank sends a number to rank 0, which answers all that have come when all have, or when its time
+is up: with that number, and with who has come.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from collectives.calls.messages import TAGS
+from collectives.communicator import Communicator
+from collectives.errors import StallError
+from collectives.text.words import ranks
+from collectives.torch.distributed.group import CollectivesProcessGroup
+from collectives.torch.distributed.messages import AnySourceWork
+
+__all__ = ["monitored_barrier"]
+
+TAG = TAGS - 1
+LEAST = 1e-6  # seconds, because torch takes 0 for the default
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Wait until all ranks of a group have called this; name those that have not.
+    Collective.
+
+    It is ``torch.distributed.monitored_barrier``, which torch has for gloo alone. Groups of other
+    backends are handed to torch.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        The default group if it is None.
+    timeout : timedelta or float, optional
+        How long rank 0 of the group waits for the others, a float in seconds; as long as a call of
+        the group may take by default. The others wait for rank 0 for twice as long.
+    wait_all_ranks : bool
+        For groups of other backends. Here all missing ranks are named in any case.
+
+    Raises
+    ------
+    StallError
+        On all ranks that have called this, if others have not. The group can be used further.
+    """
+    group = group or dist.group.WORLD
+    if not isinstance(group, CollectivesProcessGroup):
+        dist.monitored_barrier(group, timeout, wait_all_ranks)
+        return
+    comm, number = group.communicator, next(group.barriers)
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = comm.timeout if seconds is None else seconds
+    came = (_lead if comm.rank == 0 else _follow)(comm, number, seconds)
+    missing = [each for each in range(comm.size) if not came[each]]
+    if missing:
+        names = ranks(sum(1 << dist.get_global_rank(group, each) for each in missing))
+        raise StallError(
+            f"monitored_barrier timed out after {seconds:g} s: {names} "
+            f"{'has' if len(missing) == 1 else 'have'} not called it"
+        )
+
+
+def _receive(comm: Communicator, tensor: Any, end: float) -> int | None:
+    """Receive what a rank sends; return that rank, or None if none has by then."""
+    work = AnySourceWork(comm, tensor, TAG)
+    try:
+        work.wait(timedelta(seconds=max(end - time.monotonic(), LEAST)))
+    except StallError:
+        return None
+    return work.source_rank()
+
+
+def _lead(comm: Communicator, number: int, seconds: float) -> Any:
+    """Return which ranks have come, and tell these."""
+    end = time.monotonic() + seconds
+    numbers, message = torch.full((comm.size,), -1), torch.empty(1, dtype=torch.int64)
+    numbers[0] = number
+    while (numbers < 0).any():
+        source = _receive(comm, message, end)
+        if source is None:
+            break
+        numbers[source] = message[0]
+    came = numbers >= 0
+    for rank in range(1, comm.size):
+        if came[rank]:
+            comm.isend(torch.cat([numbers[rank : rank + 1], came]), rank, tag=TAG).wait()
+    return came
+
+
+def _follow(comm: Communicator, number: int, seconds: float) -> Any:
+    """Tell rank 0 that this rank has come; return which ranks have."""
+    end = time.monotonic() + 2 * seconds
+    comm.isend(torch.tensor([number]), 0, tag=TAG)
+    answer = torch.empty(comm.size + 1, dtype=torch.int64)
+    while _receive(comm, answer, end) is not None:
+        if answer[0] == number:  # not of a call that this rank gave up
+            return answer[1:]
+    return torch.arange(comm.size) > 0
