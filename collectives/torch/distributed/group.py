@@ -32,6 +32,7 @@ from collectives.process import binding, progress
 from collectives.torch.distributed.lanes import Lane
 from collectives.torch.distributed.messages import AnySourceWork
 from collectives.torch.distributed.operations import deadline, reduction
+from collectives.torch.distributed.profiling import Event, is_profiled
 from collectives.torch.distributed.sparse import add_sparse
 from collectives.torch.distributed.tensors import (
     joined,
@@ -59,6 +60,19 @@ def _only(tensors: Sequence[Any], what: str) -> Any:
     if len(tensors) != 1:
         raise ArgumentError(f"{what} takes one tensor at a time, and got {len(tensors)}")
     return tensors[0]
+
+
+def _ending(event: Event | None, after: After | None) -> After | None:
+    """Return what copies the results of a call and ends its event in the profile."""
+    if event is None:
+        return after
+
+    def end() -> None:
+        if after is not None:
+            after()
+        event.end()
+
+    return end
 
 
 class CollectivesProcessGroup(dist.ProcessGroup):
@@ -159,15 +173,22 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
         `tensors` are the results, and `after` copies them to their places.
         """
+        event = Event(name, arrays) if is_profiled() else None
         if opts is None or opts.asyncOp:
             self._make_room()
             request = getattr(self._comm, "i" + name)(*arrays, **options)
-            work = PendingWork((request,), tensors, self._lane, after)
+            work = PendingWork((request,), tensors, self._lane, _ending(event, after))
             self._pending.append(weakref.ref(work))
+            if event is not None:
+                work.finish_in_lane()
             return work
-        getattr(self._comm, name)(*arrays, timeout=deadline(opts), **options)
-        if after is not None:
-            after()
+        try:
+            getattr(self._comm, name)(*arrays, timeout=deadline(opts), **options)
+            if after is not None:
+                after()
+        finally:
+            if event is not None:
+                event.end()
         return DONE
 
     def _make_room(self) -> None:
@@ -188,11 +209,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
         if tensors[0].layout is torch.sparse_coo:
+            event = Event("allreduce", tensors) if is_profiled() else None
             add_sparse(self._comm, tensors[0], *reduction(opts), deadline(opts))
+            if event is not None:
+                event.end()
             return DoneWork(tensors)
         x, after = writable(tensors[0])
         op, factor = reduction(opts)
-        if after is None and opts is not None and not opts.asyncOp:  # small ones are worth a path
+        is_plain = after is None and opts is not None and not opts.asyncOp
+        if is_plain and not is_profiled():  # small ones are worth a path
             self._comm.allreduce(x, x, op=op, prescale=factor, timeout=deadline(opts))
             return DONE
         return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
@@ -390,14 +415,16 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     @unseen
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Any:
         x = readable(_only(tensors, "send"))
+        event = Event("send", [x]) if is_profiled() else None
         request = self._comm.isend(x, dst, tag=tag)
-        return PendingWork((request,), tensors, None)
+        return PendingWork((request,), tensors, None, _ending(event, None))
 
     @unseen
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
         x, after = writable(_only(tensors, "recv"))
+        event = Event("recv", [x]) if is_profiled() else None
         request = self._comm.irecv(x, src, tag=tag)
-        return PendingWork((request,), tensors, None, after, src)
+        return PendingWork((request,), tensors, None, _ending(event, after), src)
 
     @unseen
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:

@@ -135,6 +135,26 @@ def test_asynchronous_calls():
     assert x.tolist() == [TOTAL] * 5
 
 
+def test_the_profiler_shows_names_shapes_and_durations():
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as profile:
+        dist.all_reduce(torch.ones(2, 3))
+        dist.all_reduce(torch.ones(5), async_op=True).wait()
+        dist.broadcast(torch.ones(6, 4).t(), 0)
+        dist.all_reduce(torch.ones(7).to_sparse())
+        dist.barrier()
+    events = [each for each in profile.events() if each.name.startswith("collectives:")]
+    assert [(each.name.partition(":")[2], each.input_shapes) for each in events] == [
+        ("all_reduce", [[2, 3]]),
+        ("all_reduce", [[5]]),
+        ("broadcast", [[4, 6]]),
+        ("all_reduce", [[7]]),
+        ("barrier", []),
+    ]
+    assert all(each.cpu_time_total > 0 for each in events)
+
+
 def test_one_rank_waits_where_another_does_not():
     x = mine()
     work = dist.all_reduce(x, async_op=RANK == 0)
