@@ -142,7 +142,9 @@ def test_stall(world, fresh, stalls, algorithm):
         pytest.skip("nobody to wait for, or it cannot run on this number of ranks")
     told = ""
     if comm.rank < p - 1:
-        start = f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} timed out after 0.3 s: round "
+        start = (
+            f"^allreduce '{algorithm}' on {p} ranks: rank {comm.rank} timed out after 0.3 s: round "
+        )
         with stalls(comm, start) as caught:
             comm.allreduce(np.ones(p), algorithm=algorithm)
         told = str(caught.value)

@@ -193,7 +193,8 @@ def test_a_root_that_does_not_come(world, fresh, stalls, form, start, knows):
     if comm.rank:
         # On two hosts, rank 1 is the first of the other one, and waits for the root itself.
         with stalls(
-            comm, rf"rank {comm.rank} timed out after 0\.3 s: .*waits for rank [01]( on host \d)? to"
+            comm,
+            rf"rank {comm.rank} timed out after 0\.3 s: .*waits for rank [01]( on host \d)? to",
         ):
             call()
         assert not _core.pending(comm._engine)

@@ -36,7 +36,11 @@ def test_an_error_names_the_hosts_of_a_pair():
     ("validate", "call", "wanted"),
     [
         ("0", "comm.dup()", "or have ended; nothing was heard from rank 2 on host 2"),
-        ("1", "comm.barrier()", "timed out after 3 s of waiting for rank 2 on host 2 to call anything"),
+        (
+            "1",
+            "comm.barrier()",
+            "timed out after 3 s of waiting for rank 2 on host 2 to call anything",
+        ),
     ],
 )
 def test_an_error_names_who_has_not_come_inside_of_mpi(validate, call, wanted):

@@ -34,7 +34,10 @@ def test_a_rank_ends_before_the_first_communicator():
     )
     waited = r"rank [02] of 3 has waited "
     said(result, rf"StallWarning: Communicator\(\): {waited}1")
-    said(result, rf"StallError: Communicator\(\) timed out: {waited}3 s; some of the other ranks have not called it")
+    said(
+        result,
+        rf"StallError: Communicator\(\) timed out: {waited}3 s; some of the other ranks have not called it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,10 @@ def test_the_deadline_holds_inside_of_mpi(makes, memory):
         env=SOON | {"COLLECTIVES_SHM": memory},
     )
     call = "dup" if makes == "duplicate" else "split"
-    said(result, rf"StallError: {call}\(\) timed out: rank [02] of 3 has waited 3 s; some of the other ranks")
+    said(
+        result,
+        rf"StallError: {call}\(\) timed out: rank [02] of 3 has waited 3 s; some of the other ranks",
+    )
 
 
 @pytest.mark.parametrize("makes", ["duplicate", "split"])

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch._C._autograd import _profiler_enabled as is_profiled
 
 from collectives import _core
 from collectives.communicator import Communicator
@@ -32,7 +33,7 @@ from collectives.process import binding, progress
 from collectives.torch.distributed.lanes import Lane
 from collectives.torch.distributed.messages import AnySourceWork
 from collectives.torch.distributed.operations import deadline, reduction
-from collectives.torch.distributed.profiling import Event, is_profiled
+from collectives.torch.distributed.profiling import Event
 from collectives.torch.distributed.sparse import add_sparse
 from collectives.torch.distributed.tensors import (
     joined,

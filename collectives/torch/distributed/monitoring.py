@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed import monitored_barrier as theirs
 
 from collectives.calls.messages import TAGS
 from collectives.communicator import Communicator
@@ -54,7 +55,7 @@ def monitored_barrier(
     """
     group = group or dist.group.WORLD
     if not isinstance(group, CollectivesProcessGroup):
-        dist.monitored_barrier(group, timeout, wait_all_ranks)
+        theirs(group, timeout, wait_all_ranks)
         return
     comm, number = group.communicator, next(group.barriers)
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

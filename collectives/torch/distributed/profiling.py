@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C import _autograd  # type: ignore[attr-defined]
+from torch._C import _autograd
 
-__all__ = ["Event", "is_profiled"]
-
-is_profiled = _autograd._profiler_enabled
+__all__ = ["Event"]
 
 TITLES = {
     "allreduce": "all_reduce",

@@ -285,8 +285,10 @@ def test_monitored_barrier(group):
     beside = dist.new_group()
     for each in (None, beside):
         collectives.torch.monitored_barrier(each, long)
-    if RANK != late:
-        with pytest.raises(StallError, match=rf"timed out after 1 s: rank {late} has not called it"):
+    if late != RANK:
+        with pytest.raises(
+            StallError, match=rf"timed out after 1 s: rank {late} has not called it"
+        ):
             collectives.torch.monitored_barrier(beside, 1.0)
     dist.barrier()
     if RANK != 0:

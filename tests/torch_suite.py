@@ -1,0 +1,85 @@
+"""Run torch's own tests of a process group with ours: ``python tests/torch_suite.py 3``.
+
+The tests (`DistributedTest`) are in torch's wheel and need ``expecttest``. They choose by the name
+of the backend what they run: it is gloo, and the groups are ours. Each test forks the ranks. The
+arguments are the number of ranks and names of tests, all by default. The exit status is 1 if a test
+fails that is not in `KNOWN`, or with another error than there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import unittest
+
+RANKS, NAMES = sys.argv[1], sys.argv[2:]
+os.environ |= {"BACKEND": "gloo", "WORLD_SIZE": RANKS, "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "120"}
+
+import torch
+from torch import distributed as dist
+from torch.testing._internal.common_distributed import initialize_temp_directories
+
+import collectives.torch
+
+initialize_temp_directories()
+
+from torch.testing._internal.distributed import distributed_test as theirs  # reads TEMP_DIR
+
+# Which tests fail, with which text in the error, and why.
+BARRIER = "timed out after", "it looks for gloo's words in the error"
+MONITORED = (
+    "StallError: monitored_barrier timed out after",
+    "it looks for gloo's words in the error",
+)
+KNOWN = {
+    "test_get_backend": ("'collectives'", "it compares the name of the backend with gloo"),
+    "test_barrier_timeout_full_group": BARRIER,
+    "test_barrier_timeout_global": BARRIER,
+    "test_barrier_timeout_group": BARRIER,
+    "test_monitored_barrier_failure_order": MONITORED,
+    "test_monitored_barrier_gloo": MONITORED,
+    "test_monitored_barrier_gloo_rank_0_timeout": (
+        "monitored_barrier",
+        "it calls a method of the group, which only gloo has",
+    ),
+    "test_monitored_barrier_gloo_subgroup": MONITORED,
+    "test_monitored_barrier_wait_all_ranks": MONITORED,
+}
+
+
+class TorchTests(theirs.TestDistBackend, theirs.DistributedTest._DistTestBase):
+    def setUp(self):
+        super().setUp()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+
+def with_ours(make):
+    """Return a function of torch that makes groups, with our backend in place of gloo."""
+
+    def function(*args, backend=None, **options):
+        return make(*args, backend="collectives" if backend == "gloo" else backend, **options)
+
+    return function
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group = with_ours(dist.init_process_group)
+    dist.new_group = with_ours(dist.new_group)
+    dist.monitored_barrier = collectives.torch.monitored_barrier
+    names = NAMES or unittest.defaultTestLoader.getTestCaseNames(TorchTests)
+    result = unittest.TextTestRunner(buffer=True).run(unittest.TestSuite(map(TorchTests, names)))
+    failed = {test._testMethodName: text for test, text in result.failures + result.errors}
+    passed, skipped = result.testsRun - len(result.skipped) - len(failed), len(result.skipped)
+    print(f"{RANKS} ranks: {passed} passed, {skipped} skipped, {len(failed)} failed")
+    new = False
+    for name, text in sorted(failed.items()):
+        wanted, reason = KNOWN.get(name, ("", ""))
+        is_known = bool(wanted) and wanted in text
+        print(f"{name}: {reason if is_known else 'this is new'}")
+        new |= not is_known
+    return int(new)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
