@@ -107,8 +107,8 @@ class Agreement:
             silent = [] if self._roll is None else self._roll.absent()
             whom = ", ".join(silent) or "the other ranks"
             raise StallError(
-                f"rank {rank} {mine} and timed out after {timeout:g} s of waiting for {whom} to call "
-                f"anything"
+                f"rank {rank} {mine} and timed out after {timeout:g} s of waiting for {whom} to "
+                f"call anything"
             )
         parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
         return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]

@@ -179,8 +179,8 @@ def test_a_rank_does_not_come(world, fresh, way):
     assert any(kind is StallError for _, kind in told[1:])
     for text, _ in told[1:]:
         assert re.search(
-            rf"broadcast 'flat' on {comm.size} ranks, root 0: rank \d+ timed out after 0.4 s: round 1, "
-            r"segment 1 of 1 waits for rank 0 to send \(call 2; .*"
+            rf"broadcast 'flat' on {comm.size} ranks, root 0: rank \d+ timed out after 0.4 s: "
+            r"round 1, segment 1 of 1 waits for rank 0 to send \(call 2; .*"
             r"rank 0 \(process \d+\) has left call 1, barrier\(",
             text,
         ), text

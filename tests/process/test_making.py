@@ -36,7 +36,7 @@ def test_a_rank_ends_before_the_first_communicator():
     said(result, rf"StallWarning: Communicator\(\): {waited}1")
     said(
         result,
-        rf"StallError: Communicator\(\) timed out: {waited}3 s; some of the other ranks have not called it",
+        rf"StallError: Communicator\(\) timed out: {waited}3 s; some of the other ranks have",
     )
 
 
@@ -139,7 +139,7 @@ def test_the_deadline_holds_inside_of_mpi(makes, memory):
     call = "dup" if makes == "duplicate" else "split"
     said(
         result,
-        rf"StallError: {call}\(\) timed out: rank [02] of 3 has waited 3 s; some of the other ranks",
+        rf"StallError: {call}\(\) timed out: rank [02] of 3 has waited 3 s; some of",
     )
 
 

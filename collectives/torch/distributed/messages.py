@@ -77,8 +77,8 @@ class AnySourceWork(dist._Work):
                 self._comm._engine.check_host()
                 if now - began > limit:
                     raise StallError(
-                        f"recv from any rank timed out: no message with the tag {self._tag} has come in "
-                        f"{limit:g} s"
+                        f"recv from any rank timed out: no message with the tag {self._tag} "
+                        f"has come in {limit:g} s"
                     )
             polls += 1
             if polls > POLLS:

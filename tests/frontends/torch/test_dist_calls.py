@@ -364,7 +364,7 @@ def test_what_cannot_be_done_says_so():
         dist.all_reduce(torch.tensor([1]), ReduceOp.AVG)
     with pytest.raises(UnsupportedTypeError, match="to_dense"):
         dist.broadcast(torch.eye(2).to_sparse(), 0)
-    with pytest.raises(ArgumentError, match="MAX.*to_dense"):
+    with pytest.raises(ArgumentError, match=r"max.*to_dense|MAX.*to_dense"):
         dist.all_reduce(torch.eye(2).to_sparse(), ReduceOp.MAX)
     with pytest.raises(ArgumentError, match="must have one shape") if SIZE > 1 else nullcontext():
         dist.all_reduce(torch.ones(2 + RANK).to_sparse())
