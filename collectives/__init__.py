@@ -8,6 +8,9 @@ Examples
 True
 """
 
+import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 try:
     from collectives._core import PlannedCall, Reduction, Request
 except ImportError as error:
@@ -93,6 +96,7 @@ from collectives.reductions import (
     SUM,
     reduction,
 )
+from collectives.text.words import missing as _missing
 
 __all__ = [
     "AVG",
@@ -176,3 +180,9 @@ __all__ = [
     "wait_any",
     "world",
 ]
+
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise _missing(_sys.modules[__name__], "the module 'collectives'", name, __all__)

@@ -19,7 +19,7 @@ from collectives.errors import (
     ArgumentError, BufferError, CollectivesError, CommunicatorError, MismatchError, MPIError,
     PeerAbortedError, PeerLostError, StallError, StallWarning, UnsupportedTypeError,
 )
-from collectives.text.words import error_text, shown
+from collectives.text.words import error_text, shown, spelled_here
 
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)

@@ -32,7 +32,7 @@ from collectives.process.place import locate
 from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
-from collectives.text.words import article, error_text, shown
+from collectives.text.words import article, error_text, missing, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -206,6 +206,11 @@ class Communicator(
         if isinstance(where, (str, os.PathLike)):
             where = Folder(os.fspath(where), limit)
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout)
+
+    if not TYPE_CHECKING:  # a type checker would take every name to be defined
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing(self, "a Communicator", name, dir(self))
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""

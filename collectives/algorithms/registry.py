@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
@@ -189,9 +190,9 @@ class Algorithm:
         number = 0
         try:
             found = self.run(r, p, root)
-            if not isinstance(found, Iterable):
+            if not isinstance(found, Iterable) or isinstance(found, Exchange):
                 raise wrong(f" returns {shown(found)}, and must yield its rounds")
-            for number, each in enumerate(found, start=1):
+            for number, each in enumerate(_whole(found, wrong), start=1):
                 if number > most:
                     raise wrong(f" has more than {most} rounds; does it end?")
                 yield each
@@ -226,6 +227,13 @@ class Algorithm:
             if not holds(p):
                 return f"{self.collective.name} {self.name!r} needs {text}, and p is {p}"
         return None
+
+
+def _whole(found: Any, wrong: Callable[[str], ProofError]) -> Iterator[Any]:
+    """Yield the rounds; a round that a generator returns is not lost silently."""
+    value = yield from found
+    if value is not None:
+        raise wrong(f" returns {shown(value)} after its rounds; write yield, not return")
 
 
 def _place(error: Exception, function: Any) -> str:

@@ -52,6 +52,8 @@ def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
         return value.view(np.ndarray)
     if isinstance(value, np.generic) and not writable:
         return np.asarray(value)
+    if type(value).__name__ == "InPlaceType":  # of mpi4py; it is a number and a buffer, too
+        raise BufferError(f"{name} is MPI.IN_PLACE; pass the array itself as x and as out")
     if isinstance(value, NUMBERS) and not writable:
         return _scalar(value, name)
     try:

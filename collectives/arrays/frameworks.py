@@ -159,14 +159,24 @@ def _torch_remedy(value: Any, name: str) -> str:
 
 def remedy(value: Any, name: str) -> str:
     """Return what to pass instead of `value`, the argument `name`, which has no memory. Local."""
+    if isinstance(value, list | tuple) and any(_is_of_mpi4py(each) for each in value):
+        return "pass the array alone; its dtype and size are those of the array"
     if isinstance(value, int | float | list):
         return "pass np.asarray(...) of it"
+    if type(value).__module__ == "collectives._core" or _is_of_mpi4py(value):
+        return "an operation is passed by name, as op="
+    if isinstance(value, dict | str | tuple | set):
+        return "calls for objects end in _object, such as broadcast_object"
     variable = getattr(sys.modules.get("tensorflow"), "Variable", None)
     if isinstance(variable, type) and isinstance(value, variable):
         if name == "out":
             return "omit out and use what is returned"
         return f"pass {name}.value()"
     return ""
+
+
+def _is_of_mpi4py(value: Any) -> bool:
+    return type(value).__module__ == "mpi4py.MPI"
 
 
 def empty(x: Any, shape: tuple[int, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache, partial
 from operator import index
 from typing import Any
@@ -258,6 +259,12 @@ def _number(name: str, value: Any, limit: int) -> int:
     except Exception:  # also of a user's type
         number = -1
     if not 0 <= number < limit:
+        wildcard = f"ANY_{name.upper()}"
+        if number and value == getattr(sys.modules.get("mpi4py.MPI"), wildcard, None):
+            raise ArgumentError(
+                f"{name} is MPI.{wildcard}, and there are no wildcards: pass an integer in "
+                f"0..{limit - 1}"
+            )
         raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..{limit - 1}")
     return number
 

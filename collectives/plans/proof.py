@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from collectives.algorithms import Algorithm, get
 from collectives.algorithms.groups import Groups
-from collectives.errors import ProofError
+from collectives.errors import ArgumentError, ProofError
 from collectives.plans.replay import Event, Expressions, Replay
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
@@ -239,6 +239,27 @@ def _hold(proofs: Sequence[Proof], every_root: bool) -> None:
 
 def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
     """Replay an algorithm for one p and root; return what was counted."""
+    try:
+        return _replayed(algorithm, p, root, record)
+    except ProofError as error:
+        may_need_it = not algorithm.included and p & (p - 1)
+        if not may_need_it or not all(_is_right(algorithm, q) for q in (2, 4)):
+            raise
+        raise ProofError(
+            f"{error}. It is right on 2 and 4 ranks: if it needs a power of two, register it with "
+            f"requires=('power_of_two',)"
+        ) from error
+
+
+def _is_right(algorithm: Algorithm, p: int) -> bool:
+    try:
+        _replayed(algorithm, p, 0, record=False)
+    except (ArgumentError, ProofError):
+        return False
+    return True
+
+
+def _replayed(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
     written = [compile(algorithm, p, r, root, merged=False) for r in range(p)]
     merged = [plan.merged() for plan in written]
     expressions = Expressions(algorithm.collective.idempotent)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def ranks(mask: int) -> str:
@@ -109,3 +111,29 @@ def _safely(write: Callable[[object], str], value: object) -> str:
         SystemExit,
     ) as error:  # it is the user's function that failed, not the caller's
         return f"<no text: {type(error).__name__} in {type(value).__name__}.__{write.__name__}__>"
+
+
+def spelled_here(op: Any, names: Iterable[str]) -> str | None:
+    """Return which of `names` an operation of mpi4py or torch has here, if any. Local."""
+    module = type(op).__module__
+    if module not in ("mpi4py.MPI", "torch._C._distributed_c10d"):
+        return None
+    theirs = str(getattr(op, "name", ""))  # torch's PRODUCT is PROD
+    made = sys.modules[module]
+    return next((n for n in names if theirs.startswith(n) or getattr(made, n, None) == op), None)
+
+
+def missing(owner: Any, title: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for an attribute `name` that `owner` lacks. Local.
+
+    It points to the one of `names` that has the meaning which mpi4py or torch give to `name`.
+    """
+    names = set(names)
+    ours = re.sub("^get_(world_)?|_(into_tensor|tensor|single|list|block)$", "", name.lower())
+    ours = ours.replace("bcast", "broadcast").replace("all_", "all").replace("to_all", "toall")
+    told = f"{title} has no attribute {name!r}"
+    if ours in names and not name.startswith("_"):
+        told += f"; use {ours}"
+        if f"{ours}_object" in names:
+            told += f" for arrays and {ours}_object for other objects"
+    return AttributeError(told, name=name, obj=owner)

@@ -280,6 +280,7 @@ REFUSED_OUTPUTS = {
     "number": (lambda: 3.5, "out is a float, which has no buffer"),
     "scalar": (lambda: np.float64(3), "out is a.* float64|out is a read-only"),
     "object": (object, "out is an object, which has no buffer$"),
+    "operation": (lambda: cc.MAX, "out is a Reduction, .*; an operation is passed by name, as op="),
     "masked": (lambda: np.ma.zeros(5), "out is a masked array"),
 }
 
@@ -316,7 +317,8 @@ REFUSED_INPUTS = {
     "None": (None, errors.BufferError, "x is None, and must be an array: every rank contributes"),
     "large number": (2**63, errors.ArgumentError, "x is 9223372036854775808, which is no int64;"),
     "fraction": (Fraction(1, 2), errors.BufferError, "x is a Fraction, which has no buffer"),
-    "text": ("abc", errors.BufferError, "x is a str, which has no buffer$"),
+    "text": ("abc", errors.BufferError, "x is a str, .*; calls for objects end in _object"),
+    "dict": ({}, errors.BufferError, "x is a dict, .*; .*, such as broadcast_object$"),
     "masked": (np.ma.zeros(3), errors.BufferError, r"x is a masked array; pass x.filled\(...\)"),
     "objects": (np.array([None]), TypeError, "x has dtype object; supported are bool, int8"),
     "times": (np.array(["2020"], "M8[s]"), TypeError, "x has dtype datetime64"),

@@ -48,6 +48,37 @@ def test_unknown_op(world, op):
         world.comm.allreduce(np.ones(3), op=op)
 
 
+def test_the_spellings_of_mpi4py_are_explained(world):
+    MPI, comm, x = pytest.importorskip("mpi4py.MPI"), world.comm, np.ones(3)
+    for call, text in (
+        (lambda: comm.allreduce(x, op=MPI.SUM), r"op is .*; pass op=collectives\.SUM$"),
+        (lambda: comm.allreduce(x, MPI.SUM), "out is an Op, .* passed by name, as op="),
+        (lambda: comm.allreduce([x, MPI.DOUBLE]), "x is a list, .*; pass the array alone"),
+        (lambda: comm.allreduce(MPI.IN_PLACE, x), "x is MPI.IN_PLACE; pass the array itself"),
+        (lambda: comm.allreduce(x, out=MPI.IN_PLACE), "out is MPI.IN_PLACE; pass the array itself"),
+        (lambda: comm.recv(x, MPI.ANY_SOURCE), "source is MPI.ANY_SOURCE, and there are no wild"),
+        (lambda: comm.recv(x, 0, tag=MPI.ANY_TAG), "tag is MPI.ANY_TAG, and there are no wildcard"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bcast", "; use broadcast for arrays and broadcast_object for other objects"),
+        ("Reduce_scatter_block", "; use reduce_scatter"),
+        ("all_to_all_single", "; use alltoall for arrays and alltoall_object for other objects"),
+        ("get_world_size", "; use size"),
+        ("nonsense", ""),
+    ],
+)
+def test_names_of_other_libraries_are_explained(world, name, text):
+    for owner in (cc, world.comm):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'{text}$"):
+            getattr(owner, name)
+
+
 def test_an_op_may_be_called_by_its_name(world, fresh):
     x = np.arange(1.0, 4.0) + world.comm.rank
     for comm in (world.comm, fresh(validate=True, timeout=60)):

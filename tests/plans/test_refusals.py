@@ -267,6 +267,15 @@ def yields_nothing(r, p):
     return None
 
 
+def returns_a_round(r, p):
+    return Exchange(send=((r + 1) % p, 0))
+
+
+def returns_its_last_round(r, p):
+    yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0))
+    return 7
+
+
 def divides_in_its_second_round(r, p):
     yield Exchange(send=((r + 1) % p, 0), recv=((r - 1) % p, 0), fold=True)
     yield Exchange(send=((r + 1) % p, r // 0), recv=((r - 1) % p, 0))
@@ -292,6 +301,11 @@ def sends_none(r, p):
         (yields_a_pair, "rank 0, round 1: yields (1, 0), which is not an Exchange"),
         (names_no_block, "rank 0, round 1: sends 'next', which is not a pair (peer, block)"),
         (yields_nothing, "rank 0 returns None, and must yield its rounds"),
+        (
+            returns_a_round,
+            "rank 0 returns Exchange(send=(1, 0), recv=(), fold=False), and must yield its rounds",
+        ),
+        (returns_its_last_round, "rank 0 returns 7 after its rounds; write yield, not return"),
         (
             divides_in_its_second_round,
             "rank 0, round 2: raises ZeroDivisionError: integer division or modulo by zero "
@@ -319,6 +333,18 @@ def test_what_is_no_round_is_refused(generate, text):
     algorithm = broken.row("allreduce", generate)
     refused_by_all(algorithm, f"allreduce 'bad' on 3 ranks: {text}")
     assert not exceeds(algorithm, 3, 0, 5)  # who runs it will say what is wrong
+
+
+def crosses(r, p):
+    for bit in range(p.bit_length() - 1):
+        yield Exchange(send=(r ^ 1 << bit, 0), recv=(r ^ 1 << bit, 0), fold=True)
+
+
+@pytest.mark.parametrize("p", [3, 6])
+def test_an_algorithm_for_powers_of_two_is_told_how_to_say_so(p):
+    text = r"It is right on 2 and 4 ranks: .* register it with requires=\('power_of_two',\)$"
+    with pytest.raises(ProofError, match=text):
+        check(broken.row("allreduce", crosses), p=p)
 
 
 def divides(p):

@@ -23,9 +23,10 @@ cdef Reduction reduction_called(op):
     """Return the reduction that a call asks for by its name, in any case: ``"sum"``."""
     found = built_in.get(op.upper()) if isinstance(op, str) else None
     if found is None:
+        same = spelled_here(op, built_in)
         raise ArgumentError(
             f"op is {shown(op)}, and must be one of collectives.{', '.join(built_in)}, its name, "
-            f"or made by collectives.reduction"
+            f"or made by collectives.reduction" + (f"; pass op=collectives.{same}" if same else "")
         )
     return found
 
