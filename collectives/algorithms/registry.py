@@ -47,7 +47,7 @@ class Cost:
     Attributes
     ----------
     rounds : str
-        The longest chain of dependent rounds: the factor of alpha, the seconds per message.
+        The longest chain of dependent rounds: the factor of alpha, the seconds of a round.
     sent : str
         The most that one rank sends, in units of the message: the factor of beta, the seconds per
         byte sent.
@@ -66,6 +66,10 @@ class Cost:
 
     The tests compare the formulas of the included algorithms with the proof. Those of your own are
     compared on 2 to 8 ranks before the algorithm is first drawn or run.
+
+    The formulas are the time of the model in `collectives.simulation.clock` if each rank sends and
+    receives one message in a round. If it has several there, it handles one after the other, each
+    for alpha, and the time is longer: `simulate` counts all messages.
     """
 
     rounds: str
