@@ -66,7 +66,7 @@ class Timing(NamedTuple):
         return f"{time_text(self.seconds)} on {count(self.p, 'rank')}{size} ({self.origin})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision:
     """The algorithm that runs, and why.
 
@@ -98,11 +98,18 @@ class Decision:
     measured: Timing | None = None
     family: str = "shm"
 
+    def __repr__(self) -> str:
+        return f"<Decision: {self._choice()}, {self.reason}>"
+
+    def _choice(self) -> str:
+        row = self.algorithm
+        size = size_text(self.nbytes)
+        return f"{row.collective.name} of {size} on {count(self.p, 'rank')}: {row.name}"
+
     def __str__(self) -> str:
         row = self.algorithm
         lines = [
-            f"{row.collective.name} of {size_text(self.nbytes)} on {count(self.p, 'rank')}: "
-            f"{row.name}",
+            self._choice(),
             f"  why       {self.reason}",
             f"  what      {row.summary}",
         ]

@@ -165,7 +165,7 @@ def _sizes(
     size = options.begin
     while size <= options.end:
         counts.setdefault(operation.elements(size // itemsize, p, options.consistency), size)
-        size *= options.factor
+        size = max(size + 1, min(size * options.factor, options.end))  # the last one is the end
     return [(size, count) for count, size in counts.items()]
 
 

@@ -8,18 +8,23 @@ from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.composition import candidates
-from collectives.algorithms.spec import COLLECTIVES
+from collectives.algorithms.spec import COLLECTIVES, collective
 from collectives.cli import arguments
 
 __all__ = ["add_parser"]
 
 LEGEND = (
-    "time on p ranks: alpha s per message, beta s per byte sent, gamma s per byte folded, n bytes",
-    "in the whole array; lg, up: floor and ceiling of log2(p); q: the largest power of two up to",
-    "p; rest: 1 if p is no power of two, else 0; beyond: the sum of min(d, p - q) over d = 1, 2,",
-    "4, ..., q/2; ones: the 1 bits in all numbers below p; levels(k): those of the complete k-ary",
-    "tree below its root. A number after a colon is a parameter, with the value that it has if",
-    "only the name is written. See one run: collectives explain ring -n 4",
+    "time on p ranks: alpha s per round, beta s per byte sent, gamma s per byte folded, n bytes in",
+    "the whole array. A rank that has several messages in a round takes alpha for each of them, as",
+    "collectives simulate NAME -p 16 does. In the formulas,",
+    "  lg, up     floor and ceiling of log2(p)",
+    "  q          the largest power of two up to p",
+    "  rest       1 if p is no power of two, else 0",
+    "  beyond     the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2",
+    "  ones       the 1 bits in all numbers below p",
+    "  levels(k)  those of the complete k-ary tree, below its root",
+    "A number after a colon is a parameter, with its value if only the name is written.",
+    "See one run: collectives explain ring -n 4",
 )
 
 
@@ -27,6 +32,12 @@ def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "list", help="list the collectives and their algorithms", description=__doc__
+    )
+    parser.add_argument(
+        "collectives",
+        nargs="*",
+        metavar="collective",
+        help="list the algorithms of these collectives (default: of all)",
     )
     parser.add_argument("--markdown", action="store_true", help="print a table in Markdown")
     arguments.add_load(parser)
@@ -36,7 +47,8 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """Print the table."""
     arguments.load(options.load)
-    rows = [get(collective, name) for collective in COLLECTIVES for name in names(collective)]
+    wanted = [collective(name).name for name in options.collectives] or list(COLLECTIVES)
+    rows = [get(each, name) for each in wanted for name in names(each)]
     for row in rows:
         if row.cost is not None and not row.included:
             from collectives.plans.proof import compare_cost  # few calls need this slow import
@@ -59,15 +71,14 @@ def _text(rows: list[Algorithm]) -> list[str]:
         notes = _promises(row)
         if notes:
             lines.append(f"  {'':{width}}  {'; '.join(notes)}")
-    composed = ", ".join(each for each in COLLECTIVES if candidates(each))
-    return [
-        *lines,
-        "",
-        "hierarchical(inside,between) composes two of them, inside hosts and between them, for",
-        composed,
-        "",
-        *LEGEND,
-    ]
+    listed = dict.fromkeys(row.collective.name for row in rows)
+    composed = ", ".join(each for each in listed if candidates(each))
+    if composed:
+        title = (
+            "hierarchical(inside,between) composes two of them, inside hosts and between them, for"
+        )
+        lines += ["", title, composed]
+    return [*lines, "", *LEGEND]
 
 
 def _name(row: Algorithm) -> str:

@@ -9,7 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from collectives.algorithms import get
+from collectives.algorithms.registry import split
 from collectives.cli import arguments
+from collectives.errors import ArgumentError
 
 __all__ = ["add_parser"]
 
@@ -27,9 +30,10 @@ def add_parser(commands: Any) -> None:
         "what",
         nargs="?",
         default="allreduce/ring",
-        metavar="ALGORITHM|FILE.py",
+        metavar="ALGORITHM[,ALGORITHM]|FILE.py",
         help="the algorithm to show first: a name such as ring or broadcast/tree, or a file that "
-        "registers an algorithm (default: %(default)s)",
+        "registers an algorithm; two of a collective are shown side by side: ring,butterfly "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "-n", "--ranks", type=arguments.positive, default=4, help="number of ranks (default: 4)"
@@ -46,15 +50,22 @@ def main(options: argparse.Namespace) -> int:
     from collectives.explorer import page
 
     arguments.load(options.load)
-    collective, name, _ = arguments.resolve(options.what)
+    first, *others = split(options.what)
+    if len(others) > 1:
+        raise ArgumentError(f"{options.what} has {len(others) + 1} names, and the page shows two")
+    collective, name, _ = arguments.resolve(first)
     opening = f"{collective}/{name}"
+    beside = f"{collective}/{get(collective, others[0].rpartition('/')[2]).name}" if others else ""
+    if others and others[0].rpartition("/")[0] not in ("", collective):
+        raise ArgumentError(f"{others[0]} is not of {collective}, as {name} is")
     if options.out is not None:
-        index = page.write(options.out, opening, options.ranks)
+        index = page.write(options.out, opening, options.ranks, beside)
         print(f"The page is {index}; open it in a browser, or put its folder on a web server.")
         return 0
     # Check this before a folder is created, which would remain after an error.
     page.refuse(opening, options.ranks)
-    index = page.write(tempfile.mkdtemp(prefix="collectives-explore-"), opening, options.ranks)
+    folder = tempfile.mkdtemp(prefix="collectives-explore-")
+    index = page.write(folder, opening, options.ranks, beside)
     print(f"The page is {index}", flush=True)
     if not (has_screen() and page.show(index)):
         print(

@@ -77,7 +77,9 @@ def show(page: Path) -> bool:
     return False
 
 
-def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Path:
+def write(
+    folder: str | Path, opening: str = "allreduce/ring", p: int = 4, beside: str = ""
+) -> Path:
     """Write the page with all registered algorithms. Local.
 
     Parameters
@@ -88,6 +90,8 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
         The algorithm to begin with.
     p : int
         Number of ranks to begin with, from 1 to 16.
+    beside : str
+        A second algorithm of the same collective, to compare with; none by default.
 
     Returns
     -------
@@ -107,11 +111,11 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
     ...     print(explorer.write(folder, "broadcast/tree", p=7).name)
     index.html
     """
-    row = refuse(opening, p)
+    wanted = [refuse(each, p) for each in (opening, beside) if each]
     rows = [get(each, name) for each in COLLECTIVES for name in names(each)]
     rows += [get(*each) for each in COMPOSED]
-    if row not in rows:  # a parameter other than the default, or another composition
-        rows.append(row)
+    # Those with a parameter other than the default, and other compositions.
+    rows += [row for row in wanted if row not in rows]
     folder = Path(folder)
     try:
         files.make_folder(folder)
@@ -122,7 +126,9 @@ def write(folder: str | Path, opening: str = "allreduce/ring", p: int = 4) -> Pa
         for each in rows:
             call = f"explorer.add({_json(_title(each))}, {_json(data(each))});\n"
             files.write(folder / _file(each), call)
-        opened = {"algorithm": _title(row), "p": p}
+        opened = {"algorithm": _title(wanted[0]), "p": p}
+        if beside:
+            opened["beside"] = _title(wanted[1])
         call = f"explorer.open({_json({**catalogue(rows), 'opening': opened})});\n"
         files.write(folder / "data" / "catalogue.js", call)
     except OSError as error:

@@ -62,9 +62,9 @@ def _work(task: int, answer: int) -> None:
     """Call the function of a task; write the result, or the error, as the answer."""
     rank = os.getpid()
     try:
-        function, args = _task(task)
+        function, args, keywords = _task(task)
         try:
-            result = function(*args)
+            result = function(*args, **keywords)
         finally:
             if os.getpid() != rank:  # a child of it, which has nothing to answer
                 _end_child()
@@ -93,7 +93,7 @@ def _end_child() -> NoReturn:
     os._exit(1 if error is not None else 0)
 
 
-def _task(number: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _task(number: int) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the function and its arguments; make this process similar to the caller."""
     import pickle
 
@@ -103,14 +103,14 @@ def _task(number: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
             import linecache
 
             linecache.cache.update(sources)
-        function, args = pickle.load(file)
+        function, args, keywords = pickle.load(file)
     os.close(number)
     # What the caller's `__main__` has defined can be pickled from one rank to another.
     if getattr(function, "__module__", None) == "__main__":
         names = getattr(function, "__globals__", {}).items()
         mine = vars(sys.modules["__main__"])
         mine.update((name, value) for name, value in names if not name.startswith("__"))
-    return function, args
+    return function, args, keywords
 
 
 def _dumps(obj: Any) -> bytes:

@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from collectives.errors import (
@@ -48,7 +48,9 @@ class Failure(NamedTuple):
     words: str
 
 
-def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None = None) -> list[T]:
+def spawn(
+    function: Callable[..., T], n: int, *args: Any, timeout: float | None = None, **keywords: Any
+) -> list[T]:
     """Call a function on `n` ranks of this host, and return the results in the order of the ranks.
     Local.
 
@@ -61,14 +63,15 @@ def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None 
     Parameters
     ----------
     function : callable
-        Called as ``function(*args)`` on each rank. It is sent with what it uses of a script or a
-        notebook. A function of a module is imported from there.
+        Called as ``function(*args, **keywords)`` on each rank. It is sent with what it uses of a
+        script or a notebook. A function of a module is imported from there.
     n : int
         Number of ranks.
-    *args : object
+    *args, **keywords : object
         The arguments, the same on all ranks.
     timeout : float, optional
-        Seconds until all ranks must have ended. There is no limit by default.
+        Seconds until all ranks must have ended. There is no limit by default. The function does not
+        get it.
 
     Returns
     -------
@@ -107,7 +110,7 @@ def spawn(function: Callable[..., T], n: int, *args: Any, timeout: float | None 
     [60, 60, 60, 60]
     """
     n = _checked(function, n, timeout)
-    task = _pickled(function, args)
+    task = _pickled(function, args, keywords)
     import tempfile  # like cloudpickle, not needed by programs that do not call this
 
     from collectives.launch import local
@@ -154,16 +157,17 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
     return number
 
 
-def _pickled(function: Any, args: Sequence[Any]) -> bytes:
+def _pickled(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
     """Return the task of all ranks."""
     import cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps((function, args))
+        data: bytes = cloudpickle.dumps((function, args, keywords))
         return data
     except Exception as error:
         named = [(f"function {_name(function)}", function)]
         named += [(f"argument {number}", each) for number, each in enumerate(args)]
+        named += [(f"argument {name}", each) for name, each in keywords.items()]
         reason = f"{type(error).__name__}: {error}"
         for name, each in named:
             try:

@@ -104,11 +104,12 @@ def _gpus() -> Finding:
 
 
 def _variables() -> Iterator[Finding]:
+    unset: list[str] = []
     for name, (pattern, wanted) in environment.VARIABLES.items():
         value = environment.text(name)
         if value is None:
             if not name.startswith(TOLD_LATER):
-                yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name} is not set")
+                unset.append(name.removeprefix("COLLECTIVES_"))
         elif not re.fullmatch(pattern, value) or (
             pattern == environment.SECONDS and float(value) <= 0
         ):
@@ -119,6 +120,8 @@ def _variables() -> Iterator[Finding]:
             )
         else:
             yield Finding(name.removeprefix("COLLECTIVES_").lower(), f"{name}={value}")
+    if unset:
+        yield Finding("not set", f"COLLECTIVES_{', _'.join(unset)}")
     for name in environment.unknown():
         known = [each.removeprefix("COLLECTIVES_") for each in environment.VARIABLES]
         close = difflib.get_close_matches(name.removeprefix("COLLECTIVES_"), known, 1)

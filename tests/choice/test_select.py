@@ -64,6 +64,7 @@ def test_the_table_decides(p, nbytes, family, name, segment, reason):
 
 def test_the_caller_decides():
     decision = decide("allreduce", "ring", p=8, nbytes=1 << 20)
+    assert repr(decision).startswith("<Decision: allreduce of 1 MiB on 8 ranks: ring, ")
     assert (decision.algorithm.name, decision.segment) == ("ring", 4096)
     assert decision.reason == "asked for by the caller"
     decision = decide("allreduce", "tree", p=8, nbytes=1 << 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from commands import DEADLINE, command, environment
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.cli import COMMANDS, arguments, main
+from collectives.cli import COMMANDS, arguments, bench_ranks, main
+from collectives.measuring.operations import OPERATIONS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -28,6 +30,16 @@ def test_list_needs_no_mpi_and_no_matplotlib() -> None:
     assert "dissemination" in done.stdout
     assert "same bits on all ranks" in done.stdout
     assert "\nallreduce, reduce, broadcast, barrier, allgather, reduce_scatter\n" in done.stdout
+
+
+def test_list_takes_collectives(capsys: Capture) -> None:
+    assert main(["list", "scan", "barrier"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("scan\n")
+    assert "\nbarrier\n" in told
+    assert "\nallreduce\n" not in told
+    assert main(["list", "alreduce"]) == 2
+    assert "did you mean 'allreduce'?" in capsys.readouterr().err
 
 
 def test_list_as_markdown_has_equal_rows() -> None:
@@ -170,6 +182,18 @@ def test_a_misspelt_operation(name: str, capsys: Capture) -> None:
         main(["bench", name])
     told = capsys.readouterr().err
     assert f"there is no operation {name!r}; did you mean 'allreduce'? There are: all, " in told
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "factor", "sizes"),
+    [(8, 4 << 20, 16, [8 << 4 * k for k in range(5)] + [4 << 20]), (8, 64, 2, [8, 16, 32, 64])],
+)
+def test_bench_measures_the_largest_size(
+    begin: int, end: int, factor: int, sizes: list[int]
+) -> None:
+    options = Namespace(begin=begin, end=end, factor=factor, consistency=False)
+    found = bench_ranks._sizes(options, OPERATIONS["allreduce"], 4, 2)
+    assert [size for size, _ in found] == sizes
 
 
 def test_sizes() -> None:

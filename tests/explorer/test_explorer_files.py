@@ -217,6 +217,19 @@ def test_the_command_opens_a_browser_or_says_what_to_do(there, tmp_path, capsys,
 
 
 @pytest.mark.usefixtures("quick")
+def test_two_algorithms_are_opened_side_by_side(tmp_path, capsys):
+    assert main(["explore", "ring,butterfly", "--out", str(tmp_path)]) == 0
+    opening = read_call(tmp_path / "data" / "catalogue.js")["opening"]
+    assert opening == {"algorithm": "allreduce/ring", "p": 4, "beside": "allreduce/butterfly"}
+    for names, text in (
+        ("ring,tree,kary", "ring,tree,kary has 3 names, and the page shows two"),
+        ("ring,broadcast/tree", "broadcast/tree is not of allreduce, as ring is"),
+    ):
+        assert main(["explore", names, "--out", str(tmp_path)]) == 2
+        assert text in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
 def test_without_a_screen_no_browser_of_the_terminal_is_started(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(page.webbrowser, "open", lambda url: pytest.fail(f"opened {url}"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -76,6 +76,15 @@ def test_ranks_communicate() -> None:
     assert cc.spawn(f, 2) == [[0, 2, 3, 3], [1, 2, 3, 3]]
 
 
+def test_keywords_are_passed_to_the_function() -> None:
+    def f(x: int, *, bug: bool = False) -> tuple[int, bool]:
+        return x, bug
+
+    assert cc.spawn(f, 2, 3, bug=True, timeout=DEADLINE) == [(3, True)] * 2
+    with pytest.raises(errors.ArgumentError, match="argument bug cannot be pickled: TypeError"):
+        cc.spawn(f, 2, 3, bug=threading.Lock())
+
+
 def test_a_function_of_a_module_is_imported() -> None:
     assert len(set(cc.spawn(os.getpid, 2))) == 2
 

@@ -42,4 +42,5 @@ def test_an_empty_profile_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch
 def test_doctor_says_so() -> None:
     told = list(doctor._variables())
     assert all(finding.remedy is None for finding in told)
-    assert ("timeout", "COLLECTIVES_TIMEOUT is not set", None) in told
+    [unset] = [finding for finding in told if finding.name == "not set"]
+    assert "COLLECTIVES_TIMEOUT, _VALIDATE, " in unset.text

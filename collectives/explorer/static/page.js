@@ -42,7 +42,7 @@ class Page {
   constructor(catalogue) {
     this.catalogue = catalogue;
     this.settings = {
-      algorithm: catalogue.opening.algorithm, beside: "", p: catalogue.opening.p, root: 0,
+      algorithm: catalogue.opening.algorithm, beside: catalogue.opening.beside || "", p: catalogue.opening.p, root: 0,
       nbytes: 2 ** 20, topology: "flat", perHost: 4, perSwitch: 2, oversubscription: 2,
       alpha: 2e-6, beta: 1e-10, gamma: 1e-10, insideAlpha: 5e-7, insideBeta: 5e-11, delay: 0, hop: 0,
       cells: "numbers", theme: "system",
