@@ -84,3 +84,6 @@ def holdings(proof: Proof, *, theme: str | None = None) -> str:
         counts them.
     """
     return document(proof, "holdings", [partial(grids, proof)], theme)
+
+
+Proof._repr_svg_ = picture  # by which notebooks show a proof

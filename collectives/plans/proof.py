@@ -22,13 +22,13 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import islice
 from math import isclose
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from collectives.algorithms import Algorithm, get
 from collectives.algorithms.groups import Groups
@@ -86,6 +86,8 @@ class Proof:
     links: dict[tuple[int, int], Fraction]
     events: list[Event]
     history: list[list[tuple[int, tuple[int, ...]]]]
+
+    _repr_svg_: ClassVar[Callable[[Proof], str] | None] = None  # set by `collectives.picture`
 
     def __repr__(self) -> str:
         rounds = count(self.depth, "round")

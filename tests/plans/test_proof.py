@@ -8,6 +8,7 @@ import pytest
 from collectives.algorithms import get
 from collectives.check import check, hazards
 from collectives.errors import ArgumentError, ProofError
+from collectives.picture import picture
 from collectives.plans.schedule import IN, OUT, TMP, Message, Round, Run, Step, compile
 
 
@@ -167,3 +168,8 @@ def test_a_proof_and_an_algorithm_are_short_at_a_prompt():
     assert repr(broken.row("allreduce", broken.speaks_to_itself)) == (
         "<Algorithm allreduce/bad: not described>"
     )
+
+
+def test_a_notebook_shows_a_proof():
+    proof = check("allreduce", "ring", p=3)
+    assert proof._repr_svg_() == picture(proof)
