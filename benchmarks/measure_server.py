@@ -188,19 +188,22 @@ def ring_bytes(workers):
 def draw_traffic(rows, path):
     plot = pyplot()
     figure, axes = plot.subplots(figsize=(8, 4), layout="constrained")
-    labels = ("one server", "each of two servers", "a rank of a ring allreduce")
-    for k, label in enumerate(labels, start=1):
-        points = [(row[0], row[k]) for row in rows if row[k] is not None]
-        axes.plot(*zip(*points, strict=True), "o", color=colours.LIGHT[k], label=label)
     m = np.linspace(1, max(row[0] for row in rows), 100)
-    for k, (values, label) in enumerate(
-        ((2 * m, "2Nm"), (m, "Nm"), (2 * (m - 1) / m, "2N(m-1)/m"))
-    ):
-        axes.plot(m, values, color=colours.LIGHT[k + 1], linewidth=0.8, label=label)
-    axes.plot(m, 2 * (m - 1), "--", color="#1b1f24", linewidth=0.8, label="2N(m-1)")
-    axes.set(xlabel="workers m", ylabel="bytes of a step, in units of N")
+    lines = (
+        ("one server: 2Nm", 2 * m),
+        ("each of two servers: Nm", m),
+        ("a rank of a ring allreduce: 2N(m-1)/m", 2 * (m - 1) / m),
+    )
+    for k, (label, values) in enumerate(lines, start=1):
+        points = [(row[0], row[k]) for row in rows if row[k] is not None]
+        axes.plot(*zip(*points, strict=True), "o", color=colours.LIGHT[k])
+        axes.plot(m, values, color=colours.LIGHT[k], linewidth=0.8, label=label)
+    label = "a server that is a worker: 2N(m-1)"
+    axes.plot(m, 2 * (m - 1), "--", color="#1b1f24", linewidth=0.8, label=label)
+    axes.set(xlabel="workers m", ylabel="bytes of a step, in units of N", ylim=0)
+    axes.set_title("Points are counted, lines are formulas", fontsize=9)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figures.label_ends(figure, [axes])
     figures.save(figure, path)
 
 
