@@ -23,7 +23,7 @@ from mnist_sequential import network
 import collectives.tensorflow.keras as hvd
 
 
-def draw(history, path):
+def draw(history, title, path):
     """Draw the accuracy of training and validation over the epochs."""
     import matplotlib
 
@@ -36,10 +36,12 @@ def draw(history, path):
     axes.plot(epochs, history["accuracy"], "o-", label="training")
     axes.plot(epochs, history["val_accuracy"], "o-", label="validation")
     axes.set_xlabel("epoch")
-    axes.set_ylabel("accuracy")
+    axes.set_ylabel("recognised")
+    axes.yaxis.set_major_formatter("{x:.0%}")
     axes.set_ylim(0, 1)
-    axes.set_title(f"{hvd.size()} ranks")
-    axes.legend()
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
     figure.savefig(path)
 
 
@@ -83,7 +85,8 @@ def main():
     ).history
     seconds = time.perf_counter() - began
     if hvd.rank() == 0:
-        draw(history, f"{arguments.folder}/accuracy_{hvd.size()}.{arguments.format}")
+        title = f"{hvd.size()} ranks, {arguments.warmup_epochs or 'no'} epochs of warm-up"
+        draw(history, title, f"{arguments.folder}/accuracy_{hvd.size()}.{arguments.format}")
         accuracy = history["val_accuracy"][-1]
         print(f"{hvd.size()} ranks: {accuracy:.1%} recognised, {seconds:.2f} s", flush=True)
     return model
