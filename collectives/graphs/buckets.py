@@ -123,6 +123,10 @@ class Packed:
     def __init__(self, handle: Handle, cuts: Cuts | None) -> None:
         self._handle, self._cuts = handle, cuts
 
+    def done(self) -> bool:
+        """Return whether it is complete, or has failed. Local."""
+        return self._handle.done()
+
     def wait(self) -> list[Array]:
         """Wait for it; return the results in the order of the bucket.
         Local, but it waits for what the other ranks submit.

@@ -23,7 +23,10 @@ Array = NDArray[Any]
 
 
 class Waitable(Protocol):
-    """What was submitted: ``wait()`` returns arrays."""
+    """What was submitted: ``wait()`` returns arrays when ``done()``."""
+
+    def done(self) -> bool:
+        """Return whether it is complete, or has failed. Local."""
 
     def wait(self) -> Any:
         """Wait for it; return its arrays.
@@ -92,6 +95,10 @@ class Call:
             number = self._begin()
         self._find(number).parts[part] = self._starts[part](arrays)
         return number
+
+    def done(self, number: int, part: int) -> bool:
+        """Return whether a `part` of the step `number` is complete, or has failed. Local."""
+        return self._find(number).parts[part].done()
 
     def wait(self, number: int, part: int) -> list[Array]:
         """Wait for a part; return its arrays.

@@ -4,14 +4,19 @@ In a function, NumPy functions are called back in the order of the program, one 
 collective is submitted by one of them as soon as its tensors are computed, and waited for by
 another one behind those. They see the memory of the tensors, and TensorFlow takes over that of the
 results.
+
+A graph of TensorFlow 1 calls them in any order. So all collectives in it have names, and waiting
+does not occupy a thread of the session, which may have no other to submit with.
 """
 
 from __future__ import annotations
 
 import math
+import re
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -113,9 +118,8 @@ def reduction(
     if compressor is not None:
         pairs = [compressor.compress(each) for each in dense]
         dense = [each for each, _ in pairs]
-    inner = terms._replace(
-        name=None if terms.name is None else phases.named(terms.name), compression=terms.codec
-    )
+    name = phases.named(terms.name, "Allreduce", *dense)
+    inner = terms._replace(name=name, compression=terms.codec)
     gathered = _gathered(buckets([kind_of(each) for each in dense], inner, groups), dense)
     numbers = [phases.submit(*phases.packing(parts, dense)) for parts in gathered]
 
@@ -161,6 +165,9 @@ class _Several:
 
     def __init__(self, started: list[Packed]) -> None:
         self._started = started
+
+    def done(self) -> bool:
+        return all(each.done() for each in self._started)
 
     def wait(self) -> list[Array]:
         results: list[Array] = []
@@ -238,21 +245,25 @@ class Phases:
     def __init__(self) -> None:
         self._call, self._memory = Call(), Memory()
         self._is_eager = tf.executing_eagerly()
+        # Functions keep the order of the program.
+        self._is_ordered = self._is_eager or tf.compat.v1.executing_eagerly_outside_functions()
         self._number: Any = 0  # of the step: a tensor in a graph
         if not self._is_eager:
             _check_graph()
 
-    def named(self, name: str) -> str:
+    def named(self, name: str | None, kind: str = "", *tensors: Tensor) -> str | None:
         """Return a name that no other call in the graph has, the same each time that it is traced.
-        Local.
-
-        Parameters
-        ----------
-        name : str
+        In a graph of TensorFlow 1, a call without a name is named after its tensors. Local.
         """
-        if self._is_eager:
+        if self._is_eager or (name is None and self._is_ordered):
             return name
-        counts = _names.setdefault(tf.compat.v1.get_default_graph(), Counter())
+        graph = tf.compat.v1.get_default_graph()
+        if not self._is_ordered:
+            graph = list(_around(graph))[-1]
+        if name is None:
+            ends = [tensors[0].name] if len(tensors) == 1 else [tensors[0].name, tensors[-1].name]
+            name = f"Horovod{kind}_{re.sub('[^a-zA-Z0-9_]', '_', '_'.join(ends))}"
+        counts = _names.setdefault(graph, Counter())
         counts[name] += 1
         return name if counts[name] == 1 else f"{name} ({counts[name]})"
 
@@ -360,11 +371,36 @@ class Phases:
         def wait(number: Any) -> list[Array]:
             return call.wait(int(number), part)
 
+        number = self._number if self._is_ordered else self._done(part)
         dtypes = [dtype for dtype, _ in likes]
-        made = listed(tf.numpy_function(_called(wait), [self._number], dtypes))
+        made = listed(tf.numpy_function(_called(wait), [number], dtypes))
         for each, (_, shape) in zip(made, likes, strict=True):
             each.set_shape(shape)
         return made
+
+    def _done(self, part: int) -> Tensor:
+        """Return the number of the step when a part is complete. Meanwhile, the threads of the
+        session are free for others.
+        """
+        call = self._call
+
+        def goes_on(number: Any) -> Any:
+            if call.done(int(number), part):
+                return np.False_
+            time.sleep(NAP)
+            return np.True_
+
+        def again(number: Tensor) -> list[Tensor]:
+            # It ends on another thread: the loop goes to the back of the session's queue.
+            return [tf.data.Dataset.from_tensors(number).get_single_element()]
+
+        asks = _called(goes_on)
+        return tf.while_loop(
+            lambda number: tf.numpy_function(asks, [number], tf.bool), again, [self._number]
+        )[0]
+
+
+NAP = 1e-4  # seconds for which waiting in a graph of TensorFlow 1 occupies a thread
 
 
 def asked(function: Callable[[], int]) -> Tensor:
@@ -407,8 +443,7 @@ def _tensor(x: Array) -> Tensor:
 
 def _check_graph() -> None:
     """Raise an error if the graph that is being traced is for XLA."""
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None:
+    for graph in _around(tf.compat.v1.get_default_graph()):
         within = graph._get_control_flow_context()
         while within is not None:
             if within.IsXLAContext():
@@ -417,6 +452,12 @@ def _check_graph() -> None:
                     "jit_compile=False to tf.function, or to model.compile"
                 )
             within = within.outer_context
+
+
+def _around(graph: Any) -> Iterator[Any]:
+    """Yield a graph, and those that it is in."""
+    while graph is not None:
+        yield graph
         graph = getattr(graph, "outer_graph", None)
 
 

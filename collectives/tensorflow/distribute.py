@@ -175,6 +175,9 @@ class _Started:
             self.request = comm.iallreduce_many(arrays, out, op=op, algorithm=algorithm)
         self.divisor = divisor
 
+    def done(self) -> bool:
+        return self.request.test()
+
     def wait(self) -> Any:
         with translated():
             results = self.request.wait()

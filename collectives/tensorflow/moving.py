@@ -116,7 +116,7 @@ def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: Pro
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
     if process_set.comm().size == 1:
         return lambda: tensor
-    key = None if name is None else phases.named(name)
+    key = phases.named(name, "Allgather", tensor)
 
     def start(arrays: Any) -> Handle:
         return allgather_async(np.asarray(arrays[0], order="C"), key, process_set)
@@ -175,7 +175,7 @@ def broadcast(
         As for `allreduce`.
     """
     phases, x = Phases(), tf.convert_to_tensor(tensor)
-    key = None if name is None else phases.named(name)
+    key = phases.named(name, "Broadcast", x)
     finish = sending(phases, x, root_rank, key, process_set)
 
     def waited(x: Tensor) -> Any:
@@ -248,11 +248,11 @@ def broadcast_(
     HorovodInternalError
         As for `allreduce`.
     """
-    phases = Phases()
-    key = None if name is None else phases.named(name)
+    phases, tensors = Phases(), [tf.convert_to_tensor(each) for each in variables]
+    key = phases.named(name, "Broadcast", *tensors)
     finish = [
-        sending(phases, tf.convert_to_tensor(each), root_rank, part, process_set)
-        for part, each in zip(names(key, len(variables)), variables, strict=True)
+        sending(phases, each, root_rank, part, process_set)
+        for part, each in zip(names(key, len(tensors)), tensors, strict=True)
     ]
     values = [each() for each in finish]
     made = assigned(variables, values)
@@ -315,7 +315,7 @@ def alltoall(
         raise HorovodArgumentError("the tensor has no dimensions, and alltoall cuts the first")
     sizes = None if splits is None else tf.convert_to_tensor(splits)
     phases = Phases()
-    key = None if name is None else phases.named(name)
+    key = phases.named(name, "Alltoall", x)
 
     def start(arrays: Any) -> Handle:
         counts = None if sizes is None else arrays[1]

@@ -278,7 +278,7 @@ def _scattering(phases: Phases, tensor: Any, terms: Terms) -> Callable[[], Tenso
         raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
     if x.shape.rank == 0:
         raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
-    key = None if terms.name is None else phases.named(terms.name)
+    key = phases.named(terms.name, "Reducescatter", x)
 
     def start(arrays: Any) -> Handle:
         array = np.asarray(arrays[0], order="C")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -236,6 +238,50 @@ def test_graphs_of_tensorflow_1():
             assert session.run(variable).tolist() == [SIZE / 2]
     with pytest.raises(RuntimeError, match="eager"):
         hvd.broadcast_global_variables(0)
+
+
+FORMS = {
+    "allreduce": lambda x: hvd.allreduce(x, op=hvd.Sum),
+    "grouped_allreduce": lambda x: hvd.grouped_allreduce([x, x], op=hvd.Sum)[0],
+    "reducescatter": lambda x: hvd.reducescatter(tf.stack([x] * SIZE), op=hvd.Sum)[0],
+    "allgather": lambda x: tf.reduce_sum(hvd.allgather(x[tf.newaxis])),
+    "broadcast": lambda x: SIZE * (hvd.broadcast(x, 0) + MEAN),
+    "alltoall": lambda x: tf.reduce_sum(hvd.alltoall(tf.stack([x] * SIZE))),
+}
+
+
+def late(x, rank):
+    """Return a tensor of a graph, which this rank has later than others if it is `rank`."""
+
+    def slept(x):
+        time.sleep(0.05 if rank == RANK else 0.0)
+        return x
+
+    made = tf.numpy_function(slept, [x], x.dtype)
+    made.set_shape(x.shape)
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_graph_of_tensorflow_1_runs_in_any_order(form, threads):
+    with tf.Graph().as_default():
+        values = [late(tf.constant(100.0 * k + RANK), k) for k in range(4)]
+        fetches = [FORMS[form](each) for each in values]
+        expected = [SIZE * (100 * k + MEAN) for k in range(4)]
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+        with tf.compat.v1.train.MonitoredTrainingSession(config=config) as session:
+            for _ in range(3):
+                assert session.run(fetches) == expected
+
+
+def test_gradients_in_a_graph_of_tensorflow_1():
+    with tf.Graph().as_default():
+        xs = [tf.constant(1.0) for _ in range(2)]
+        weights = [late(tf.constant(10.0**k * (RANK + 1)), k) for k in range(2)]
+        losses = [hvd.allreduce(x) * weight for x, weight in zip(xs, weights, strict=True)]
+        with tf.compat.v1.Session() as session:
+            assert session.run(tf.gradients(losses, xs)) == [MEAN + 1, 10 * (MEAN + 1)]
 
 
 def test_objects():
