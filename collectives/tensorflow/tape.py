@@ -53,7 +53,7 @@ class Reducer:
         return id(_plain(variable)) in self.local
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients of all ranks.
+        """Return the gradients of all ranks; on a rank outside of the process set, its own.
         Collective.
 
         Parameters
@@ -64,6 +64,8 @@ class Reducer:
             Whose they are.
         """
         results = list(gradients)
+        if self.terms.process_set.included() is False:
+            return results
         places = []
         for k, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
@@ -240,7 +242,7 @@ def DistributedGradientTape(
         Which gradients are reduced together: so many groups, or these. By default, as many as fit
         into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     process_set : ProcessSet
-        The ranks.
+        The ranks. Others keep their own gradients.
     scale_local_gradients : bool
         Whether gradients of local sources are divided by the number of ranks.
 

@@ -174,6 +174,28 @@ def test_local_sources_are_not_reduced(way):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[1])
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no other sets")
+def test_ranks_outside_of_a_process_set_keep_their_gradients(way):
+    process_set = hvd.add_process_set([SIZE - 1])
+    x, mine = tf.Variable([1.0, 2.0]), np.full(2, RANK + 1)
+
+    @way
+    def compute():
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(x) * (RANK + 1.0)
+        return hvd.DistributedGradientTape(tape, process_set=process_set).gradient(value, x)
+
+    assert equal(compute(), mine)
+    with tf.Graph().as_default():
+        x = tf.compat.v1.get_variable("x", initializer=[1.0, 2.0])
+        sgd = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        optimizer = hvd.DistributedOptimizer(sgd, process_set=process_set)
+        ((gradient, _),) = optimizer.compute_gradients(tf.reduce_sum(x) * (RANK + 1.0))
+        with tf.compat.v1.Session() as session:
+            assert (session.run(gradient) == mine).all()
+    hvd.remove_process_set(process_set)
+
+
 def test_what_is_reduced_together_is_chosen(way):
     variables = [tf.Variable([float(k)]) for k in range(4)]
     groups = [[variables[0], variables[3]]]
