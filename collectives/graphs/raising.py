@@ -1,8 +1,8 @@
-"""In a `tf.function`, errors of the library reach the program as what they are.
+"""Errors of the library that are errors of TensorFlow, too, as those of Horovod.
 
 TensorFlow passes on the text of an error that a NumPy function raises, and raises a
 ``tf.errors.UnknownError`` itself. Behind `install`, that is an error of the kept one's class, too,
-with its text and its cause.
+with its text and its cause; and a ``FailedPreconditionError``, or an ``InvalidArgumentError``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from collectives.graphs.kept import found
+from collectives.graphs.kept import found, text_of
+from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 
 __all__ = ["install"]
 
@@ -47,4 +48,12 @@ def _derived(kind: Any) -> Any:
         # TensorFlow raises its errors without a cause.
         "__cause__": property(lambda self: self.kept.__cause__),
     }
-    return type(kind.__name__, (UnknownError, kind), members)
+    is_argument = issubclass(kind, HorovodArgumentError)
+    own = tf.errors.InvalidArgumentError if is_argument else tf.errors.FailedPreconditionError
+    return type(kind.__name__, (UnknownError, own, kind), members)
+
+
+def tensorflow_error(error: HorovodInternalError) -> BaseException:
+    """Return an error that is one of TensorFlow and of the class of `error`. Local."""
+    made: BaseException = UnknownError(None, None, text_of(error))
+    return made

@@ -283,7 +283,11 @@ class Phases:
                 )
         part, call = self._call.add(start), self._call
         if self._is_eager:
-            self._number = call.submit(self._number, part, [_array(each) for each in inputs])
+            arrays = [_array(each) for each in inputs]
+            try:
+                self._number = call.submit(self._number, part, arrays)
+            except HorovodInternalError as error:
+                raise raising.tensorflow_error(error) from None
             return part
 
         def submit(number: Any, *arrays: Array) -> Any:
@@ -366,7 +370,10 @@ class Phases:
         """
         call = self._call
         if self._is_eager:
-            return [_tensor(each) for each in call.wait(self._number, part)]
+            try:
+                return [_tensor(each) for each in call.wait(self._number, part)]
+            except HorovodInternalError as error:
+                raise raising.tensorflow_error(error) from None
 
         def wait(number: Any) -> list[Array]:
             return call.wait(int(number), part)

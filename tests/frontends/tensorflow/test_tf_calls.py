@@ -326,8 +326,10 @@ def test_what_differs_between_ranks_is_an_error_on_all(way):
         assert isinstance(caught.value.__cause__, MismatchError)
         assert "rank 0: allreduce of float64 (3,)" in str(caught.value)
     assert equal(reduce(tf.ones(3)), np.ones(3))
-    if way is tf.function:
-        assert isinstance(caught.value, tf.errors.UnknownError)
+    assert isinstance(caught.value, tf.errors.FailedPreconditionError)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="splits") as caught:
+        way(lambda x: hvd.alltoall(x, splits=[2] * SIZE))(tf.ones(1))
+    assert isinstance(caught.value, hvd.HorovodInternalError)
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank does not communicate")
