@@ -33,10 +33,10 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[Any]] | None = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
@@ -64,15 +64,15 @@ def DistributedOptimizer(
         multiplied by it and divided by the number of ranks.
     op : ReduceOp
         ``Average`` or ``Sum``.
+    num_groups : int
+        Deprecated: pass `groups`.
+    groups : int or list of list of variable, optional
+        Accepted for compatibility: what is small is reduced together in any case.
     backward_passes_per_step : int
         How many steps of the program add up to a gradient that is reduced and applied. Between
         them, nothing of the model is changed. Gradients with some rows only are added with all.
     average_aggregated_gradients : bool
         Whether that gradient is divided by the number of passes.
-    num_groups : int
-        Deprecated: pass `groups`.
-    groups : int or list of list of variable, optional
-        Accepted for compatibility: what is small is reduced together in any case.
     process_set : ProcessSet
         The ranks. Others take their steps alone.
     scale_local_gradients : bool
@@ -162,9 +162,9 @@ def PartialDistributedOptimizer(
         sparse_as_dense,
         gradient_predivide_factor,
         op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
         groups=groups,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )

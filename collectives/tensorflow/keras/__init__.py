@@ -167,10 +167,10 @@ def DistributedOptimizer(
             sparse_as_dense,
             gradient_predivide_factor,
             op,
-            backward_passes_per_step,
-            average_aggregated_gradients,
             num_groups,
             groups,
+            backward_passes_per_step,
+            average_aggregated_gradients,
             process_set,
             scale_local_gradients,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import pickle
 
@@ -338,3 +339,14 @@ def test_gradients_with_some_rows(as_dense, options):
         total[[0, rank % 2 + 1]] += rank + 1
     share = 1 if options.get("op") == hvd.Sum else SIZE
     np.testing.assert_allclose(made[0].numpy(), 1 - 2 * total / share, rtol=1e-3)
+
+
+def test_arguments_have_the_order_of_horovod():
+    given = [*inspect.signature(hvd.DistributedOptimizer).parameters][7:10]
+    assert given == ["op", "num_groups", "groups"]
+    if keras.backend.backend() != "tensorflow":
+        return
+    from collectives.tensorflow import keras as keras_of_tensorflow
+
+    given = [*inspect.signature(keras_of_tensorflow.DistributedOptimizer).parameters][7:10]
+    assert given == ["op", "backward_passes_per_step", "average_aggregated_gradients"]
