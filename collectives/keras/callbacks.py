@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class _Callback(keras.callbacks.Callback):
+class Callback(keras.callbacks.Callback):
     """A callback that the older ``tf_keras`` takes as well: it asks which methods there are."""
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -38,7 +38,7 @@ class _Callback(keras.callbacks.Callback):
         return False
 
 
-class BroadcastGlobalVariablesCallback(_Callback):
+class BroadcastGlobalVariablesCallback(Callback):
     """Have all ranks start with the variables of one: those of the model and of its optimizer.
 
     It sends them when training begins, if all ranks have them by then, and else after the first
@@ -90,7 +90,7 @@ class BroadcastGlobalVariablesCallback(_Callback):
         self.broadcast_done = True
 
 
-class MetricAverageCallback(_Callback):
+class MetricAverageCallback(Callback):
     """Average the metrics of an epoch over the ranks, for callbacks that come after it in the list.
 
     What only some ranks have, such as the loss of a validation, is averaged over those, and all
@@ -115,7 +115,7 @@ class MetricAverageCallback(_Callback):
                 logs[name] = sum(values) / len(values)
 
 
-class LearningRateScheduleCallback(_Callback):
+class LearningRateScheduleCallback(Callback):
     """Set the learning rate to ``initial_lr * multiplier(epoch)``.
 
     Parameters
@@ -276,7 +276,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             )
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+class BestModelCheckpoint(Callback, keras.callbacks.ModelCheckpoint):
     """Keep the best model so far in a file, which rank 0 writes.
 
     Parameters
@@ -286,7 +286,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     verbose, mode, save_freq
         As for Keras's ``ModelCheckpoint``.
     filepath : str
-        The file. It may also be set later, as the attribute of that name.
+        The file. It may also be set later, as the attribute of that name. By default,
+        ``best_model.keras``, or ``best_model.weights.h5`` for weights only.
+    save_weights_only : bool
+        Whether the file has the weights only.
     """
 
     def __init__(
@@ -295,13 +298,15 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         verbose: int = 0,
         mode: str = "auto",
         save_freq: Any = "epoch",
-        filepath: str = "best_model.keras",
+        filepath: str | None = None,
+        save_weights_only: bool = False,
     ) -> None:
         super().__init__(
-            filepath,
+            filepath or ("best_model.weights.h5" if save_weights_only else "best_model.keras"),
             monitor=monitor,
             verbose=verbose,
             save_best_only=True,
+            save_weights_only=save_weights_only,
             mode=mode,
             save_freq=save_freq,
         )

@@ -15,6 +15,7 @@ import numpy as np
 from collectives.horovod import basics
 from collectives.horovod.elastic import ObjectState, State, run_fn
 from collectives.horovod.objects import broadcast_object
+from collectives.keras.callbacks import Callback
 from collectives.keras.distribution import state_of
 from collectives.keras.hooks import raising
 from collectives.keras.variables import broadcast_variables
@@ -72,8 +73,10 @@ class KerasState(ObjectState):
             raise ValueError("the model is not built: call model.build(input_shape) before")
         self.model = model
         self.optimizer = optimizer if optimizer is not None else model.optimizer
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
+        if self.optimizer is not None and not getattr(self.optimizer, "built", False):
+            # The legacy optimizers of `tf_keras` have another name for it.
+            make = getattr(self.optimizer, "build", None) or self.optimizer._create_all_weights
+            make(model.trainable_variables)
         self._keep()
         super().__init__(broadcast_object, basics.rank, **kwargs)
 
@@ -104,7 +107,7 @@ class KerasState(ObjectState):
         self._kept = [np.array(keras.ops.convert_to_numpy(each)) for each in self._variables()]
 
 
-class CommitStateCallback(keras.callbacks.Callback):
+class CommitStateCallback(Callback):
     """Commit a state after every few batches, and after each epoch.
 
     Parameters
@@ -138,7 +141,7 @@ class CommitStateCallback(keras.callbacks.Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):
+class UpdateBatchStateCallback(Callback):
     """Keep the number of the batch in a state, as its attribute ``batch``.
 
     Parameters
@@ -171,7 +174,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):
+class UpdateEpochStateCallback(Callback):
     """Keep the number of epochs in a state, as its attribute ``epoch``, over several ``fit``.
 
     Parameters

@@ -36,13 +36,18 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         if fused or fused is None:
             raise HorovodArgumentError("SyncBatchNormalization does not support fused=True.")
         super().__init__(**kwargs)
+        self.fused = False  # `tf_keras` would not ask for moments
 
-    def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance of the batches of all ranks."""
-        mean, variance = super()._moments(inputs, mask)
+    def _moments(self, inputs: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return the mean and the variance of the batches of all ranks. In Keras 3, the other
+        argument is a mask; in `tf_keras` there are more.
+        """
+        mean, variance = super()._moments(inputs, *args, **kwargs)
         if basics.size() == 1:
             return mean, variance
-        channels = mean.shape[0]
+        mask = kwargs["mask"] if "mask" in kwargs else args[0]
+        shape, channels = mean.shape, mean.shape.num_elements()
+        mean, variance = tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
         count = tf.cast(tf.size(inputs) // channels, mean.dtype)
         if mask is not None:
             count = tf.reduce_sum(tf.cast(mask, mean.dtype))
@@ -52,7 +57,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         means, variances, counts = tf.split(_every(row), [channels, channels, 1], 1)
         shares = counts / tf.reduce_sum(counts)
         joint = tf.reduce_sum(shares * means, 0)
-        return joint, tf.reduce_sum(shares * (variances + (means - joint) ** 2), 0)
+        spread = tf.reduce_sum(shares * (variances + (means - joint) ** 2), 0)
+        return tf.reshape(joint, shape), tf.reshape(spread, shape)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]

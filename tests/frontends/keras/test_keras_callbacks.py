@@ -124,9 +124,10 @@ def test_steps_of_unknown_number_are_asked_for():
         warmup.on_train_begin()
 
 
-def test_the_best_model_is_kept_by_one_rank(tmp_path):
-    path = tmp_path / "best.keras"
-    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(path))
+@pytest.mark.parametrize("name", ["best.keras", "best.weights.h5"])
+def test_the_best_model_is_kept_by_one_rank(tmp_path, name):
+    path, weights = tmp_path / name, "weights" in name
+    best = hvd.callbacks.BestModelCheckpoint("loss", filepath=str(path), save_weights_only=weights)
     fitted(model(), hvd.callbacks.MetricAverageCallback(), best)
     assert path.exists() == (RANK == 0)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from places import RANK, SIZE
 
 import collectives.tensorflow.keras as hvd
+from collectives.tensorflow import sync_batch_norm
 from collectives.tensorflow.keras import legacy
 
 keras = pytest.importorskip("tf_keras")
@@ -79,3 +83,38 @@ def test_a_model_is_loaded_with_a_distributed_optimizer(monkeypatch, tmp_path):
     for weights in every:
         for each, same in zip(weights, every[0], strict=True):
             assert (each == same).all()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_elastic_states(kind, tmp_path):
+    x, y = np.ones((8, 5), np.float32), np.full((8, 1), RANK, np.float32)
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(5,))])
+    model.compile(hvd.DistributedOptimizer(OPTIMIZERS[kind](0.01)), "mse")
+    state = hvd.elastic.KerasState(model, batch=RANK, epoch=0)
+    state.sync()
+    kept = model.get_weights()
+    callbacks = [
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.callbacks.BestModelCheckpoint("loss", filepath=str(tmp_path / "best.keras")),
+    ]
+    model.fit(x, y, 4, 2, verbose=0, callbacks=callbacks)
+    assert (state.batch, state.epoch) == (0, 2)
+    assert (tmp_path / "best.keras").exists() == (RANK == 0)
+    state.restore()
+    for weights in hvd.allgather_object(model.get_weights()):
+        for each, same in zip(weights, kept, strict=True):
+            assert (each == same).all()
+    model.fit(x, y, 4, verbose=0, callbacks=[hvd.elastic.CommitStateCallback(state)])
+
+
+@pytest.mark.parametrize("axis", [-1, [1, 2]])
+def test_batches_are_normalised_over_all_ranks(monkeypatch, axis):
+    monkeypatch.setattr(tf, "keras", keras)  # as TF_USE_LEGACY_KERAS=1 does
+    layer = runpy.run_path(sync_batch_norm.__file__)["SyncBatchNormalization"](axis=axis)
+    plain = keras.layers.BatchNormalization(axis)
+    x = np.random.default_rng(0).normal(size=(4 * SIZE, 3, 3, 2)).astype(np.float32)
+    mine = slice(4 * RANK, 4 * RANK + 4)
+    made, expected = layer(x[mine], training=True), plain(x, training=True)
+    np.testing.assert_allclose(made, expected[mine], atol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean, plain.moving_mean, atol=1e-6)
