@@ -46,7 +46,7 @@ _own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the nex
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Begin. A second call without `shutdown` between them does nothing.
+    """Begin. A second call without `shutdown` between them only adds process sets, if none are used.
     Collective.
 
     Parameters
@@ -60,12 +60,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     Raises
     ------
     HorovodArgumentError
-        If an argument, or one of Horovod's variables, has an invalid value.
+        If an argument, or one of Horovod's variables, has an invalid value. After wrong process
+        sets, all ranks can be used, and a second call may pass others.
     CollectivesError
         As for `collectives.Communicator`.
     """
-    if state.current() is not None:
-        return
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise HorovodArgumentError(
@@ -73,6 +72,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
                 f"'dynamic'"
             )
         process_sets = ()
+    now = state.current()
+    if now is not None:
+        if process_sets and not now.sets:
+            sets.attach_all(process_sets)
+        return
     try:
         waits = Waits.read()
     except ArgumentError as error:
@@ -83,11 +87,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _begin(ranks: Communicator, process_sets: Sequence[ProcessSet]) -> None:
     background.start(ranks)
     state.enter(state.State(ranks, state.Places.find(ranks)))
-    try:
-        sets.attach_all(process_sets)
-    except BaseException:
-        shutdown()
-        raise
+    sets.attach_all(process_sets)
 
 
 def _communicator(comm: Any, waits: Waits) -> Communicator:

@@ -185,19 +185,29 @@ def _attach(now: state.State, process_set: ProcessSet) -> None:
 
 
 def attach_all(process_sets: Iterable[ProcessSet]) -> None:
-    """Make process sets usable, in their order. Collective."""
+    """Make process sets usable, in their order; if one is wrong, none. Collective."""
     now = state.initialised()
     global_process_set.ranks = list(range(now.comm.size))
     global_process_set.communicator = now.comm
-    for each in process_sets:
-        _attach(now, each)
+    try:
+        for each in process_sets:
+            _attach(now, each)
+    except BaseException:
+        _detach(now)
+        raise
 
 
 def detach_all(now: state.State) -> None:
     """Make all process sets unusable, as `init` has ended. Local."""
     global_process_set.communicator = None
+    _detach(now)
+
+
+def _detach(now: state.State) -> None:
     for each in now.sets.values():
         each.process_set_id = each.communicator = None
+    now.sets.clear()
+    now.next_id = 1
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -83,6 +83,8 @@ def broadcast_optimizer_state(
     Collective.
 
     The optimizers of other ranks need not have any state yet. All optimizers of torch can be sent.
+    Where an optimizer has no state, parameters without a gradient are given one of zeros, as
+    Horovod leaves it.
 
     Parameters
     ----------
@@ -99,6 +101,8 @@ def broadcast_optimizer_state(
         As for `broadcast`.
     """
     is_root = global_process_set.comm().rank == global_process_set.place(root_rank)
+    if not optimizer.state:
+        give_zeros(each for group in optimizer.param_groups for each in group["params"])
     tensors: list[torch.Tensor] = []
     state = _taken_out(optimizer.state_dict(), tensors) if is_root else None
     state = broadcast_object(state, root_rank)
@@ -113,6 +117,13 @@ def broadcast_optimizer_state(
         old.clear()
         old.update(new)  # whoever has kept a group goes on seeing its options
     optimizer.param_groups = groups
+
+
+def give_zeros(parameters: Iterable[torch.Tensor]) -> None:
+    """Give parameters that are trained, and have no gradient, one of zeros. Local."""
+    for each in parameters:
+        if each.requires_grad and each.grad is None:
+            each.grad = torch.zeros_like(each)
 
 
 def _taken_out(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -17,6 +17,7 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
 from collectives.torch.buckets import Buckets, Terms, check_groups, check_terms
 from collectives.torch.compression import Compression
+from collectives.torch.functions import give_zeros
 from collectives.torch.reducing import allreduce_async, allreduce_async_
 
 __all__ = ["DistributedOptimizer"]
@@ -180,12 +181,12 @@ def _bare(base: Any) -> Any:
 
 @cache
 def _with_buckets(base: Any) -> Any:
-    return _derived(base, _WithBuckets)
+    return _derived(base, _DistributedOptimizer)
 
 
 @cache
 def _with_adasum(base: Any) -> Any:
-    return _derived(base, _WithAdasum)
+    return _derived(base, _DistributedAdasumOptimizer)
 
 
 class _Methods:
@@ -221,7 +222,7 @@ class _Methods:
         return _bare, (mine._plain,), mine.__getstate__()
 
 
-class _WithBuckets(_Methods):
+class _DistributedOptimizer(_Methods):
     """The methods of an optimizer whose gradients are reduced."""
 
     def synchronize(self) -> None:
@@ -342,7 +343,7 @@ class _WithBuckets(_Methods):
         parent.load_state_dict(state_dict)
 
 
-class _WithAdasum(_Methods):
+class _DistributedAdasumOptimizer(_Methods):
     """The methods of an optimizer that combines changes of parameters by Adasum."""
 
     def synchronize(self) -> None:
@@ -368,6 +369,7 @@ class _WithAdasum(_Methods):
             As for the optimizer's own step.
         """
         named = [pair for pair in self._parameter_names.items() if pair[0].requires_grad]
+        give_zeros(each for each, _ in named)
         before = [each.detach().clone() for each, _ in named]
         loss = self._step(closure, *arguments, **options)
         compression: Any = getattr(self, "_compression", Compression.none)
@@ -381,7 +383,7 @@ class _WithAdasum(_Methods):
         return loss
 
 
-for _methods in (_WithBuckets, _WithAdasum):
+for _methods in (_DistributedOptimizer, _DistributedAdasumOptimizer):
     # torch wraps step() again where it does not find these marks.
     _marks: Any = _methods.step
     _marks.hooked = _marks._wrapped_by_lr_sched = True

@@ -267,6 +267,15 @@ def test_begin_and_end_again():
     for call in (hvd.rank, hvd.size, hvd.local_rank, hvd.barrier):
         with pytest.raises(ValueError, match=r"use hvd.init\(\)"):
             call()
+    first = hvd.ProcessSet([0])
+    with pytest.raises(ValueError, match=r"there is a process set with the ranks \[0\] already"):
+        hvd.init(process_sets=[first, hvd.ProcessSet([0])])
+    assert hvd.is_initialized()
+    assert first.size() is None
+    hvd.init(process_sets=[first])
+    assert first.process_set_id == 1
+    assert first.size() == 1
+    hvd.shutdown()
     hvd.init(process_sets="dynamic")
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
     hvd.shutdown()

@@ -534,3 +534,17 @@ def test_elastic_state():
     assert len(sampler.remaining_indices) == 10
     sampler.load_state_dict(sampler.state_dict())
     assert len(sampler.remaining_indices) == 10 - hvd.size()
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum], ids=["average", "Adasum"])
+def test_parameters_without_a_gradient_have_zeros(op):
+    net = model()
+    net[0].bias.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), op=op)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert net[0].bias.grad is None
+    assert all(not each.grad.any() for each in net.parameters() if each.requires_grad)
+    optimizer.zero_grad()
+    optimizer.step()  # no rank has gradients
+    if hvd.size() > 1:
+        assert all(not each.grad.any() for each in net.parameters() if each.requires_grad)
