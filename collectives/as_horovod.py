@@ -8,129 +8,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
+
+from collectives.horovod.names import install
 
 __all__ = ["install"]
 
-VERSION = "0.28.1"  # of the interface
-
-# Front ends have the names of Horovod's, also for what is below them; what is imported for others.
-FRONT_ENDS = ("torch", "tensorflow", "keras")
-MODULES = {
-    "horovod.common.basics": "collectives.horovod.basics",
-    "horovod.common.elastic": "collectives.horovod.elastic",
-    "horovod.common.exceptions": "collectives.horovod.errors",
-    "horovod.common.process_sets": "collectives.horovod.process_sets",
-}
-EMPTY = ("horovod", "horovod.common", "horovod.common.util")
-MISSING = ("mxnet", "spark", "ray", "runner")
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """It finds the modules of Horovod."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] != "horovod":
-            return None
-        if fullname in EMPTY:
-            is_package = fullname != "horovod.common.util"
-            return importlib.machinery.ModuleSpec(fullname, self, is_package=is_package)
-        known = _known(fullname)
-        if known is None:
-            part = fullname.split(".")[1]
-            reason = f"{part} has no front end here" if part in MISSING else "it is not there"
-            raise ModuleNotFoundError(
-                f"{fullname} cannot be imported under collectives.as_horovod: {reason}",
-                name=fullname,
-            )
-        return importlib.machinery.ModuleSpec(fullname, self, loader_state=known)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        if spec.loader_state is None:
-            return None
-        module = importlib.import_module(spec.loader_state)
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        assert spec is not None
-        if spec.loader_state is not None:
-            module.__spec__ = spec.loader_state  # it stays what it is
-        elif spec.name == "horovod":
-            module.__dict__.update(__version__=VERSION, run=_run_refused)
-        elif spec.name == "horovod.common.util":
-            module.__dict__.update(_UTIL)
-
-
-def _known(fullname: str) -> str | None:
-    """Return the module of this library for one of Horovod, if there is one."""
-    found = MODULES.get(fullname)
-    name = fullname.removeprefix("horovod.")
-    if name.partition(".")[0] in FRONT_ENDS:
-        found = f"collectives.{name}"
-    if found is None or importlib.util.find_spec(found) is None:
-        return None
-    return found
-
-
-def _run_refused(*arguments: Any, **options: Any) -> NoReturn:
-    """Refuse ``horovod.run``."""
-    raise NotImplementedError(
-        "horovod.run() starts no ranks here: start the program with collectives run --as-horovod "
-        "-n N script.py"
-    )
-
-
-def _is_true(*arguments: Any, **options: Any) -> bool:
-    return True
-
-
-def _split_list(values: list[Any], count: int) -> list[list[Any]]:
-    share, more = divmod(len(values), count)
-    ends = [k * share + min(k, more) for k in range(count + 1)]
-    return [values[ends[k] : ends[k + 1]] for k in range(count)]
-
-
-# Of `horovod.common.util`, what public programs and Horovod's tests use.
-_UTIL = {
-    "check_extension": _is_true,
-    "extension_available": lambda name, **options: name.removeprefix("horovod.") in FRONT_ENDS,
-    "gpu_available": lambda *arguments, **options: False,
-    "is_iterable": lambda value: hasattr(value, "__iter__"),
-    "num_rank_is_power_2": lambda count: count > 0 and count & (count - 1) == 0,
-    "split_list": _split_list,
-}
-
 PROGRAM = "_COLLECTIVES_AS_HOROVOD"  # the variable that tells processes of multiprocessing
-
-_finder = _Finder()
-
-
-def install() -> None:
-    """Have the imports of Horovod answered by this library in this process. Local.
-
-    Raises
-    ------
-    ImportError
-        If Horovod itself has been imported before.
-    """
-    if _finder in sys.meta_path:
-        return
-    if "horovod" in sys.modules:
-        raise ImportError("horovod has been imported before collectives.as_horovod")
-    sys.meta_path.insert(0, _finder)
 
 
 def _run(globals: dict[str, Any]) -> None:

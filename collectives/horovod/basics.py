@@ -46,7 +46,7 @@ _own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the nex
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Begin. A second call without `shutdown` between them only adds process sets, if none are used.
+    """Begin. A second call without `shutdown` between them adds process sets, if there are none.
     Collective.
 
     Parameters

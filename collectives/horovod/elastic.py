@@ -158,7 +158,14 @@ def _recovered(error: HorovodInternalError) -> bool:
         return False
 
 
-def run_fn(func: Callable[..., Any]) -> Callable[..., Any]:
+def _begin_again() -> None:
+    basics.shutdown()
+    basics.init()
+
+
+def run_fn(
+    func: Callable[..., Any], reset: Callable[[], object] | None = None
+) -> Callable[..., Any]:
     """Return a function that sends its state to all ranks, and then calls `func`. Local.
 
     Where a collective fails because a rank was lost, the state that was last kept is restored, and
@@ -170,6 +177,9 @@ def run_fn(func: Callable[..., Any]) -> Callable[..., Any]:
     ----------
     func : callable
         Its first argument is a `State`.
+    reset : callable, optional
+        Called before the function begins again. By default, `shutdown` and `init` follow a
+        `HostsUpdatedInterrupt`.
     """
 
     @functools.wraps(func)
@@ -185,10 +195,11 @@ def run_fn(func: Callable[..., Any]) -> Callable[..., Any]:
                 skips = False
                 if not _recovered(error):
                     raise
+                if reset is not None:
+                    reset()
             except HostsUpdatedInterrupt as interrupt:
                 skips = interrupt.skip_sync
-                basics.shutdown()
-                basics.init()
+                (reset or _begin_again)()
             state.on_reset()
 
     return wrapper

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import DEADLINE, command, environment
@@ -53,27 +54,91 @@ def test_a_program_for_horovod(tmp_path: Path, options: tuple[str, ...]) -> None
     assert done.stdout.splitlines() == [wanted] * 2
 
 
+def python(code: str, prefix: str = "import collectives.as_horovod") -> Any:
+    words = [sys.executable, "-c", f"{prefix}\n{code}"]
+    return subprocess.run(
+        words, env=environment(), capture_output=True, text=True, timeout=DEADLINE
+    )
+
+
 @pytest.mark.parametrize("name", ["mxnet", "torch.nothing"])
 def test_what_there_is_not_is_named(name: str) -> None:
-    code = f"import collectives.as_horovod\nimport horovod.{name}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    done = python(f"import horovod.{name}")
     assert done.returncode == 1
     assert f"horovod.{name}" in done.stderr
     assert "ModuleNotFoundError" in done.stderr
 
 
+NAMES = """
+import importlib.metadata
+assert importlib.metadata.version("horovod") == "0.28.1"
+from horovod.common import util
+from horovod.common.elastic import run_fn
+with util.env(HOROVOD_TRIED="1"):
+    assert os.environ["HOROVOD_TRIED"] == "1"
+assert "HOROVOD_TRIED" not in os.environ
+assert util.is_version_greater_equal_than("2.10.0", "2.4.0")
+assert util.mpi_built(verbose=True) and not util.nccl_built() and not util.gloo_built()
+calls = []
+class State:
+    sync = restore = lambda self: None
+    on_reset = lambda self: calls.append("on_reset")
+def train(state):
+    if not calls:
+        from horovod.common.exceptions import HostsUpdatedInterrupt
+        raise HostsUpdatedInterrupt(True)
+    return calls
+assert run_fn(train, lambda: calls.append("reset"))(State()) == ["reset", "on_reset"]
+import horovod.runner
+assert horovod.run is horovod.runner.run
+def place(word):
+    import horovod.common.basics as hvd
+    hvd.init()
+    return word, hvd.rank(), hvd.size()
+assert horovod.run(place, args=("a",), np=2) == [("a", 0, 2), ("a", 1, 2)]
+try:
+    horovod.run(place, hosts="there:2")
+except NotImplementedError as error:
+    print(error)
+"""
+
+
+def test_programs_find_the_names_that_they_look_for() -> None:
+    done = python("import os\n" + NAMES)
+    assert done.returncode == 0, done.stderr
+    assert "takes no hosts: start the program with collectives run --as-horovod" in done.stdout
+
+
+HANDLERS = """
+import torch
+import horovod.torch as hvd
+from horovod.torch.elastic import state as states
+from horovod.torch.optimizer import _DistributedOptimizer
+hvd.init()
+class Counter:
+    n = 1
+class Handler(states.StateHandler):
+    def save(self): self.saved = self.value.n
+    def restore(self): self.value.n = self.saved
+    def sync(self): self.save()
+states.get_handler_registry().insert(0, (Counter, Handler))
+net, counter = torch.nn.Linear(1, 1), Counter()
+state = states.TorchState(net, counter=counter)
+state.sync()
+counter.n = 2
+state.restore()
+assert counter.n == 1 and state.counter is counter
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+assert isinstance(optimizer, _DistributedOptimizer)
+"""
+
+
+@needs_torch
+def test_handlers_of_a_program_keep_its_objects() -> None:
+    done = python(HANDLERS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_other_programs_do_not_see_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import collectives\nimport horovod"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    done = python("import horovod", prefix="import collectives")
     assert "No module named 'horovod'" in done.stderr

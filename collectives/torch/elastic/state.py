@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -19,17 +20,11 @@ from collectives.torch.functions import (
 __all__ = ["TorchState"]
 
 
-class _Stateful(Protocol):
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state_dict: Any) -> Any: ...
+class StateHandler:
+    """What keeps the state of one object of a program: its `value`."""
 
-
-class _Handler:
-    """What keeps the state of one object."""
-
-    def __init__(self, value: _Stateful) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
-        self.save()
 
     def save(self) -> None:
         self.saved = copy.deepcopy(self.value.state_dict())
@@ -38,17 +33,65 @@ class _Handler:
         self.value.load_state_dict(copy.deepcopy(self.saved))
 
     def sync(self) -> None:
-        value: Any = self.value
-        if isinstance(value, torch.nn.Module):
-            broadcast_parameters(value.state_dict(), root_rank=0)
-        elif isinstance(value, torch.optim.Optimizer):
-            broadcast_optimizer_state(value, root_rank=0)
-        else:
-            value.load_state_dict(broadcast_object(value.state_dict()))
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+        self.save()
+
+    def set_value(self, value: Any) -> None:
+        self.value = value
         self.save()
 
 
-HANDLED = torch.nn.Module, torch.optim.Optimizer, ElasticSampler
+class SamplerStateHandler(StateHandler):
+    """That of a sampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        super().__init__(sampler)
+        self.save()
+
+
+class ModelStateHandler(SamplerStateHandler):
+    """That of a model."""
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(SamplerStateHandler):
+    """That of an optimizer."""
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+Registry = list[tuple[Any, Callable[[Any], StateHandler]]]
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Return which handler keeps objects of which type; the first one counts. Local."""
+    return _registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Set which handler keeps objects of which type. Local."""
+    global _registry
+    _registry = registry
+
+
+def _handlers(objects: dict[str, Any]) -> dict[str, StateHandler]:
+    """Return the handlers of those objects that have one."""
+    made = {}
+    for name, value in objects.items():
+        kind = next((kind for type_, kind in _registry if isinstance(value, type_)), None)
+        if kind is not None:
+            made[name] = kind(value)
+    return made
 
 
 class TorchState(ObjectState):
@@ -59,14 +102,13 @@ class TorchState(ObjectState):
     model : Module, optional
     optimizer : Optimizer, optional
     **kwargs
-        More of them; what is no module, optimizer or `ElasticSampler` has to be picklable.
+        More of them; what is no module, optimizer or `ElasticSampler`, and has no handler of yours
+        (``get_handler_registry``), has to be picklable.
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         kwargs |= {"model": model, "optimizer": optimizer}
-        self._handlers = {
-            name: _Handler(each) for name, each in kwargs.items() if isinstance(each, HANDLED)
-        }
+        self._handlers = _handlers(kwargs)
         for name, handler in self._handlers.items():
             super().__setattr__(name, handler.value)
         others = {name: each for name, each in kwargs.items() if name not in self._handlers}
@@ -101,6 +143,5 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         handlers = self.__dict__.get("_handlers", {})
         if name in handlers:
-            handlers[name].value = value
-            handlers[name].save()
+            handlers[name].set_value(value)
         super().__setattr__(name, value)

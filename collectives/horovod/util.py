@@ -1,0 +1,84 @@
+"""What programs import from ``horovod.common.util``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from collectives.horovod import basics
+
+FRONT_ENDS = ("torch", "tensorflow", "keras")
+
+
+def _built(function: Any) -> Any:
+    """Return a function of `basics` that may also be told to be verbose."""
+    return lambda verbose=False: function()
+
+
+mpi_built = _built(basics.mpi_built)
+gloo_built = _built(basics.gloo_built)
+nccl_built = _built(basics.nccl_built)
+ddl_built = _built(basics.ddl_built)
+ccl_built = _built(basics.ccl_built)
+
+
+def check_extension(*arguments: Any, **options: Any) -> bool:
+    """Return True: there are no extensions to be compiled."""
+    return True
+
+
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Return whether there is a front end of that name."""
+    return ext_base_name.removeprefix("horovod.") in FRONT_ENDS
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Return False: tensors are in host memory."""
+    return False
+
+
+@contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Set variables of the environment in a ``with`` statement; those that are None stay."""
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Return whether a number is a power of two."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def split_list(values: Sequence[Any], n: int) -> list[Sequence[Any]]:
+    """Return `n` parts of a list that differ by one in length at most."""
+    share, more = divmod(len(values), n)
+    ends = [k * share + min(k, more) for k in range(n + 1)]
+    return [values[ends[k] : ends[k + 1]] for k in range(n)]
+
+
+def is_iterable(x: Any) -> bool:
+    """Return whether a value can be iterated over."""
+    return isinstance(x, Iterable) or hasattr(x, "__getitem__")
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Return whether a version is at least `target`, which has three numbers."""
+    from packaging import version
+
+    if not (isinstance(ver, str) and isinstance(target, str)) or target.count(".") != 2:
+        raise ValueError(
+            f"the versions are {ver!r} and {target!r}, and must be texts, the second one such as "
+            f"'2.4.0'"
+        )
+    return version.parse(ver) >= version.parse(target)
