@@ -68,7 +68,7 @@ def allreduce_async(
     check_compression(op, options.get("compression"))
     if op == Adasum:
         return _adasum(x, name, prescale, postscale, process_set)
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size)
+    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
     options |= {"op": terms.op, "prescale": terms.prescale, "postscale": terms.postscale}
     if terms.is_whole:
         return Handle((submit("allreduce", name, x, out, group=comm, **options),), None)
@@ -102,7 +102,7 @@ def reducescatter_async(
         raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
     if not x.ndim:
         raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size)
+    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
     if not terms.is_whole:
         _check_integers(x, op)
         x = _scaled(x, terms.before)
@@ -245,6 +245,10 @@ def _sizes(splits: Any, x: Array, size: int) -> list[int]:
             f"splits is {sizes}, and must be {size} numbers of rows, of {x.shape[0]} in all"
         )
     return sizes
+
+
+def _is_double(x: Array) -> bool:
+    return x.dtype.char in "dDgG"
 
 
 def _is_inexact(x: Array) -> bool:

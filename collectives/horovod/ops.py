@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from enum import IntEnum
 from typing import NamedTuple
@@ -129,7 +130,12 @@ def check_compression(op: ReduceOp, compression: object) -> None:
 
 
 def scaling(
-    op: ReduceOp, is_inexact: bool, prescale: float, postscale: float, size: int
+    op: ReduceOp,
+    is_inexact: bool,
+    prescale: float,
+    postscale: float,
+    size: int,
+    is_double: bool = False,
 ) -> Scaling:
     """Return how an array is reduced. Local.
 
@@ -142,10 +148,14 @@ def scaling(
     prescale, postscale : float
     size : int
         The number of ranks.
+    is_double : bool
+        Whether the dtype has more than 32 bits for a real number.
     """
     if prescale == 1.0 == postscale and (is_inexact or op != Average):
         return _plain[op]
     if is_inexact:
+        if not is_double:  # the factors are of the dtype, as in Horovod
+            prescale, postscale = (ctypes.c_float(each).value for each in (prescale, postscale))
         return Scaling(REDUCTIONS[op], float(prescale), float(postscale))
     if op == Average:
         return Scaling(reductions.SUM, 1.0, 1.0, prescale, postscale, size)

@@ -35,6 +35,15 @@ def test_it_says_which_rank_this_is():
     assert not hvd.cuda_built()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_factors_are_rounded_to_the_dtype(dtype):
+    x = torch.linspace(-100, 100, 17, dtype=dtype)
+    kind = torch.promote_types(dtype, torch.float32)
+    expected = (x.to(kind) * torch.tensor(0.653177, dtype=kind)).to(dtype)
+    found = hvd.allreduce(x if hvd.rank() == 0 else 0 * x, op=hvd.Sum, prescale_factor=0.653177)
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
 def test_allreduce_takes_the_mean(dtype, shape):
