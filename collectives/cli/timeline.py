@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from collectives.text import files
 from collectives.text.words import spans
 
 __all__ = ["add_parser"]
@@ -30,6 +31,9 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         help="a timeline; give several files if hosts without a common file system wrote one each",
     )
+    parser.add_argument(
+        "--svg", metavar="FILE.svg", help="also draw the calls of all ranks, as a picture"
+    )
     parser.set_defaults(main=main)
 
 
@@ -46,8 +50,13 @@ def main(options: argparse.Namespace) -> int:
             if held:
                 print(f"{path}: not complete yet, {_ranks(held)} still recording")
         loaded.append(tracefile.load(path))
-    found = summary.summed([event for each in loaded for event in each["traceEvents"]])
+    events = [event for each in loaded for event in each["traceEvents"]]
+    found = summary.summed(events)
     print("\n".join(summary.text(found)))
+    if options.svg is not None:
+        from collectives.records import chart
+
+        files.write(options.svg, chart.chart(events, found))
     return 0
 
 

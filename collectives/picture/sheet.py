@@ -226,32 +226,53 @@ def document(proof: Proof, what: str, parts: Sequence[Drawn], theme: str | None 
     `parts` are functions from the width that they may have to what they draw.
     """
     algorithm = proof.algorithm
-    rules = _colours(algorithm.name, theme)
-    drawing = arranged(parts)
-    width = max(NARROWEST, drawing.width) + 2 * MARGIN
     name = algorithm.title(proof.p, proof.root)
-    lines = textwrap.wrap(algorithm.summary, int((width - 2 * MARGIN) / (12 * LETTER)))
+    about = (
+        f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
+        f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
+    )
+    return sheet(
+        (name, algorithm.summary),
+        (f"{name}: {what}", about),
+        arranged(parts),
+        _colours(algorithm.name, theme),
+        has_mark=True,
+    )
+
+
+def sheet(
+    heading: tuple[str, str],
+    about: tuple[str, str],
+    drawing: Part,
+    rules: Sequence[str] | None = None,
+    has_mark: bool = False,
+) -> str:
+    """Put a drawing under a name and a summary; `about` has the title and what it shows."""
+    if rules is None:
+        rules = _colours("", None)
+    name, summary = heading
+    width = max(NARROWEST, drawing.width) + 2 * MARGIN
+    lines = textwrap.wrap(summary, int((width - 2 * MARGIN) / (12 * LETTER)))
     y = MARGIN + 16.0
-    mark = element("rect", class_="algorithm", x=MARGIN, y=y - 14, width=14, height=14, rx=3)
-    body = [mark, text_at(name, MARGIN + 22, y, class_="head")]
+    body = [text_at(name, MARGIN + 22 * has_mark, y, class_="head")]
+    if has_mark:
+        body.insert(
+            0, element("rect", class_="algorithm", x=MARGIN, y=y - 14, width=14, height=14, rx=3)
+        )
     for line in lines:
         y += 18
         body.append(text_at(line, MARGIN, y))
     y += 22
     body.append(_shifted(drawing, MARGIN, y))
     height = y + drawing.height + MARGIN
-    about = (
-        f"{algorithm.summary} {count(proof.p, 'rank')}, {count(proof.depth, 'step')}, "
-        f"{count(sum(proof.messages), 'message')}, {count(proof.nblocks, 'block')}."
-    )
     # Whole pixels, so that the background covers the last row and column of pixels.
     size = str(ceil(width)), str(ceil(height))
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="collectives" role="img" '
             f'viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" height="{size[1]}">',
-            tooltip(f"{name}: {what}"),
-            f"<desc>{html.escape(about, quote=False)}</desc>",
+            tooltip(about[0]),
+            f"<desc>{html.escape(about[1], quote=False)}</desc>",
             "<style>",
             *[STYLE, *rules],
             "</style>",

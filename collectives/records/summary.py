@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -18,6 +19,10 @@ PART = 2 / 3
 WORTH = 0.02
 
 SHOWN = 16  # at most so many calls that failed or did not finish are listed
+
+
+Event = dict[str, Any]
+Interval = tuple[float, float]
 
 
 @dataclass
@@ -40,7 +45,8 @@ class Sum:
     calls: dict[tuple[str, str], dict[int, list[tuple[float, int]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    open: list[tuple[dict[str, Any], dict[str, Any] | None]] = field(default_factory=list)
+    open: list[tuple[Event, Event | None]] = field(default_factory=list)
+    alone: float = 0.0  # the time of calls that were recorded on one rank only
     first: float = float("inf")
     last: float = 0.0
 
@@ -57,6 +63,8 @@ class Sum:
 def summed(events: list[dict[str, Any]]) -> Sum:
     """Summarise trace `events`. Local."""
     found = Sum()
+    done: list[Event] = []
+    waits: dict[int, list[Interval]] = defaultdict(list)
     # On each track, the call whose phases follow it, if it failed or did not finish.
     unfinished: dict[tuple[int, int], list[dict[str, Any]] | None] = {}
     left: list[list[dict[str, Any]]] = []
@@ -77,21 +85,69 @@ def summed(events: list[dict[str, Any]]) -> Sum:
                 left.append([event])
                 unfinished[track] = left[-1]
                 continue
+            done.append(event)
             row = found.calls[event["cat"], args["algorithm"]][event["pid"]]
             row.append((event["dur"], args["bytes"]))
         elif event["tid"] < 1000:  # a phase; messages overlap these
             rank.inside += event["dur"]
             if event["name"] == "wait":
-                rank.waits += event["dur"]
+                waits[event["pid"]].append((event["ts"], event["ts"] + event["dur"]))
                 if "peer" in args:
                     found.ranks[args["peer"]].awaited += event["dur"]
             of = unfinished.get(track)
             if of is not None:
                 of.append(event)
+    _add_arrivals(found, done, waits)
     for call, *phases in left:
         last = max(phases, key=lambda each: each["ts"], default=None)
         found.open.append((call, last))
     return found
+
+
+def arrivals(calls: Iterable[Event]) -> Iterator[tuple[Event, float, int | None]]:
+    """Yield each call, when the last rank made it, and which that was; None for a call that was
+    recorded on one rank only. Nonblocking calls and submissions count from their start. Local.
+    """
+    groups: dict[tuple[Any, ...], dict[int, Event]] = defaultdict(dict)
+    turns: Counter[tuple[Any, ...]] = Counter()
+    for call in sorted(calls, key=lambda each: each["ts"]):
+        args, rank = call["args"], call["pid"]
+        key: tuple[Any, ...] = args["communicator"], args.get("lowest"), call["name"], args["call"]
+        if args["call"] is None:  # a submission has a name, and perhaps others after it
+            key = *key, args["algorithm"]
+            turns[rank, key] += 1
+            key = *key, turns[rank, key]
+        groups[key][rank] = call
+    for of in groups.values():
+        last = max(of.values(), key=lambda each: each["ts"])
+        for call in of.values():
+            yield call, last["ts"], last["pid"] if len(of) > 1 else None
+
+
+def _add_arrivals(found: Sum, calls: list[Event], waits: dict[int, list[Interval]]) -> None:
+    """Count the waits in calls, and the time for which calls had begun on some ranks only."""
+    late: dict[tuple[int, int], list[Interval]] = defaultdict(list)
+    for call, until, last in arrivals(calls):
+        end = min(call["ts"] + call["dur"], until)
+        if last is None:
+            found.alone += call["dur"]
+        elif end > call["ts"]:
+            late[call["pid"], last].append((call["ts"], end))
+    for (rank, last), intervals in late.items():
+        known = _length(waits[rank])
+        found.ranks[last].awaited += _length([*waits[rank], *intervals]) - known
+    for rank, share in found.ranks.items():
+        more = [each for (waiting, _), of in late.items() if waiting == rank for each in of]
+        share.waits = _length([*waits[rank], *more])
+
+
+def _length(intervals: Iterable[Interval]) -> float:
+    """Return how long at least one of the intervals lasts."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def text(found: Sum) -> list[str]:
@@ -165,6 +221,11 @@ def verdict(found: Sum) -> str:
     few = max(range(1, len(order) // 2 + 1), key=lambda k: waits[k] - waits[k - 1])
     low, high = waits[:few], waits[few:]
     if median(high) < WORTH:
+        if found.alone > WORTH * found.lasted * len(shares):
+            return (
+                "It cannot be told whether a rank stands out: most of the time is in calls that "
+                "were recorded on one rank only."
+            )
         return "No rank stands out: they hardly wait."
     if low[-1] > PART * high[0]:
         return "No rank stands out: none waits much less than the others."

@@ -281,6 +281,7 @@ class _Read:
             "bytes": int(self.sizes[i]),
             "call": None if number == UNNUMBERED else number + 1,
             "communicator": label.get("communicator"),
+            "lowest": self.numbers.get(min(label.get("ranks") or [-1])),  # of its ranks
             "segment": label.get("segment"),
             "transport": label.get("transport"),
             "reason": label.get("reason"),

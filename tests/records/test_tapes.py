@@ -344,6 +344,29 @@ def test_who_stands_out(waits, verdict):
     assert said(*events).splitlines()[-1] == verdict
 
 
+def test_a_call_that_others_have_yet_to_make_is_waited_for():
+    """Nonblocking calls and submissions have no phase for that."""
+    text = said(
+        call(0, 0, 1000),
+        call(1, 900, 100),
+        call(0, 1000, 1000, call=None, algorithm="gradients"),
+        call(1, 1800, 200, call=None, algorithm="gradients"),
+    )
+    rows = [words(each).split(" us")[0] for each in text.splitlines() if each.startswith("rank ")]
+    assert words(text.splitlines()[-4]).startswith("rank 0 2 0.0 us 1.7 ms 85% 0.0 us")
+    assert words(text.splitlines()[-3]).startswith("rank 1 2 0.0 us 0.0 us 0% 1.7 ms")
+    assert text.splitlines()[-1].startswith("The straggler is rank 1: it waits 0% of the time")
+    assert len(rows) == 3
+
+
+def test_calls_of_different_groups_are_not_compared():
+    text = said(
+        call(0, 0, 1000, communicator="0.1", lowest=0),
+        call(1, 900, 100, communicator="0.1", lowest=1),
+    )
+    assert text.splitlines()[-1].startswith("It cannot be told whether a rank stands out")
+
+
 def test_calls_that_were_left():
     text = said(
         call(0, 0, 100, unfinished=True),

@@ -318,22 +318,35 @@ def test_hosts_that_do_not_see_the_file(path):
 # -- the command ---------------------------------------------------------------------------------
 
 
-def test_the_straggler(path):
-    text = """
+@pytest.mark.parametrize(
+    "call",
+    [
+        "comm.allreduce(np.ones(1000))",
+        "request = comm.iallreduce(np.ones(1000)); time.sleep(0.001); request.wait()",
+        "background.submit('allreduce', np.ones(1000), name='gradients').wait()",
+    ],
+    ids=["blocking", "nonblocking", "background"],
+)
+def test_the_straggler(path, call):
+    text = f"""
     import time
     import numpy as np, collectives as cc
+    from collectives import background
     comm = cc.world()
     for _ in range(20):
         if comm.rank == 2:
             time.sleep(0.02)
-        comm.allreduce(np.ones(1000))
+        {call}
     """
     assert program(text, 4, env={"COLLECTIVES_TIMELINE": str(path)}).status == 0
-    said = command(path).stdout
-    assert said.startswith("4 ranks, 20 calls on each at most, "), said
-    assert "\nThe straggler is rank 2: it waits " in said
-    row = next(line for line in said.splitlines() if line.startswith("allreduce "))
-    assert row.split()[2] == "20"
+    said = command(path, "--svg", path.with_suffix(".svg")).stdout
+    assert said.startswith("4 ranks, "), said
+    assert "\nThe straggler is rank 2: it waits " in said, said
+    rows = [line.split() for line in said.splitlines() if line.startswith("allreduce ")]
+    assert "20" in {row[2] for row in rows}
+    drawn = path.with_suffix(".svg").read_text()
+    assert "The straggler is rank 2" in drawn
+    assert "allreduce" in drawn
 
 
 @pytest.mark.parametrize(
