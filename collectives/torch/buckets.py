@@ -25,7 +25,7 @@ from collectives.horovod.process_sets import ProcessSet
 from collectives.torch.compression import FP16Compressor, NoneCompressor
 from collectives.torch.handles import array
 from collectives.torch.moving import sparse_allreduce_async
-from collectives.torch.reducing import allreduce_async_
+from collectives.torch.reducing import allreduce_async_, is_double
 
 __all__ = ["Buckets", "Terms"]
 
@@ -282,7 +282,7 @@ class Buckets:
         flat = bucket.fill()
         compression, process_set = self.terms.compression, self.terms.process_set
         comm = process_set.comm()
-        scaled = scaling(self.terms.op, True, *self.terms.scales, comm.size)
+        scaled = scaling(self.terms.op, True, *self.terms.scales, comm.size, is_double(flat))
         options: dict[str, Any] = {"op": scaled.op, "prescale": scaled.prescale}
         options |= {"postscale": scaled.postscale, "priority": bucket.priority, "group": comm}
         small = flat

@@ -136,7 +136,7 @@ def _reduction(
     x = array(tensor)
     if op == Adasum:
         return _adasum(x, target, name, prescale, postscale, process_set)
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
+    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, is_double(x))
     is_whole = terms.is_whole
     if not is_whole:
         _check_integers(x, op)
@@ -203,7 +203,7 @@ def _scattering(
     x = array(tensor)
     if not x.dim():
         raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
+    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, is_double(x))
     if not terms.is_whole:
         _check_integers(x, op)
         x = _scaled(x, terms.before)
@@ -216,7 +216,8 @@ def _scattering(
     return handle, lambda result: _settled(result.reshape(shape), terms)
 
 
-def _is_double(x: torch.Tensor) -> bool:
+def is_double(x: torch.Tensor) -> bool:
+    """Return whether the real numbers of a tensor have more than 32 bits."""
     return x.dtype in (torch.float64, torch.complex128)
 
 

@@ -14,6 +14,7 @@ from collectives.horovod.ops import scaling
 from collectives.torch.blocking import grouped_allreduce
 from collectives.torch.compression import Compression
 from collectives.torch.handles import array, new
+from collectives.torch.reducing import is_double
 
 __all__ = [
     "ARE_SEEN_LATE",
@@ -46,12 +47,13 @@ def reduced(tensors: Sequence[torch.Tensor], terms: Terms) -> list[torch.Tensor]
 def _coded(tensors: Sequence[torch.Tensor], terms: Terms) -> list[torch.Tensor]:
     """Return tensors that were sent by a codec of the library."""
     comm = terms.process_set.comm()
-    how = scaling(terms.op, True, terms.prescale, terms.postscale, comm.size)
-    options = {"op": how.op, "prescale": how.prescale, "postscale": how.postscale}
 
     def start(tensor: torch.Tensor, name: str | None) -> Submitted:
         x = array(tensor)
-        coded = {"compression": terms.codec, "group": comm, **options}
+        scales = terms.prescale, terms.postscale
+        how = scaling(terms.op, True, *scales, comm.size, is_double(tensor))
+        coded = {"compression": terms.codec, "group": comm, "op": how.op}
+        coded |= {"prescale": how.prescale, "postscale": how.postscale}
         return submit("allreduce", name, x, new(x), **coded), None
 
     made: list[torch.Tensor] = grouped(terms.name, tensors, start).wait()
