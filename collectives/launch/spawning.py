@@ -10,8 +10,10 @@ import os
 import pickle
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from types import CodeType
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from collectives.errors import (
     ArgumentError,
@@ -33,6 +35,7 @@ __all__ = ["spawn"]
 T = TypeVar("T")
 
 MOST = 4096  # ranks of one host
+WITHOUT_FILE = "<dynamic-code>"  # as cloudpickle 3.1.3 calls the file of all code
 LOOK = 0.5  # seconds between two looks whether this process was stopped
 
 # What a rank raises because another one has failed.
@@ -159,11 +162,8 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
 
 def _pickled(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
     """Return the task of all ranks."""
-    import cloudpickle
-
     try:
-        data: bytes = cloudpickle.dumps((function, args, keywords))
-        return data
+        return _dumps((function, args, keywords))
     except Exception as error:
         named = [(f"function {_name(function)}", function)]
         named += [(f"argument {number}", each) for number, each in enumerate(args)]
@@ -171,11 +171,32 @@ def _pickled(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) ->
         reason = f"{type(error).__name__}: {error}"
         for name, each in named:
             try:
-                cloudpickle.dumps(each)
+                _dumps(each)
             except Exception as found:
                 what = f"{name} cannot be pickled: {type(found).__name__}: {found}"
                 raise ArgumentError(f"{what}. It is sent to the ranks") from error
         raise ArgumentError(f"function and arguments cannot be pickled: {reason}") from error
+
+
+def _dumps(obj: Any) -> bytes:
+    """Pickle functions by value, with the names of their files: tracebacks show their lines."""
+    import cloudpickle
+
+    known = cloudpickle.Pickler.dispatch_table
+
+    def code(obj: CodeType) -> tuple[Any, ...]:
+        if obj.co_filename == WITHOUT_FILE:
+            reduced: tuple[Any, ...] = known[CodeType](obj)
+            return reduced
+        named = operator.methodcaller("replace", co_filename=obj.co_filename)
+        return named, (obj.replace(co_filename=WITHOUT_FILE),)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table: ClassVar[Any] = ChainMap({CodeType: code}, known)
+
+    with io.BytesIO() as file:
+        Pickler(file).dump(obj)
+        return file.getvalue()
 
 
 def _name(function: Any) -> str:
