@@ -185,4 +185,4 @@ __all__ = [
 if not _TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        raise _missing(_sys.modules[__name__], "the module 'collectives'", name, __all__)
+        raise _missing(_sys.modules[__name__], "module 'collectives'", name, __all__)

@@ -210,7 +210,7 @@ class Communicator(
     if not TYPE_CHECKING:  # a type checker would take every name to be defined
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise missing(self, "a Communicator", name, dir(self))
+            raise missing(self, "'Communicator' object", name, dir(self))
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""

@@ -260,12 +260,12 @@ def _number(name: str, value: Any, limit: int) -> int:
         number = -1
     if not 0 <= number < limit:
         wildcard = f"ANY_{name.upper()}"
+        hint = ""
         if number and value == getattr(sys.modules.get("mpi4py.MPI"), wildcard, None):
-            raise ArgumentError(
-                f"{name} is MPI.{wildcard}, and there are no wildcards: pass an integer in "
-                f"0..{limit - 1}"
-            )
-        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer in 0..{limit - 1}")
+            hint = f"; there are no wildcards such as MPI.{wildcard}"
+        raise ArgumentError(
+            f"{name} is {shown(value)}, and must be an integer in 0..{limit - 1}{hint}"
+        )
     return number
 
 

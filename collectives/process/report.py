@@ -71,7 +71,9 @@ def _hidden() -> tuple[str, ...]:
 
 
 def _ends_inside(whole: traceback.TracebackException) -> bool:
-    return bool(whole.stack) and whole.stack[-1].filename.startswith(INSIDE[:2])
+    """Return whether an error comes from inside the library, and not of a name that it lacks."""
+    last = whole.stack[-1] if whole.stack else None
+    return last is not None and last.name != "__getattr__" and last.filename.startswith(INSIDE[:2])
 
 
 def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]) -> None:

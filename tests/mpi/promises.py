@@ -320,7 +320,11 @@ class Promises:
             ([1.0], "x is a list, which has no buffer; pass np.asarray", BufferError),
             (np.array([None]), "x has dtype object; supported are bool", TypeError),
             (np.zeros(2, "i4,f4"), "x has dtype .*supported are bool", TypeError),
-            ("abc", "x is a str, which has no buffer$", errors.BufferError),
+            (
+                "abc",
+                "x is a str, which has no buffer; calls for objects end in _object",
+                errors.BufferError,
+            ),
         ):
             self.refused(world.comm, text, error, x=x)
 

@@ -88,7 +88,10 @@ def test_a_meeting_says_who_is_stopped():
         """,
         env=SOON,
     )
-    said(result, r"StallError: split\(\): .*: rank 1 of COMM_WORLD \(process \d+\) is stopped")
+    said(
+        result,
+        r"StallError: split\(\) timed out: .*: rank 1 of COMM_WORLD \(process \d+\) is stopped",
+    )
 
 
 @pytest.mark.each_mpi
