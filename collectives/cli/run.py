@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
         "--no-mpi", action="store_true", help="start the ranks on this host, without MPI"
     )
     parser.add_argument(
-        "--prefix", action="store_true", help="with --no-mpi: print the rank before each line"
+        "--prefix", action="store_true", help="print the rank before each line of output"
     )
     parser.add_argument(
         "--elastic",
@@ -84,6 +84,10 @@ def add_parser(commands: Any) -> None:
         "--dry-run", action="store_true", help="print the command instead of running it"
     )
     parser.set_defaults(main=main)
+
+
+# The option by which each launcher prints the rank before each line.
+PREFIX = {"mpich": "-prepend-rank", "intel": "-prepend-rank", "openmpi": "--output tag"}
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -128,8 +132,6 @@ def main(options: argparse.Namespace) -> int:
         sys.stdout.flush()
     if options.no_mpi:
         return _without_mpi(options)
-    if options.prefix:
-        raise ArgumentError("--prefix needs --no-mpi; mpiexec has an option of its own")
     try:
         lib = launcher.library()
     except BindingError as error:
@@ -139,6 +141,8 @@ def main(options: argparse.Namespace) -> int:
             f"{lib.name} ends the job when a rank is lost: --elastic needs Open MPI, or --no-mpi"
         )
     extra = options.mpiexec_args
+    if options.prefix:
+        extra = f"{PREFIX[lib.family]} {extra}"
     if options.elastic:
         os.environ[abort.VARIABLE] = "0"
         extra = f"--with-ft ulfm {extra}"

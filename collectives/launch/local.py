@@ -485,7 +485,9 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
                 status = rank.status or 0
                 if status and (not first or is_elastic):
                     first = first or (128 - status if status < 0 else status)
-                    if status < 0 and not job.signals and sys.stderr is not None:
+                    # A rank with status 1 has said why: an exception, or the text of sys.exit.
+                    is_told = status == 1 or job.signals or came
+                    if not is_told and sys.stderr is not None:
                         text = f"collectives: rank {rank.number} of {n} {ended(status)}"
                         print(text, file=sys.stderr, flush=True)
                 if is_elastic:

@@ -170,7 +170,7 @@ def watch() -> None:
             if not text:
                 earlier(kind, error, trace)
         finally:
-            _end_of_rank(text, status)
+            _end_of_rank(text, status, issubclass(kind, KeyboardInterrupt))
 
     sys.excepthook = hook
     if _installed is None:
@@ -242,7 +242,7 @@ def interactive() -> bool:
     )
 
 
-def _end_of_rank(text: str, status: int) -> None:
+def _end_of_rank(text: str, status: int, is_interrupt: bool = False) -> None:
     """Print the report of an uncaught exception, and end all ranks if that is wished."""
     global _has_reported
     MPI = _mpi()
@@ -251,12 +251,15 @@ def _end_of_rank(text: str, status: int) -> None:
 
     def closing(ranks: Sequence[int]) -> str:
         who = f"rank {rank}" if len(ranks) == 1 else f"ranks {spans(ranks)}"
+        if is_interrupt:
+            verb = "was" if len(ranks) == 1 else "were"
+            return f"collectives: {who} of {size} {verb} interrupted"
         verb = ("ends" if len(ranks) == 1 else "end") + (" the job" if ends_all else "")
         return f"collectives: {who} of {size} {verb} because of an uncaught exception"
 
     try:
         _flush(sys.stdout)
-        told = report.Report(text, rank, size)
+        told = report.Report(text, rank, size, "interrupted" if is_interrupt else None)
         if text or ends_all:
             told.tell(closing)
         if ends_all:

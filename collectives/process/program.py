@@ -17,6 +17,9 @@ def main() -> None:
     sys.path[0] = os.getcwd()  # as `python -m mpi4py` has it
     from mpi4py import run
 
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
+            stream.reconfigure(line_buffering=True, write_through=False)
     try:
         run.main()
     except SystemExit:

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from collectives.errors import CollectivesError, CollectivesWarning
 from collectives.process import environment
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def shortened(kind: type[BaseException], error: BaseException, trace: TracebackT
     whole = traceback.TracebackException(kind, error, trace)
     if environment.text("COLLECTIVES_TRACEBACK") != "full":
         hidden = _hidden()
-        ours = issubclass(kind, CollectivesError | CollectivesWarning)
+        ours = kind.__module__.partition(".")[0] == "collectives"
         if ours or not issubclass(kind, Exception) or not _ends_inside(whole):
             _shorten(whole, hidden)
     return "".join(whole.format())
@@ -99,11 +98,13 @@ class Report:
         The traceback.
     rank, size : int
         This rank, and the number of ranks in the job.
+    said : str, optional
+        What ranks compare; by default the text. An interrupt comes to each at another place.
     """
 
-    def __init__(self, text: str, rank: int, size: int) -> None:
+    def __init__(self, text: str, rank: int, size: int, said: str | None = None) -> None:
         self.text, self.rank, self.size = text, rank, size
-        self.said = text.encode("utf-8", "backslashreplace")
+        self.said = (text if said is None else said).encode("utf-8", "backslashreplace")
         self.ranks = {rank}
         self.links: list[socket.socket] = []
         self.meeting: socket.socket | None = None

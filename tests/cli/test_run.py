@@ -141,3 +141,10 @@ def test_a_program_that_does_not_use_the_library_does_not_load_it(tmp_path: Path
     done = command("run", "-n", "2", str(path), "x")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"[] {tmp_path} ['{path}', 'x']\n") == 2
+
+
+def test_prefix_is_an_option_of_the_launcher(mpi: None) -> None:
+    done = command("run", "-n", "2", "--prefix", "-c", "print('hello')")
+    lines = sorted(done.stdout.splitlines())
+    assert len(lines) == 2, done
+    assert all(f"{rank}]" in lines[rank] and "hello" in lines[rank] for rank in range(2)), done

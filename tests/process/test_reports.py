@@ -178,12 +178,12 @@ def test_an_error_whose_text_cannot_be_encoded():
 
 
 DISTRIBUTED = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 import collectives as cc, collectives.torch as hvd
 {start}
 total = {total}
-if cc.rank() == 1 and {raises}:
-    raise ValueError("no such thing")
+if cc.rank() == 1:
+    {fails}
 x = torch.ones(2 + cc.rank())
 {call}
 """
@@ -200,12 +200,20 @@ HOROVOD = {
 
 
 @pytest.mark.parametrize("interface", [DIST, HOROVOD], ids=["dist", "hvd"])
-@pytest.mark.parametrize("raises", [True, False], ids=["exception", "mismatch"])
+@pytest.mark.parametrize(
+    ("fails", "wanted"),
+    [
+        ("raise ValueError('no such thing')", "ValueError: no such thing"),
+        ("pass", "MismatchError|differs"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL|[Kk]illed"),
+    ],
+    ids=["exception", "mismatch", "loss"],
+)
 @pytest.mark.parametrize("launcher", ["mpiexec", "no-mpi", "torchrun"])
-def test_errors_of_torch_programs_are_printed(launcher, raises, interface, tmp_path):
+def test_errors_of_torch_programs_are_printed(launcher, fails, wanted, interface, tmp_path):
     """torch.distributed collects the report of an exception, and prints it after all hooks."""
     pytest.importorskip("torch")
-    text = DISTRIBUTED.format(**interface, raises=raises)
+    text = DISTRIBUTED.format(**interface, fails=fails)
     if launcher == "mpiexec":
         result = program(text, env=PATIENT, deadline=200)
     else:
@@ -218,6 +226,5 @@ def test_errors_of_torch_programs_are_printed(launcher, raises, interface, tmp_p
         command = [sys.executable, "-m", *words[launcher], str(file)]
         result = run(command, deadline=200, env={**CLEAN, **PATIENT})
     assert ended(result), result
-    wanted = "ValueError: no such thing" if raises else "MismatchError|differs"
-    assert re.search(wanted, result.err), result
-    assert "because of an uncaught exception" in result.err, result
+    assert re.search(wanted, result.out + result.err), result
+    assert "because of an uncaught exception" in result.err or "kill" in fails, result
