@@ -19,7 +19,7 @@ def main() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "write_through", False):  # python -u: lines of ranks must not mix
-            stream.reconfigure(line_buffering=True, write_through=False)
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     try:
         run.main()
     except SystemExit:
