@@ -46,6 +46,7 @@ __all__ = [
     "listed",
     "reduced",
     "reduction",
+    "times",
     "unconverted",
 ]
 
@@ -112,7 +113,7 @@ def reduction(
     dense = [tf.convert_to_tensor(each) for each in tensors]
     if terms.is_alone or not dense:
         factor = terms.prescale * terms.postscale
-        return lambda: dense if factor == 1.0 else [_times(each, factor) for each in dense]
+        return lambda: dense if factor == 1.0 else [times(each, factor) for each in dense]
     compressor: Any = terms.compression if isinstance(terms.compression, type) else None
     pairs = [(each, None) for each in dense]
     if compressor is not None:
@@ -182,7 +183,8 @@ class _Several:
         return results
 
 
-def _times(x: Tensor, factor: float) -> Tensor:
+def times(x: Tensor, factor: float) -> Tensor:
+    """Return a tensor times a factor, of the dtype of the tensor."""
     if x.dtype.is_floating or x.dtype.is_complex:
         return x * tf.cast(factor, x.dtype)
     return tf.cast(tf.cast(x, tf.float64) * factor, x.dtype)

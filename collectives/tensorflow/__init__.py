@@ -17,6 +17,8 @@ except ImportError as error:
         f"pip install tensorflow"
     ) from error
 
+from tensorflow import executing_eagerly as _executing_eagerly  # Horovod's name, which programs use
+
 from collectives.horovod import HostsUpdatedInterrupt
 from collectives.keras import compat as _compat
 from collectives.tensorflow import elastic, mpi_ops

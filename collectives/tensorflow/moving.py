@@ -182,7 +182,9 @@ def broadcast(
         def grad(back: Tensor) -> Tensor:
             (mean,) = reduced([back], Terms(Average, process_set=process_set, name=None))
             is_root = process_set.comm().rank == process_set.place(root_rank)
-            return mean if is_root else tf.zeros_like(mean)
+            # A graph of TensorFlow 1 runs only operations that the result depends on.
+            with tf.control_dependencies([mean]):
+                return mean if is_root else tf.zeros_like(mean)
 
         return finish(), grad
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from collectives.graphs.buckets import Groups
-from collectives.graphs.tensorflow import Phases, differentiable, reduction, unconverted
+from collectives.graphs.tensorflow import Phases, differentiable, reduction, times, unconverted
 from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import reducescatter_async
 from collectives.horovod.errors import HorovodArgumentError
@@ -62,7 +62,7 @@ def allreduce(
         How the tensor is sent.
     op : ReduceOp
         ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. The mean of
-        integers is truncated.
+        integers is truncated; that of IndexedSlices of integers is of floating point.
     prescale_factor, postscale_factor : float
         Factors of the tensors, and of the result.
     name : str, optional
@@ -145,6 +145,11 @@ def reduce_all(tensors: Sequence[Any], terms: Terms, groups: Groups | None = Non
     """
     phases = Phases()
     sparse = {k for k, each in enumerate(tensors) if isinstance(each, tf.IndexedSlices)}
+    if sparse and terms.op not in (Average, Sum):
+        remedy = ": pass sparse_as_dense=True" if terms.op == Adasum else ""
+        raise NotImplementedError(
+            f"IndexedSlices are reduced by Average and Sum only, not by {terms.op.name}{remedy}"
+        )
     dense = [k for k in range(len(tensors)) if k not in sparse]
     if groups is not None and sparse:
         place = {k: new for new, k in enumerate(dense)}
@@ -158,29 +163,21 @@ def reduce_all(tensors: Sequence[Any], terms: Terms, groups: Groups | None = Non
 
 def _joining(phases: Phases, slices: Any, terms: Terms, place: int) -> Callable[[], Any]:
     """Submit the slices; return a function that waits, and returns those of all ranks."""
-    if terms.op not in (Average, Sum):
-        remedy = ": pass sparse_as_dense=True" if terms.op == Adasum else ""
-        raise NotImplementedError(
-            f"IndexedSlices are reduced by Average and Sum only, not by {terms.op.name}{remedy}"
-        )
     name = None if terms.name is None else f"{terms.name}, slices {place + 1}"
     parts = [None, None] if name is None else [f"{name}, values", f"{name}, indices"]
     values = gathering(phases, slices.values, parts[0], terms.process_set)
     indices = gathering(phases, slices.indices, parts[1], terms.process_set)
-    size = terms.process_set.comm().size if terms.op == Average else 1
-    factor = terms.prescale * terms.postscale / size
+    factor = terms.prescale * terms.postscale
 
     def finish() -> Any:
         joined = values()
         if factor != 1.0:
-            joined = tf.cast(tf.cast(joined, _exact(joined.dtype)) * factor, joined.dtype)
+            joined = times(joined, factor)
+        if terms.op == Average:
+            joined /= tf.cast(terms.process_set.comm().size, joined.dtype)
         return tf.IndexedSlices(joined, indices(), slices.dense_shape)
 
     return finish
-
-
-def _exact(dtype: Any) -> Any:
-    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
 
 
 @unconverted

@@ -150,8 +150,11 @@ def test_slices_of_all_ranks_are_joined(way):
 
     dense = reduce(tf.ones((2, 2)), tf.constant([RANK, SIZE]))
     assert equal(dense, np.array([[1 / SIZE] * 2] * SIZE + [[1.0, 1.0]]).astype(np.float32))
-    with pytest.raises(NotImplementedError, match="Average and Sum"):
-        hvd.allreduce(tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0])), op=hvd.Max)
+    whole = tf.IndexedSlices(tf.ones((1, 2), tf.uint8), tf.constant([0]))
+    assert equal(hvd.allreduce(whole).values, np.full((SIZE, 2), 1 / SIZE, np.float32))
+    for op in (hvd.Max, hvd.Adasum):
+        with pytest.raises(NotImplementedError, match="Average and Sum"):
+            hvd.grouped_allreduce([tf.constant([1]), whole], op=op)
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -282,6 +285,14 @@ def test_gradients_in_a_graph_of_tensorflow_1():
         losses = [hvd.allreduce(x) * weight for x, weight in zip(xs, weights, strict=True)]
         with tf.compat.v1.Session() as session:
             assert session.run(tf.gradients(losses, xs)) == [MEAN + 1, 10 * (MEAN + 1)]
+
+
+def test_the_gradient_of_a_broadcast_is_reduced_on_all_ranks_of_a_graph_of_tensorflow_1():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for root in range(SIZE):
+            x = tf.constant(1.0)
+            grad = tf.gradients(hvd.broadcast(x, root), x, tf.constant(RANK + 1.0))
+            assert session.run(grad) == [MEAN + 1 if root == RANK else 0]
 
 
 def test_objects():
