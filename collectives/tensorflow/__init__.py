@@ -17,7 +17,7 @@ except ImportError as error:
         f"pip install tensorflow"
     ) from error
 
-from tensorflow import executing_eagerly as _executing_eagerly  # Horovod's name, which programs use
+from tensorflow import executing_eagerly as _executing_eagerly  # noqa: F401 - programs call it
 
 from collectives.horovod import HostsUpdatedInterrupt
 from collectives.keras import compat as _compat
