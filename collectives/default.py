@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -144,7 +145,8 @@ def _at_exit() -> None:
             f"exits with operations in flight: {'; '.join(left)}. Wait for every request before "
             f"the program ends"
         )
-    _core.take_leave_all()
+    for call in _core.take_leave_all():
+        print(f"collectives: {call}", file=sys.stderr)
     abort.run_before_end()
     binding.finalise(ending.await_others)
 

@@ -129,3 +129,26 @@ def test_a_rank_without_mpi_has_no_descriptors_left():
     )
     assert done.returncode == 0, done
     assert "cannot share memory and talk through messages, which is slower: rank 1" in done.stderr
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("validate", ["0", "1"])
+def test_a_call_that_not_all_ranks_have_made_is_named_at_the_end(validate):
+    result = program(
+        """
+        import numpy as np, collectives as cc
+        cc.allreduce(np.ones(3))
+        if cc.rank() == 0:
+            cc.broadcast(np.ones(4))
+        """,
+        3,
+        env={"COLLECTIVES_VALIDATE": validate},
+    )
+    if validate == "0":
+        assert result.status == 0, result
+        lines = [line for line in result.err.splitlines() if line.startswith("collectives:")]
+        assert len(lines) == 1, result
+        assert "rank 0 called broadcast(count=4, dtype=float64, root=0" in lines[0], result
+        assert lines[0].endswith("and ranks 1-2 ended without that call"), result
+    else:
+        assert result.status not in (0, DEADLINE_PASSED), result

@@ -29,6 +29,7 @@ cdef enum:
     GAVE_UP_WAITING = 2
     DISAGREED = 3
     LOST = 4
+    LEFT = 5
 
 # How a rank is gone in good order; what cc_rank_area.gone says.
 cdef enum:
@@ -46,9 +47,15 @@ def mapped_bytes():
 
 
 def take_leave_all():
-    """Tell the other ranks of all communicators that this process will end in good order. Local."""
+    """Tell the other ranks of all communicators that this process will end in good order. Local.
+
+    Returns the calls that only some ranks have made, on the last rank of a communicator to leave.
+    """
+    unmatched = []
     for each in list(mapped):
         (<Segment>each).take_leave(ENDED)
+        unmatched += (<Segment>each).unmatched()
+    return unmatched
 
 
 def give_up_all(str text):
@@ -177,6 +184,26 @@ cdef class Segment:
         """Tell the other ranks that this one will not come back. Local."""
         if not forked and self.c.ranks[self.c.me].gone != ENDED:
             cc_write(<uint64_t *>&self.c.ranks[self.c.me].gone, how)
+
+    cdef list unmatched(self):
+        """Return the first call that only some ranks made before all of them left, if there is one.
+
+        The first rank that finds all of them gone returns it, and no other.
+        """
+        cdef uint64_t what[3]
+        cdef int i
+        if forked or any([self.c.ranks[i].gone != ENDED for i in range(self.c.p)]):
+            return []
+        calls = [cc_read(&self.c.ranks[i].started) for i in range(self.c.p)]
+        first, most = min(calls), max(calls)
+        if first == most or cc_call_of(&self.c, <int>calls.index(most), first, what) != 1:
+            return []
+        cc_give_up(&self.c, LEFT, first, b"")
+        if self.c.shared.given_up != <uint64_t>(self.c.me + 1):
+            return []
+        made = rank_names(sum([1 << self.ranks[i] for i in range(self.c.p) if calls[i] > first]))
+        lack = rank_names(sum([1 << self.ranks[i] for i in range(self.c.p) if calls[i] <= first]))
+        return [f"{made} called {called(what)}, and {lack} ended without that call"]
 
     def leave(self):
         """Leave the segment: this rank will not come back. Local."""
