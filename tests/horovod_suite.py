@@ -38,11 +38,38 @@ DEADLINE = 1800  # seconds, for a file
 OUTCOMES = "HOROVOD_SUITE_OUTCOMES"  # the variable that names the file of a rank
 
 MUON = "it takes all of torch.optim, where Muon refuses vectors as parameters"
-KNOWN = {  # tests by name, and why they fail
-    "test_broadcast_state": MUON,
-    "test_broadcast_state_options": MUON,
-    "test_force_allreduce": MUON,
+KERAS = "it is written for Keras 2"
+ROUNDED = "it compares without a tolerance, and a sum of three numbers is rounded"
+KNOWN = {  # tests by name: from how many ranks on they fail, and why
+    "test_broadcast_state": (1, MUON),
+    "test_broadcast_state_options": (1, MUON),
+    "test_force_allreduce": (1, MUON),
+    "test_horovod_syncbn_cpu": (1, KERAS),
+    "test_partial_distributed_gradient_tape": (1, KERAS),
+    "test_process_set_optimizer": (1, KERAS),
+    "test_horovod_allreduce_indexed_slices_prescale_postscale_error": (
+        1,
+        "it wants an error where IndexedSlices are scaled",
+    ),
+    "test_horovod_reducescatter_grad_cpu_process_sets": (
+        1,
+        "it compares a float16 with 1e-8, which NumPy 2 makes a zero",
+    ),
+    "test_multi_comm": (3, "wrong process sets of one rank are an error on all ranks"),
+    "test_stability": (3, "Adasum needs a power of two"),
+    "test_stability_2": (3, "Adasum needs a power of two"),
+    "test_horovod_allreduce_prescale": (3, ROUNDED),
+    "test_horovod_allreduce_cpu_postscale": (3, ROUNDED),
+    "test_horovod_allreduce_cpu_prescale": (3, ROUNDED),
+    "test_horovod_allreduce_product_cpu": (3, ROUNDED),
+    "test_horovod_grouped_allreduce_average_cpu": (3, ROUNDED),
+    "test_horovod_grouped_allreduce_mixed_indexed_slices_average_cpu": (3, ROUNDED),
+    "test_horovod_grouped_allreduce_product_cpu": (3, ROUNDED),
+    "test_horovod_grouped_reducescatter_cpu_prescale": (3, ROUNDED),
+    "test_horovod_reducescatter_cpu_prescale": (3, ROUNDED),
 }
+# Those that fail on some ranks only on three, by rounding: the others would wait for these.
+LEFT_OUT = ("test_horovod_reducescatter_prescale", "test_horovod_grouped_reducescatter_prescale")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,6 +115,8 @@ def failures(path: Path, ranks: int) -> set[str]:
     here = Path(__file__).resolve().parent
     command = [launcher, "-n", ranks, sys.executable, "-m", "collectives.as_horovod", "-m"]
     command += ["pytest", "-p", Path(__file__).stem, "-p", "no:cacheprovider", "-q", "--tb=short"]
+    if ranks > 2:
+        command += ["-k", " and ".join(f"not {name}" for name in LEFT_OUT)]
     with tempfile.TemporaryDirectory() as folder:
         variables = os.environ | {
             OUTCOMES: f"{folder}/rank",
@@ -127,7 +156,11 @@ def main() -> int:
             ran += 1
             found = failures(path, ranks)
             text = path.read_text()
-            listed = {each for each in KNOWN if f"def {each}(" in text}
+            listed = {
+                each
+                for each, (least, _) in KNOWN.items()
+                if ranks >= least and f"def {each}(" in text
+            }
             what = f"{path.name} on {ranks} ranks"
             problems += [f"{what}: {each} fails" for each in sorted(found - listed)]
             problems += [f"{what}: {each} passes, and is listed" for each in listed - found]

@@ -53,7 +53,7 @@ def _derived(kind: Any) -> Any:
     return type(kind.__name__, (UnknownError, own, kind), members)
 
 
-def tensorflow_error(error: HorovodInternalError) -> BaseException:
+def tensorflow_error(error: HorovodInternalError | HorovodArgumentError) -> BaseException:
     """Return an error that is one of TensorFlow and of the class of `error`. Local."""
     made: BaseException = UnknownError(None, None, text_of(error))
     return made

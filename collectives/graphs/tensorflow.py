@@ -11,6 +11,7 @@ does not occupy a thread of the session, which may have no other to submit with.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -60,13 +61,21 @@ raising.install()
 
 
 def unconverted(function: F) -> F:
-    """Decorate a function that AutoGraph leaves as it is. Local.
-
-    Parameters
-    ----------
-    function : callable
+    """Decorate a call: AutoGraph leaves it alone; outside of functions, its errors are
+    TensorFlow's, too.
     """
-    return cast(F, tf.autograph.experimental.do_not_convert(function))
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except HorovodArgumentError as error:
+            is_traced = not tf.executing_eagerly() and _keeps_order()
+            if is_traced or isinstance(error, tf.errors.OpError):
+                raise  # AutoGraph makes another error of it
+            raise raising.tensorflow_error(error) from None
+
+    return cast(F, tf.autograph.experimental.do_not_convert(call))
 
 
 @unconverted
@@ -247,8 +256,7 @@ class Phases:
     def __init__(self) -> None:
         self._call, self._memory = Call(), Memory()
         self._is_eager = tf.executing_eagerly()
-        # Functions keep the order of the program.
-        self._is_ordered = self._is_eager or tf.compat.v1.executing_eagerly_outside_functions()
+        self._is_ordered = self._is_eager or _keeps_order()
         self._number: Any = 0  # of the step: a tensor in a graph
         if not self._is_eager:
             _check_graph()
@@ -435,6 +443,11 @@ def asked(function: Callable[[], int]) -> Tensor:
 
 # How many calls of a name a graph has.
 _names: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+
+
+def _keeps_order() -> bool:
+    """Return whether operations run in the order of the program, as they do in functions."""
+    return bool(tf.compat.v1.executing_eagerly_outside_functions())
 
 
 def _array(x: Tensor) -> Array:

@@ -72,6 +72,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
                 f"'dynamic'"
             )
         process_sets = ()
+    if not isinstance(comm, Iterable):
+        sets.global_process_set.mpi_comm = comm
     now = state.current()
     if now is not None:
         if process_sets and not now.sets:
@@ -121,6 +123,14 @@ def _communicator(comm: Any, waits: Waits) -> Communicator:
     if waits.warning is not None:
         ranks._engine.warning = waits.warning
     return ranks
+
+
+def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """Return the ranks of each process set by its number; Horovod's name."""
+    now = state.initialised()
+    return {0: list(range(now.comm.size))} | {
+        each.process_set_id: list(ranks) for ranks, each in now.sets.items()
+    }
 
 
 def shutdown() -> None:

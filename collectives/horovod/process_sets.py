@@ -84,11 +84,11 @@ class ProcessSet:
             state.initialised()
             if self.process_set_id is None:
                 raise errors.HorovodArgumentError(
-                    f"{self} cannot be used: pass it to init(process_sets=[...]) or to "
+                    f"{self!r} cannot be used: pass it to init(process_sets=[...]) or to "
                     f"add_process_set()"
                 )
             raise errors.HorovodArgumentError(
-                f"this is rank {state.initialised().comm.rank}, which is not in {self}"
+                f"this is rank {state.initialised().comm.rank}, which is not in {self!r}"
             )
         return found
 
@@ -108,9 +108,13 @@ class ProcessSet:
         ranks = self.ranks or []
         if root_rank not in ranks:
             raise errors.HorovodArgumentError(
-                f"root_rank is {shown(root_rank)}, which is not in {self}"
+                f"root_rank is {shown(root_rank)}, which is not in {self!r}"
             )
         return ranks.index(root_rank)
+
+    def __str__(self) -> str:
+        number, ranks, comm = self.process_set_id, self.ranks, self.mpi_comm
+        return f"ProcessSet(process_set_id={number}, ranks={ranks}, mpi_comm={comm})"
 
     def __repr__(self) -> str:
         if self.mpi_comm is not None and self.ranks is None:
@@ -165,23 +169,32 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def _attach(now: state.State, process_set: ProcessSet) -> None:
     """Give a process set its communicator. Collective."""
     made: Communicator | None = None
-    if process_set.ranks is None:
-        made = Communicator(process_set.mpi_comm)
-        process_set.ranks = made.allgather_object(now.comm.rank)
     ranks = process_set.ranks
+    if ranks is None:
+        made = Communicator(process_set.mpi_comm)
+        ranks = process_set.ranks = made.allgather_object(now.comm.rank)
+        every: list[list[int]] = now.comm.allgather_object(ranks)
+        each_new = [each for k, each in enumerate(every) if each not in every[:k]]
+    else:
+        each_new = [ranks]
     wrong = [each for each in ranks if not 0 <= each < now.comm.size]
     if wrong or len(set(ranks)) < len(ranks) or not ranks:
         raise errors.HorovodArgumentError(
-            f"the ranks of {process_set} must be different, and from 0 to {now.comm.size - 1}"
+            f"the ranks of {process_set!r} must be different, and from 0 to {now.comm.size - 1}"
         )
+    for each in each_new:
+        if tuple(each) in now.sets or each == list(range(now.comm.size)):
+            raise errors.HorovodArgumentError(
+                f"there is a process set with the ranks {each} already"
+            )
     key = tuple(ranks)
-    if key in now.sets or key == tuple(range(now.comm.size)):
-        raise errors.HorovodArgumentError(f"there is a process set with the ranks {ranks} already")
     with errors.translated():
         process_set.communicator = now.group(key) if made is None else made
-    process_set.process_set_id = now.next_id
-    now.next_id += 1
-    now.sets[key] = process_set
+    for each in each_new:
+        member = process_set if each == ranks else ProcessSet(each)
+        used = {known.process_set_id for known in now.sets.values()}
+        member.process_set_id = min(set(range(1, len(used) + 2)) - used)
+        now.sets[tuple(each)] = member
 
 
 def attach_all(process_sets: Iterable[ProcessSet]) -> None:
@@ -207,7 +220,6 @@ def _detach(now: state.State) -> None:
     for each in now.sets.values():
         each.process_set_id = each.communicator = None
     now.sets.clear()
-    now.next_id = 1
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -59,7 +59,6 @@ class State:
     def __init__(self, comm: Communicator, places: Places) -> None:
         self.comm, self.places = comm, places
         self.sets: dict[tuple[int, ...], Any] = {}  # process sets by their ranks
-        self.next_id = 1
         self.timeline: Any = None
 
     def group(self, ranks: tuple[int, ...]) -> Communicator | None:

@@ -20,6 +20,7 @@ except ImportError as error:
 from tensorflow import executing_eagerly as _executing_eagerly  # noqa: F401 - programs call it
 
 from collectives.horovod import HostsUpdatedInterrupt
+from collectives.horovod.util import gpu_available as gpu_available
 from collectives.keras import compat as _compat
 from collectives.tensorflow import elastic, mpi_ops
 from collectives.tensorflow.compression import Compression

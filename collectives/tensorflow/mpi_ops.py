@@ -35,6 +35,7 @@ from collectives.horovod import (
     start_timeline,
     stop_timeline,
 )
+from collectives.horovod import basics as _basics  # noqa: F401 - programs ask it for process sets
 from collectives.tensorflow.moving import (
     allgather,
     alltoall,

@@ -35,6 +35,7 @@ from collectives.horovod import (
     start_timeline,
     stop_timeline,
 )
+from collectives.horovod import basics as _basics  # noqa: F401 - programs ask it for process sets
 from collectives.horovod.handles import barrier, join
 from collectives.torch.blocking import (
     allgather,

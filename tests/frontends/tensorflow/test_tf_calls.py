@@ -311,6 +311,12 @@ def test_process_sets(way):
         assert equal(way(lambda x: hvd.allreduce(x, process_set=pair))(x), [(SIZE - 1) / 2])
     if RANK == SIZE - 1:
         assert equal(way(lambda x: hvd.allreduce(x, process_set=last))(x), [RANK])
+    else:
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="which is not in ProcessSet"
+        ) as caught:
+            hvd.allreduce(x, process_set=last)
+        assert isinstance(caught.value, ValueError)
     assert int(hvd.size_op(last.process_set_id)) == 1
     assert int(hvd.process_set_included_op(last.process_set_id)) == (RANK == SIZE - 1)
     hvd.remove_process_set(last)

@@ -293,6 +293,37 @@ def test_begin_and_end_again():
     hvd.shutdown()
 
 
+@pytest.mark.skipif(SIZE < 2, reason="a rank has no other to differ from")
+def test_process_sets_of_communicators_have_numbers_that_all_ranks_know():
+    from mpi4py import MPI
+
+    rank = hvd.rank()
+    part = MPI.COMM_WORLD.Split(rank % 2)
+    mine, wrong = hvd.ProcessSet(part), hvd.ProcessSet(part)
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="there is a process set with the ranks"):
+        hvd.init(comm=MPI.COMM_WORLD, process_sets=[mine, wrong])
+    mine = hvd.ProcessSet(part)
+    hvd.init(comm=MPI.COMM_WORLD, process_sets=[mine])
+    parts = [list(range(first, SIZE, 2)) for first in range(2)]
+    assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {
+        0: list(range(SIZE)),
+        1: parts[0],
+        2: parts[1],
+    }
+    assert (mine.process_set_id, mine.ranks) == (1 + rank % 2, parts[rank % 2])
+    assert str(mine).startswith(f"ProcessSet(process_set_id={1 + rank % 2}, ranks=[{rank % 2}")
+    assert hvd.global_process_set.mpi_comm == MPI.COMM_WORLD
+    hvd.shutdown()
+    hvd.init()
+    part.Free()
+    first, second = hvd.add_process_set([0]), hvd.add_process_set([1])
+    hvd.remove_process_set(first)
+    assert hvd.add_process_set(first).process_set_id == 1  # numbers are used again
+    hvd.remove_process_set(first)
+    hvd.remove_process_set(second)
+
+
 def test_a_timeline(tmp_path_factory):
     path = hvd.broadcast_object(str(tmp_path_factory.mktemp("timeline") / "out.json"))
     hvd.start_timeline(path, mark_cycles=True)
