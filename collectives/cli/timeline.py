@@ -41,16 +41,17 @@ def main(options: argparse.Namespace) -> int:
     """Print the tables."""
     from collectives.records import summary, tracefile  # these need Unix
 
-    loaded = []
+    events: list[dict[str, Any]] = []
     for path in options.files:
+        held: list[int] = []
         if tracefile.token(path) is not None:
             added, held = tracefile.complete(path)
             if added:
                 print(f"{path}: added what {_ranks(added)} left behind")
             if held:
-                print(f"{path}: not complete yet, {_ranks(held)} still recording")
-        loaded.append(tracefile.load(path))
-    events = [event for each in loaded for event in each["traceEvents"]]
+                print(f"{path}: {_ranks(held)} still recording, with these calls so far")
+        events += tracefile.load(path)["traceEvents"]
+        events += tracefile.so_far(path, held)
     found = summary.summed(events)
     print("\n".join(summary.text(found)))
     if options.svg is not None:

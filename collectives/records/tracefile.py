@@ -24,7 +24,7 @@ from collectives.records import parts, tape
 from collectives.records.parts import Parts
 from collectives.text import files
 
-__all__ = ["add", "complete", "create", "load", "token"]
+__all__ = ["add", "complete", "create", "load", "so_far", "token"]
 
 TAIL = b"\n]}\n"
 LINES = 20_000  # number of events that are written at a time: a few MB
@@ -193,15 +193,35 @@ def _take_over(path: str | Path, tapes: Parts, rank: int, file: int) -> None:
     except (ValueError, KeyError, FileNotFoundError):  # the rank died before it could record
         tapes.remove(rank)
         return
-    others = []
+    if one.adding:
+        _forget(path, one.facts["rank"])
+    add(path, tape.events(one, rate=tape.owner_rate(one, _others(tapes, rank))))
+    tapes.remove(rank)
+
+
+def _others(tapes: Parts, rank: int) -> list[tape.Tape]:
+    """Return the tapes of all ranks but one, which tell the rate of its clock, too."""
+    found = []
     for each in tapes.ranks():
         if each != rank:
             with contextlib.suppress(ValueError, KeyError, OSError), _opened(tapes, each) as other:
-                others.append(tape.Tape.read(tapes, each, other))
-    if one.adding:
-        _forget(path, one.facts["rank"])
-    add(path, tape.events(one, rate=tape.owner_rate(one, others)))
-    tapes.remove(rank)
+                found.append(tape.Tape.read(tapes, each, other))
+    return found
+
+
+def so_far(path: str | Path, ranks: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Yield the events of ranks that are still recording, which the file does not have. Local."""
+    tapes = parts.find(path)
+    if tapes is None:
+        return
+    with tapes:
+        for rank in ranks:
+            # A rank that ends meanwhile has added its events to the file.
+            with contextlib.suppress(ValueError, KeyError, OSError), _opened(tapes, rank) as file:
+                one = tape.Tape.read(tapes, rank, file)
+                if not one.adding:
+                    rate = tape.owner_rate(one, _others(tapes, rank))
+                    yield from map(json.loads, tape.events(one, rate=rate))
 
 
 def _forget(path: str | Path, rank: int) -> None:
