@@ -119,6 +119,8 @@ def main(options: argparse.Namespace) -> int:
     MPI, start the ranks.
     """
     program: list[str] = options.program
+    if program[:1] in (["python"], ["python3"]) and not os.path.exists(program[0]):
+        del program[0]  # mpiexec and horovodrun want it
     if not program or (program[0] in ("-m", "-c") and len(program) == 1):
         raise ArgumentError("run needs a program: script.py, -m module or -c code")
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):

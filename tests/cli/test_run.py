@@ -58,6 +58,11 @@ def test_an_exit_status_on_one_rank_ends_all() -> None:
     for wish, runner in (("1", True), ("0", False)):
         line = command("run", "--dry-run", "-n", "2", "-c", "pass", COLLECTIVES_ABORT=wish).stdout
         assert ("/collectives/process/program.py -c pass" in line) == runner
+    lines = [
+        command("run", "--dry-run", "-np", "2", *words, "-c", "pass").stdout
+        for words in ([], ["python"], ["python3"])  # as horovodrun is told
+    ]
+    assert len(set(lines)) == 1, lines
 
 
 @pytest.mark.each_mpi

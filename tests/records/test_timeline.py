@@ -380,7 +380,7 @@ if comm.rank == 0:
         [sys.executable, "-m", "collectives", "timeline", {str(path)!r}],
         capture_output=True, text=True)
     assert "ranks 0-1 still recording, with these calls so far" in said.stdout, said
-    assert "\nallreduce " in said.stdout, said
+    assert "allreduce " in said.stdout, said
     env = {{name: text for name, text in os.environ.items() if not name.startswith(
         ("PMI", "OMPI", "PMIX", "PRTE", "HYDRA", "HYDI", "MPI_"))}}
     said = subprocess.run(
