@@ -1,21 +1,21 @@
-"""The collectives on the default communicator, which has all ranks of the job."""
+"""The collectives on the default communicator, which has all ranks of the job.
+
+`cc.allreduce` is made of `Communicator.allreduce`, and likewise all others: `__all__` lists them.
+"""
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from collectives import _core
-from collectives._core import PlannedCall, Request
-from collectives.calls.counts import Counts
-from collectives.calls.grouped import GroupedRequest
 from collectives.communicator import Communicator
 from collectives.process import abort, binding, child, ending, meeting
-from collectives.reductions import SUM
 from collectives.text.words import error_text
 
 __all__ = [
@@ -155,266 +155,81 @@ atexit.register(_at_exit)
 abort.watch()  # errors before the first communicator end the job, too
 
 
-def allreduce(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.allreduce` on the default communicator. Collective."""
-    return world().allreduce(x, out, **options)
-
-
-def iallreduce(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iallreduce` on the default communicator. Collective."""
-    return world().iallreduce(x, out, **options)
-
-
-def allreduce_many(
-    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
-) -> list[Any]:
-    """Run `Communicator.allreduce_many` on the default communicator. Collective."""
-    return world().allreduce_many(arrays, out, **options)
-
-
-def iallreduce_many(
-    arrays: Iterable[Any], out: Iterable[Any] | None = None, **options: Any
-) -> GroupedRequest:
-    """Run `Communicator.iallreduce_many` on the default communicator. Collective."""
-    return world().iallreduce_many(arrays, out, **options)
-
-
-def reduce(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.reduce` on the default communicator. Collective."""
-    return world().reduce(x, out, **options)
-
-
-def ireduce(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ireduce` on the default communicator. Collective."""
-    return world().ireduce(x, out, **options)
-
-
-def broadcast(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.broadcast` on the default communicator. Collective."""
-    return world().broadcast(x, out, **options)
-
-
-def ibroadcast(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ibroadcast` on the default communicator. Collective."""
-    return world().ibroadcast(x, out, **options)
-
-
-def allgather(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.allgather` on the default communicator. Collective."""
-    return world().allgather(x, out, **options)
-
-
-def iallgather(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iallgather` on the default communicator. Collective."""
-    return world().iallgather(x, out, **options)
-
-
-def reduce_scatter(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.reduce_scatter` on the default communicator. Collective."""
-    return world().reduce_scatter(x, out, **options)
-
-
-def ireduce_scatter(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ireduce_scatter` on the default communicator. Collective."""
-    return world().ireduce_scatter(x, out, **options)
-
-
-def alltoall(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.alltoall` on the default communicator. Collective."""
-    return world().alltoall(x, out, **options)
-
-
-def ialltoall(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ialltoall` on the default communicator. Collective."""
-    return world().ialltoall(x, out, **options)
-
-
-def gather(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.gather` on the default communicator. Collective."""
-    return world().gather(x, out, **options)
-
-
-def igather(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.igather` on the default communicator. Collective."""
-    return world().igather(x, out, **options)
-
-
-def scatter(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.scatter` on the default communicator. Collective."""
-    return world().scatter(x, out, **options)
-
-
-def iscatter(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iscatter` on the default communicator. Collective."""
-    return world().iscatter(x, out, **options)
-
-
-def scan(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.scan` on the default communicator. Collective."""
-    return world().scan(x, out, **options)
-
-
-def iscan(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iscan` on the default communicator. Collective."""
-    return world().iscan(x, out, **options)
-
-
-def exscan(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.exscan` on the default communicator. Collective."""
-    return world().exscan(x, out, **options)
-
-
-def iexscan(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iexscan` on the default communicator. Collective."""
-    return world().iexscan(x, out, **options)
-
-
-def allgatherv(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.allgatherv` on the default communicator. Collective."""
-    return world().allgatherv(x, out, **options)
-
-
-def iallgatherv(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iallgatherv` on the default communicator. Collective."""
-    return world().iallgatherv(x, out, **options)
-
-
-def gatherv(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.gatherv` on the default communicator. Collective."""
-    return world().gatherv(x, out, **options)
-
-
-def igatherv(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.igatherv` on the default communicator. Collective."""
-    return world().igatherv(x, out, **options)
-
-
-def scatterv(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.scatterv` on the default communicator. Collective."""
-    return world().scatterv(x, out, **options)
-
-
-def iscatterv(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.iscatterv` on the default communicator. Collective."""
-    return world().iscatterv(x, out, **options)
-
-
-def reduce_scatterv(x: Any, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.reduce_scatterv` on the default communicator. Collective."""
-    return world().reduce_scatterv(x, out, **options)
-
-
-def ireduce_scatterv(x: Any, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ireduce_scatterv` on the default communicator. Collective."""
-    return world().ireduce_scatterv(x, out, **options)
-
-
-def alltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Any:
-    """Run `Communicator.alltoallv` on the default communicator. Collective."""
-    return world().alltoallv(x, counts, out, **options)
-
-
-def ialltoallv(x: Any, counts: Counts, out: Any = None, **options: Any) -> Request:
-    """Run `Communicator.ialltoallv` on the default communicator. Collective."""
-    return world().ialltoallv(x, counts, out, **options)
-
-
-def broadcast_object(obj: Any, root: int = 0, **options: Any) -> Any:
-    """Run `Communicator.broadcast_object` on the default communicator. Collective."""
-    return world().broadcast_object(obj, root, **options)
-
-
-def gather_object(obj: Any, root: int = 0, **options: Any) -> list[Any] | None:
-    """Run `Communicator.gather_object` on the default communicator. Collective."""
-    return world().gather_object(obj, root, **options)
-
-
-def allgather_object(obj: Any, **options: Any) -> list[Any]:
-    """Run `Communicator.allgather_object` on the default communicator. Collective."""
-    return world().allgather_object(obj, **options)
-
-
-def scatter_object(objs: Iterable[Any] | None, root: int = 0, **options: Any) -> Any:
-    """Run `Communicator.scatter_object` on the default communicator. Collective."""
-    return world().scatter_object(objs, root, **options)
-
-
-def alltoall_object(objs: Iterable[Any], **options: Any) -> list[Any]:
-    """Run `Communicator.alltoall_object` on the default communicator. Collective."""
-    return world().alltoall_object(objs, **options)
-
-
-def reduce_object(obj: Any, op: Any = SUM, root: int = 0, **options: Any) -> Any:
-    """Run `Communicator.reduce_object` on the default communicator. Collective."""
-    return world().reduce_object(obj, op, root, **options)
-
-
-def allreduce_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
-    """Run `Communicator.allreduce_object` on the default communicator. Collective."""
-    return world().allreduce_object(obj, op, **options)
-
-
-def scan_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
-    """Run `Communicator.scan_object` on the default communicator. Collective."""
-    return world().scan_object(obj, op, **options)
-
-
-def exscan_object(obj: Any, op: Any = SUM, **options: Any) -> Any:
-    """Run `Communicator.exscan_object` on the default communicator. Collective."""
-    return world().exscan_object(obj, op, **options)
-
-
-def barrier(**options: Any) -> None:
-    """Run `Communicator.barrier` on the default communicator. Collective."""
-    world().barrier(**options)
-
-
-def ibarrier(**options: Any) -> Request:
-    """Run `Communicator.ibarrier` on the default communicator. Collective."""
-    return world().ibarrier(**options)
-
-
-def send(x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
-    """Run `Communicator.send` on the default communicator. Local."""
-    world().send(x, dest, tag=tag, timeout=timeout)
-
-
-def isend(x: Any, dest: int | None, *, tag: int = 0) -> Request:
-    """Run `Communicator.isend` on the default communicator. Local."""
-    return world().isend(x, dest, tag=tag)
-
-
-def recv(out: Any, source: int | None, *, tag: int = 0, timeout: float | None = None) -> Any:
-    """Run `Communicator.recv` on the default communicator. Local."""
-    return world().recv(out, source, tag=tag, timeout=timeout)
-
-
-def irecv(out: Any, source: int | None, *, tag: int = 0) -> Request:
-    """Run `Communicator.irecv` on the default communicator. Local."""
-    return world().irecv(out, source, tag=tag)
-
-
-def sendrecv(
-    x: Any,
-    dest: int | None,
-    out: Any,
-    source: int | None,
-    *,
-    tag: int = 0,
-    timeout: float | None = None,
-) -> Any:
-    """Run `Communicator.sendrecv` on the default communicator. Local."""
-    return world().sendrecv(x, dest, out, source, tag=tag, timeout=timeout)
-
-
-def isendrecv(x: Any, dest: int | None, out: Any, source: int | None, *, tag: int = 0) -> Request:
-    """Run `Communicator.isendrecv` on the default communicator. Local."""
-    return world().isendrecv(x, dest, out, source, tag=tag)
-
-
-def plan(collective: str, x: Any = None, out: Any = None, **options: Any) -> PlannedCall:
-    """Run `Communicator.plan` on the default communicator. Local."""
-    return world().plan(collective, x, out, **options)
+def _on_default(name: str) -> Callable[..., Any]:
+    """Return a function that calls a method of the default communicator."""
+    method = getattr(Communicator, name)
+
+    def function(*args: Any, **options: Any) -> Any:
+        comm = _world  # one call less in the usual case
+        if comm is None or comm._mpi is None:
+            comm = world()
+        return method(comm, *args, **options) if options else method(comm, *args)
+
+    who = "Local" if name.endswith(("send", "recv", "plan")) else "Collective"
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Run `Communicator.{name}` on the default communicator. {who}."
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
+if TYPE_CHECKING:  # editors and type checkers do not see the loop
+    _of = world()
+    allgather = _of.allgather
+    allgather_object = _of.allgather_object
+    allgatherv = _of.allgatherv
+    allreduce = _of.allreduce
+    allreduce_many = _of.allreduce_many
+    allreduce_object = _of.allreduce_object
+    alltoall = _of.alltoall
+    alltoall_object = _of.alltoall_object
+    alltoallv = _of.alltoallv
+    barrier = _of.barrier
+    broadcast = _of.broadcast
+    broadcast_object = _of.broadcast_object
+    exscan = _of.exscan
+    exscan_object = _of.exscan_object
+    gather = _of.gather
+    gather_object = _of.gather_object
+    gatherv = _of.gatherv
+    iallgather = _of.iallgather
+    iallgatherv = _of.iallgatherv
+    iallreduce = _of.iallreduce
+    iallreduce_many = _of.iallreduce_many
+    ialltoall = _of.ialltoall
+    ialltoallv = _of.ialltoallv
+    ibarrier = _of.ibarrier
+    ibroadcast = _of.ibroadcast
+    iexscan = _of.iexscan
+    igather = _of.igather
+    igatherv = _of.igatherv
+    irecv = _of.irecv
+    ireduce = _of.ireduce
+    ireduce_scatter = _of.ireduce_scatter
+    ireduce_scatterv = _of.ireduce_scatterv
+    iscan = _of.iscan
+    iscatter = _of.iscatter
+    iscatterv = _of.iscatterv
+    isend = _of.isend
+    isendrecv = _of.isendrecv
+    plan = _of.plan
+    recv = _of.recv
+    reduce = _of.reduce
+    reduce_object = _of.reduce_object
+    reduce_scatter = _of.reduce_scatter
+    reduce_scatterv = _of.reduce_scatterv
+    scan = _of.scan
+    scan_object = _of.scan_object
+    scatter = _of.scatter
+    scatter_object = _of.scatter_object
+    scatterv = _of.scatterv
+    send = _of.send
+    sendrecv = _of.sendrecv
+else:
+    for _name in __all__:
+        if inspect.isfunction(getattr(Communicator, _name, None)):
+            globals()[_name] = _on_default(_name)
 
 
 def rank() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from numpydoc.docscrape import NumpyDocString
 
+import collectives
 from collectives import Communicator, Request
 
 # The sections in their order.
@@ -204,3 +205,10 @@ def test_collectives_say_what_they_raise(name):
 @pytest.mark.parametrize("name", ["test", "wait"])
 def test_requests_say_what_they_raise(name):
     assert parsed(getattr(Request, name))["Raises"]
+
+
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "send", "allreduce_object", "plan"])
+def test_functions_have_the_parameters_of_the_methods(name):
+    expected = list(inspect.signature(getattr(Communicator, name)).parameters.values())[1:]
+    assert list(inspect.signature(getattr(collectives, name)).parameters.values()) == expected
+    assert f"`Communicator.{name}`" in getattr(collectives, name).__doc__
