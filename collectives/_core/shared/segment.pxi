@@ -188,7 +188,8 @@ cdef class Segment:
     cdef list unmatched(self):
         """Return the first call that only some ranks made before all of them left, if there is one.
 
-        The first rank that finds all of them gone returns it, and no other.
+        The first rank that finds all of them gone returns it, and no other. Calls that were ended
+        with an error do not count: that has been said.
         """
         cdef uint64_t what[3]
         cdef int i
@@ -197,6 +198,8 @@ cdef class Segment:
         calls = [cc_read(&self.c.ranks[i].started) for i in range(self.c.p)]
         first, most = min(calls), max(calls)
         if first == most or cc_call_of(&self.c, <int>calls.index(most), first, what) != 1:
+            return []
+        if any([calls[i] > cc_read(&self.c.ranks[i].ended) for i in range(self.c.p)]):
             return []
         cc_give_up(&self.c, LEFT, first, b"")
         if self.c.shared.given_up != <uint64_t>(self.c.me + 1):
