@@ -42,8 +42,6 @@ if TYPE_CHECKING:  # few programs need them
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
 
-__all__ = ["Communicator"]
-
 
 class _Wish(NamedTuple):
     """What a rank tells the others when they make a communicator."""

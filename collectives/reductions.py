@@ -92,10 +92,5 @@ def reduction(
 
 
 def name_of(op: Reduction | str) -> str:
-    """Return the name of an operation in capital letters, however it was passed. Local.
-
-    Parameters
-    ----------
-    op : Reduction or str
-    """
+    """Return the name of an operation in capital letters, however it was passed. Local."""
     return str(op.name if isinstance(op, Reduction) else op).upper()

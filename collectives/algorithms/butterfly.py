@@ -13,12 +13,6 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
 
     With ``q`` the largest power of two up to ``p``, the first ``2(p - q)`` ranks form pairs of
     an even rank, which is in the core, and its odd neighbour, which is not.
-
-    Returns
-    -------
-    (q, v, partner) : (int, int, int or None)
-        The size of the core, the number of this rank (or of its partner) in it, and the partner if
-        this rank is in a pair. The higher rank of a pair is outside the core.
     """
     q = 1 << (p.bit_length() - 1)
     paired = 2 * (p - q)

@@ -150,13 +150,7 @@ def _pairs(collective_name: str) -> Iterator[tuple[str, str]]:
 
 @composer(NAME, _pairs)
 def compose(collective_name: str, inside: str, between: str, groups: Groups | None) -> Composition:
-    """Return a composition of algorithms, on `groups` or, if None, on two halves. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If the collective is not composed, or has no such algorithm.
-    """
+    """Return a composition of algorithms, on `groups` or, if None, on two halves. Local."""
     has_lanes, form = form_of(collective_name, inside)
     first, last = (get(each, inside) if each else None for each in (form.first, form.last))
     at_root = get(form.at_root, "flat") if form.at_root else None

@@ -29,23 +29,7 @@ MOVED_BYTES = (1, 2, 4, 8, 16, 32)  # sizes of elements that may be moved withou
 
 
 def as_array(value: Any, name: str, writable: bool) -> NDArray[Any]:
-    """Return a NumPy array over the memory of `value`. Local.
-
-    Parameters
-    ----------
-    value : buffer or number
-        A NumPy array, NumPy scalar, memoryview, bytearray, `array.array`, anything else with the
-        buffer protocol, or a number of Python.
-    name : str
-        The argument's name, for the error.
-    writable : bool
-        Whether it will be written.
-
-    Raises
-    ------
-    BufferError
-        If it is not a buffer, was released, or is read-only and would be written.
-    """
+    """Return a NumPy array over the memory of `value`. Local."""
     if isinstance(value, np.ndarray):
         if isinstance(value, np.ma.MaskedArray):
             raise BufferError(f"{name} is a masked array; pass {name}.filled(...) or {name}.data")
@@ -91,17 +75,7 @@ def _scalar(value: complex, name: str) -> NDArray[Any]:
 
 
 class Place:
-    """Where a result goes when it is complete. It is written once, though several threads may ask.
-
-    Parameters
-    ----------
-    out : buffer
-        What the caller gets.
-    write : callable
-        What writes the result there.
-    kept : object, optional
-        What keeps the memory of `out` alive.
-    """
+    """Where a result goes when it is complete: it is written once, by any thread."""
 
     def __init__(self, out: Any, write: Callable[[], object], kept: object = None) -> None:
         self.out, self.write, self.kept = out, write, kept
@@ -117,32 +91,13 @@ class Place:
 
 
 def copy_all(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> None:
-    """Copy the second of each pair of arrays into the first. Local.
-
-    Parameters
-    ----------
-    pairs : iterable of (ndarray, ndarray)
-    """
+    """Copy the second of each pair of arrays into the first. Local."""
     for target, source in pairs:
         target[...] = source
 
 
 def dtype_name(array: NDArray[Any], name: str, moves: bool = False) -> str:
-    """Return the dtype's name as the kernels know it. Local.
-
-    Parameters
-    ----------
-    array : ndarray
-    name : str
-        The argument's name, for the error.
-    moves : bool
-        Whether its elements are only moved. Then the dtype may be one for which there is no kernel.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the dtype is not supported; the text lists those that are.
-    """
+    """Return the dtype's name as the kernels know it. Local."""
     dtype = array.dtype
     if not dtype.isnative:
         raise UnsupportedTypeError(
@@ -172,21 +127,7 @@ def _remedy(dtype: np.dtype[Any], name: str, moves: bool) -> str:
 def unsupported(
     name: str, dtype: str, movable: bool, moves: bool, remedy: str = ""
 ) -> UnsupportedTypeError:
-    """Return the error for a dtype that cannot be used; it lists what can. Local.
-
-    Parameters
-    ----------
-    name : str
-        The argument's name.
-    dtype : str
-        The dtype that was passed.
-    movable : bool
-        Whether elements of that dtype can be moved.
-    moves : bool
-        Whether the call only moves them.
-    remedy : str, optional
-        What to pass instead.
-    """
+    """Return the error for a dtype that cannot be used; it lists what can. Local."""
     parts = [f"{name} has dtype {dtype}"]
     if movable and not moves:
         parts[0] += ", which can be moved from rank to rank but not folded"
@@ -198,13 +139,7 @@ def unsupported(
 
 
 def contiguous(array: NDArray[Any], name: str, writable: bool) -> NDArray[Any]:
-    """Return `array`, or a packed copy of it where not `writable`; `name` is for errors. Local.
-
-    Raises
-    ------
-    BufferError
-        If it would be written, and is read-only, not aligned or not C-contiguous.
-    """
+    """Return `array`, or a packed copy of it where not `writable`; `name` is for errors. Local."""
     if not writable:
         return np.require(np.array(array, order="C", copy=True), requirements=["C", "A"])
     if not array.flags.writeable:

@@ -15,8 +15,6 @@ import numpy as np
 from collectives.errors import BufferError, UnsupportedTypeError
 from collectives.text.words import article, plain
 
-__all__ = ["empty", "exported", "finished", "framework_of", "numpy_dtype", "remedy", "unexported"]
-
 LABELS = {"torch": "torch tensor", "jax": "JAX array", "tensorflow": "TensorFlow tensor"}
 # The framework, by the first part of the name of the module that defines a class.
 PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "tensorflow": "tensorflow"}
@@ -31,19 +29,7 @@ TENSORFLOW_HANDLES = ("string", "resource", "variant")
 
 
 def framework_of(kind: type) -> str | None:
-    """Return which framework a class of arrays belongs to. Local.
-
-    Parameters
-    ----------
-    kind : type
-        The class of an argument.
-
-    Returns
-    -------
-    str or None
-        ``"torch"``, ``"jax"``, ``"tensorflow"``; None for all other classes, and for classes of a
-        framework that are not arrays.
-    """
+    """Return which framework a class of arrays belongs to. Local."""
     for base in kind.__mro__:
         framework = PACKAGES.get(str(base.__module__).partition(".")[0])
         if framework == "tensorflow":
@@ -56,29 +42,7 @@ def framework_of(kind: type) -> str | None:
 
 
 def exported(value: Any, name: str, framework: str | None) -> Any:
-    """Return a tensor as a DLPack capsule, versioned where it can be. Local.
-
-    Parameters
-    ----------
-    value : array
-        It has ``__dlpack__``, or is a tensor of TensorFlow.
-    name : str
-        The argument's name, for the error.
-    framework : str or None
-        The result of `framework_of` for its class.
-
-    Returns
-    -------
-    capsule or ndarray
-        A NumPy array for the dtypes that TensorFlow has and does not export.
-
-    Raises
-    ------
-    BufferError
-        If its memory cannot be shared; the text has the framework's message, and the remedy.
-    UnsupportedTypeError
-        If its elements are not numbers.
-    """
+    """Return a tensor as a DLPack capsule, versioned where it can be. Local."""
     if framework == "tensorflow":
         return _exported_by_tensorflow(value, name)
     try:
@@ -115,18 +79,7 @@ def _exported_by_tensorflow(value: Any, name: str) -> Any:
 
 
 def unexported(value: Any, name: str, framework: str | None, error: object) -> BufferError:
-    """Return the error for a tensor whose library does not give access to its memory. Local.
-
-    Parameters
-    ----------
-    value : array
-    name : str
-        The argument's name.
-    framework : str or None
-        The result of `framework_of` for its class.
-    error : object
-        The error of the library, or our own.
-    """
+    """Return the error for a tensor whose library does not give access to its memory. Local."""
     said = plain(error).strip().partition("\n")[0] or type(error).__name__
     label = LABELS.get(framework or "", type(value).__name__)
     advice = ""
@@ -185,17 +138,7 @@ def empty(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def finished(result: Any, x: Any, framework: str) -> Any:
-    """Return the result as an array of a framework whose arrays are immutable. Local.
-
-    Parameters
-    ----------
-    result : Pending or ndarray
-        The result; a `Pending` has ``__dlpack__`` and is not copied.
-    x : array
-        The argument that has the kind and dtype of the result.
-    framework : str
-        ``"jax"`` or ``"tensorflow"``.
-    """
+    """Return the result as an array of a framework whose arrays are immutable. Local."""
     if framework == "tensorflow":
         tensorflow = sys.modules["tensorflow"]
         if isinstance(result, np.ndarray):
@@ -218,20 +161,7 @@ def _x64(jax: Any) -> Any:
 
 
 def numpy_dtype(name: str, argument: str) -> np.dtype[Any]:
-    """Return NumPy's dtype of that name, if it has one now. Local.
-
-    Parameters
-    ----------
-    name : str
-        As the core names it.
-    argument : str
-        The argument's name, for the error.
-
-    Raises
-    ------
-    BufferError
-        If the dtype is defined by `ml_dtypes`, and that is not imported.
-    """
+    """Return NumPy's dtype of that name, if it has one now. Local."""
     try:
         return np.dtype(name)  # ml_dtypes adds its names when it is imported
     except TypeError:

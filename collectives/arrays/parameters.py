@@ -19,22 +19,7 @@ __all__ = ["assign", "check", "numbers_of", "values_of"]
 
 
 def check(value: Any, name: str) -> None:
-    """Raise an error unless a parameter can be changed. Local.
-
-    Parameters
-    ----------
-    value : array
-        Of NumPy or torch, or a variable of Keras or TensorFlow.
-    name : str
-        What it is called, for the error.
-
-    Raises
-    ------
-    BufferError
-        If it is a read-only array.
-    ArgumentError
-        If it is nothing of that kind.
-    """
+    """Raise an error unless a parameter can be changed. Local."""
     if isinstance(value, np.ndarray):
         if not value.flags.writeable:
             raise BufferError(f"{name} is read-only; pass a copy")
@@ -54,20 +39,7 @@ def check(value: Any, name: str) -> None:
 
 
 def values_of(value: Any, name: str) -> NDArray[Any]:
-    """Return a parameter or a gradient as an array of NumPy, which may share its memory. Local.
-
-    Parameters
-    ----------
-    value : array
-        Of any framework.
-    name : str
-        What it is called, for the error.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If NumPy has no such elements.
-    """
+    """Return a parameter or a gradient as an array of NumPy, which may share its memory. Local."""
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -81,20 +53,7 @@ def values_of(value: Any, name: str) -> NDArray[Any]:
 
 
 def numbers_of(value: Any, name: str) -> NDArray[Any]:
-    """Return what is added to a parameter as an array of NumPy, which may share its memory. Local.
-
-    Parameters
-    ----------
-    value : array
-        Of any framework, or a number or a list of numbers.
-    name : str
-        What it is called, for the error.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If its elements are no real numbers.
-    """
+    """Return what is added to a parameter as an array of NumPy, which may share its memory."""
     array = values_of(value, name)
     if array.dtype.kind in "cOSUmM":  # NumPy would leave out imaginary parts, and has None be NaN
         raise UnsupportedTypeError(f"{name} has dtype {array.dtype}, and must have real numbers")
@@ -102,14 +61,7 @@ def numbers_of(value: Any, name: str) -> NDArray[Any]:
 
 
 def assign(value: Any, array: NDArray[Any]) -> None:
-    """Set a parameter to the values of an `array` of its shape. Local.
-
-    Parameters
-    ----------
-    value : array
-        As for `check`.
-    array : ndarray
-    """
+    """Set a parameter to the values of an `array` of its shape. Local."""
     if isinstance(value, np.ndarray):
         value[...] = array
     elif framework_of(type(value)) == "torch":

@@ -24,18 +24,6 @@ from collectives.process import abort, binding, child, progress
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
 
-__all__ = [
-    "flush",
-    "fusion",
-    "join",
-    "start",
-    "stop",
-    "submit",
-    "submit_many",
-    "submit_steps",
-    "when_complete",
-]
-
 SOON = 0.001  # seconds after which a thread tries again that has found another one at work
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
 
@@ -99,13 +87,7 @@ class Engine:
         self.has_dropped = any(each.comm() is None for each in self.listed)
 
     def work(self) -> float:
-        """Go on with everything as far as that is possible without waiting. Local.
-
-        Returns
-        -------
-        float
-            When to call it again at the latest, on the clock; infinity if there is nothing to do.
-        """
+        """Go on with everything as far as that is possible without waiting. Local."""
         if not self.working.acquire(blocking=False):
             return time.monotonic() + SOON
         try:
@@ -406,17 +388,6 @@ def submit_steps(
     Collective.
 
     Nothing else runs for the communicator meanwhile.
-
-    Parameters
-    ----------
-    what : Steps
-    name, priority, group
-        As for `submit`.
-
-    Returns
-    -------
-    Handle
-        ``wait()`` returns what the steps return.
     """
     _check(name, priority)
     handle = _engine.group(group).submit_steps(what, name, priority)
@@ -522,11 +493,6 @@ def start(group: Communicator | None = None) -> None:
 def fusion(group: Communicator | None = None) -> int:
     """Return up to how many bytes run as one, the same on all ranks.
     Collective on the first call for a communicator, as `start` is.
-
-    Parameters
-    ----------
-    group : Communicator, optional
-        The default communicator if it is None.
     """
     return _engine.group(group).schedule.fusion
 

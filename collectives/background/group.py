@@ -41,8 +41,6 @@ from collectives.errors import (
 from collectives.process import environment
 from collectives.text.words import error_text
 
-__all__ = ["Group"]
-
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
 FUSION = 4 << 20  # bytes of submissions that run as one
 IN_FLIGHT = 2  # batches
@@ -65,14 +63,7 @@ class Workers(Protocol):
 
 
 class Round:
-    """The comparison of what the ranks have submitted.
-
-    Parameters
-    ----------
-    comm : Communicator
-    slots : int
-        How many submissions are compared.
-    """
+    """The comparison of what the ranks have submitted."""
 
     def __init__(self, comm: Communicator, slots: int) -> None:
         self.window = window = _core.Window(slots)
@@ -88,14 +79,7 @@ class Round:
 
 
 class Group:
-    """What runs in the background on one communicator. Collective.
-
-    Parameters
-    ----------
-    engine : Workers
-    comm : Communicator
-        It is duplicated, once for what the ranks tell each other and once for the data.
-    """
+    """What runs in the background on one communicator. Collective."""
 
     def __init__(self, engine: Workers, comm: Communicator) -> None:
         self.engine = engine
@@ -143,17 +127,7 @@ class Group:
         compression: Any,
         terms: str | None = None,
     ) -> Handle:
-        """Add a submission. Local.
-
-        Parameters
-        ----------
-        kind : int
-            The number of the collective.
-        arguments : tuple
-            `x`, `out`, `op`, `root`, `prescale` and `postscale`.
-        name, priority, compression, terms
-            As for `submit`.
-        """
+        """Add a submission. Local."""
         self.check()
         if compression is None:
             handle = Handle(self.data._engine, kind, *arguments, name, priority, terms)
@@ -162,14 +136,7 @@ class Group:
         return self._add(handle, name)
 
     def submit_steps(self, what: Steps, name: str | None, priority: int) -> Handle:
-        """Add a submission of several collectives. Local.
-
-        Parameters
-        ----------
-        what : Steps
-        name, priority
-            As for `submit`.
-        """
+        """Add a submission of several collectives. Local."""
         self.check()
         arguments = what.like, None, what.op, 0, 1.0, 1.0
         engine = self.data._engine
@@ -249,13 +216,7 @@ class Group:
     # -- turns ---------------------------------------------------------------------------------
 
     def work(self) -> float:
-        """Go on as far as that is possible without waiting. Local, and one thread at a time.
-
-        Returns
-        -------
-        float
-            When to call it again at the latest.
-        """
+        """Go on as far as that is possible without waiting. Local, and one thread at a time."""
         if self.error is not None:
             return float("inf")
         try:

@@ -12,8 +12,6 @@ from collectives.background.naming import called
 from collectives.background.steps import Steps
 from collectives.text.words import error_text
 
-__all__ = ["Handle"]
-
 
 class Handle(_core.Task):
     """A collective that was submitted, and runs in the background.

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from collectives.background.handle import Handle
 from collectives.background.naming import called, named
 
-__all__ = ["Claim", "Verdict", "conclude", "packed", "unpacked"]
-
 
 class Claim(NamedTuple):
     """What a rank says of one of its submissions."""
@@ -60,13 +58,7 @@ def _zeros(handle: Handle) -> list[Any] | None:
 
 
 def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
-    """Return which submissions can run, and which never will. Local.
-
-    Parameters
-    ----------
-    said : list
-        For each rank, whether it has joined, and its claims.
-    """
+    """Return which submissions can run, and which never will. Local."""
     joined = [rank for rank, (has_joined, _) in enumerate(said) if has_joined]
     known = {
         rank: {each.key: each for each in claims}

@@ -6,18 +6,9 @@ from collections.abc import Iterable
 
 from collectives.text.words import ranks
 
-__all__ = ["called", "named", "nameless"]
-
 
 def nameless(collective: str, number: int) -> str:
-    """Return the key of a submission without a name, which no name is equal to. Local.
-
-    Parameters
-    ----------
-    collective : str
-    number : int
-        Its number among those of this collective that have no name.
-    """
+    """Return the key of a submission without a name, which no name is equal to. Local."""
     return f"\0{collective} without a name, number {number}"
 
 

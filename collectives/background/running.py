@@ -12,18 +12,11 @@ from collectives.background.schedule import Batch
 from collectives.communicator import Communicator
 from collectives.compression import Piece
 
-__all__ = ["Run", "run_batch"]
-
 Steps = Iterator[_core.Request]
 
 
 class Run:
-    """A generator of requests, each of which is yielded when it has started.
-
-    Parameters
-    ----------
-    steps : iterator of Request
-    """
+    """A generator of requests, each of which is yielded when it has started."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -53,18 +46,7 @@ class Run:
 def run_batch(
     batch: Batch, comm: Communicator, memory: Any, ended: Callable[[Sequence[Handle]], None]
 ) -> Steps:
-    """Run what was picked; a generator of requests. Collective.
-
-    Parameters
-    ----------
-    batch : Batch
-    comm : Communicator
-        What it runs on.
-    memory : array
-        Where submissions are packed that run as one.
-    ended : callable
-        It is given the handles that are complete.
-    """
+    """Run what was picked; a generator of requests. Collective."""
     first = batch.handles[0]
     if first.codec is not None:
         yield from _compressed(batch.handles, comm)

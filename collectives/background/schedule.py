@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from collectives.background.handle import Handle
 
-__all__ = ["Batch", "Schedule"]
-
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
 CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one there takes much longer, and what is urgent waits
 APART = 256 << 10  # bytes above which an array is not copied together with others
@@ -29,15 +27,7 @@ class Batch(NamedTuple):
 
 
 class Schedule:
-    """Submissions that all ranks have made, in the order of their priorities.
-
-    Parameters
-    ----------
-    fusion : int
-        Bytes up to which submissions run as one, equal on all ranks.
-    hosts : int
-        How many hosts the ranks are on.
-    """
+    """Submissions that all ranks have made, in the order of their priorities."""
 
     def __init__(self, fusion: int, hosts: int) -> None:
         self.fusion, self.apart = fusion, min(fusion, APART)

@@ -20,8 +20,6 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, BufferError
 from collectives.reductions import name_of
 
-__all__ = ["VECTORS", "Steps", "many", "vector"]
-
 Run = Generator[_core.Request, None, Any]
 
 
@@ -55,25 +53,7 @@ VECTORS = ("allgatherv", "alltoallv", "reduce_scatterv")
 def vector(
     kind: str, x: Any, counts: Counts | None, op: Any, scales: tuple[float, float], size: int
 ) -> Steps:
-    """Return the steps of a vector form. Local.
-
-    Parameters
-    ----------
-    kind : str
-        One of `VECTORS`.
-    x : array
-    counts, op
-        As for `submit`.
-    scales : tuple of float
-        `prescale` and `postscale`.
-    size : int
-        The number of ranks.
-
-    Raises
-    ------
-    ArgumentError
-        If `x` has no axes, or `counts` does not suit the collective or `x`.
-    """
+    """Return the steps of a vector form. Local."""
     shape = _core.shape(x)
     if not shape:
         raise ArgumentError(f"x has no axes, and {kind} joins and cuts arrays along the first one")
@@ -112,24 +92,7 @@ def many(
     op: Any,
     scales: tuple[float, float],
 ) -> Steps:
-    """Return the steps of an allreduce of many arrays. Local.
-
-    Parameters
-    ----------
-    comm : Communicator
-        What it will run on.
-    arrays, out, op
-        As for `Communicator.allreduce_many`.
-    scales : tuple of float
-        `prescale` and `postscale`.
-
-    Raises
-    ------
-    CollectivesError
-        As for `Communicator.allreduce_many`.
-    BufferError
-        If the arrays are in the memory of a device.
-    """
+    """Return the steps of an allreduce of many arrays. Local."""
     request = GroupedRequest(comm._engine, arrays, out, (op, None, *scales))
     group = request._group
     if not isinstance(group, _core.Group):

@@ -9,19 +9,11 @@ from typing import Any
 
 from collectives import _core
 
-__all__ = ["Watch"]
-
 LOOK = 0.05  # seconds between two looks at the deadline
 
 
 class Watch:
-    """A request, and what is called when it is complete or has failed.
-
-    Parameters
-    ----------
-    request : Request, GroupedRequest or PlannedCall
-    function : callable
-    """
+    """A request, and what is called when it is complete or has failed."""
 
     def __init__(self, request: Any, function: Callable[[], object]) -> None:
         self.request, self.function = request, function

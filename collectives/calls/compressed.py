@@ -11,8 +11,6 @@ from collectives.process.agreement import refusing
 from collectives.process.announcement import announced
 from collectives.text.words import shown
 
-__all__ = ["compressed_allreduce"]
-
 MAKING = "compressed_allreduce"  # what a rank hears that calls something else
 
 
@@ -73,28 +71,7 @@ class _Call:
 
 
 def compressed_allreduce(comm: Any, x: Any, out: Any, **options: Any) -> Any:
-    """Run `Communicator.allreduce` with ``compression=``.
-    Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    x, out : array
-    **options
-        All other arguments of `Communicator.allreduce`.
-
-    Returns
-    -------
-    array
-        As `Communicator.allreduce`.
-
-    Raises
-    ------
-    MismatchError
-        On all ranks, if they compress differently or something else; nothing was reduced.
-    CollectivesError
-        Otherwise, as for `Communicator.allreduce`.
-    """
+    """Run `Communicator.allreduce` with ``compression=``. Collective."""
     engine, timeout = comm._engine, options["timeout"]
     if timeout is not None:
         _core.seconds(timeout)

@@ -15,8 +15,6 @@ from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = ["Counts", "Integers", "checked", "compare", "equal_parts", "joined", "places", "wanted"]
-
 Counts = Sequence[int] | NDArray[np.integer[Any]]
 Integers = NDArray[np.int64]
 
@@ -24,21 +22,7 @@ MOST = 2**63 - 1  # elements, of all ranks together
 
 
 def checked(counts: Counts, size: int, name: str = "counts") -> Integers:
-    """Return the counts that a caller gave as an array. Local.
-
-    Parameters
-    ----------
-    counts : sequence of int
-    size : int
-        How many there have to be.
-    name : str
-        The argument's name, for the error.
-
-    Raises
-    ------
-    ArgumentError
-        If they are not as many integers, or one is negative.
-    """
+    """Return the counts that a caller gave as an array. Local."""
     try:
         listed = [index(each) for each in counts]
     except Exception as error:  # also of a user's type
@@ -61,25 +45,7 @@ def checked(counts: Counts, size: int, name: str = "counts") -> Integers:
 def places(
     displs: Counts | None, counts: Integers, array: Any, names: tuple[str, str], written: bool
 ) -> Integers | None:
-    """Return where the parts of an array begin, or None if they lie one after the other. Local.
-
-    Parameters
-    ----------
-    displs : sequence of int or None
-        What the caller gave.
-    counts : ndarray
-        The elements of each part.
-    array : array or None
-    names : (str, str)
-        The names of the two arguments, for the error.
-    written : bool
-        Whether the parts are written, so that they must not overlap.
-
-    Raises
-    ------
-    ArgumentError
-        If a part ends outside of the array, or overlaps another one that is written.
-    """
+    """Return where the parts of an array begin, or None if they lie one after the other. Local."""
     if displs is None:
         return None
     name, whole = names
@@ -107,32 +73,14 @@ def places(
 
 
 def equal_parts(n: int, p: int) -> Integers:
-    """Return the sizes of `p` nearly equal parts of `n` elements. Local.
-
-    Parameters
-    ----------
-    n, p : int
-    """
+    """Return the sizes of `p` nearly equal parts of `n` elements. Local."""
     edges = [n * r // p for r in range(p + 1)]
     sizes = [after - before for before, after in pairwise(edges)]
     return np.array(sizes, np.int64)
 
 
 def wanted(sizes: Integers, n: int) -> Integers:
-    """Return the counts of a scatterv from what all ranks sent, the same on all ranks. Local.
-
-    Parameters
-    ----------
-    sizes : ndarray
-        The elements of each rank's `out`, or -1 where it has none.
-    n : int
-        The elements of the root's array.
-
-    Raises
-    ------
-    ArgumentError
-        If some ranks have an `out` and others have not.
-    """
+    """Return the counts of a scatterv from what all ranks sent, the same on all ranks. Local."""
     if (sizes < 0).all():
         return equal_parts(n, len(sizes))
     if (sizes < 0).any():
@@ -144,17 +92,7 @@ def wanted(sizes: Integers, n: int) -> Integers:
 
 
 def compare(given: Integers, sent: Integers) -> None:
-    """Raise an error unless the receive counts are equal to what the ranks send. Local.
-
-    Parameters
-    ----------
-    given, sent : ndarray
-
-    Raises
-    ------
-    ArgumentError
-        If they differ.
-    """
+    """Raise an error unless the receive counts are equal to what the ranks send. Local."""
     wrong = np.flatnonzero(given != sent)
     if len(wrong):
         r = wrong[0]
@@ -165,13 +103,7 @@ def compare(given: Integers, sent: Integers) -> None:
 
 
 def joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the shape of `count` elements that have the axes of `shape` after the first. Local.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    count : int
-    """
+    """Return the shape of `count` elements that have the axes of `shape` after the first. Local."""
     rest = shape[1:]
     row = prod(rest)
     return (count // row, *rest) if row and count % row == 0 else (count,)

@@ -10,8 +10,6 @@ from collectives.calls.kinds import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, S
 from collectives.compression import Compressor
 from collectives.reductions import SUM, Reduction
 
-__all__ = ["FoldingCalls"]
-
 
 class FoldingCalls:
     """The collectives that combine arrays, element by element."""

@@ -18,8 +18,6 @@ from collectives.text.words import shown
 if TYPE_CHECKING:  # few programs need it
     from collectives.devices.group import DeviceGroup
 
-__all__ = ["GroupedCalls", "GroupedRequest", "text_of"]
-
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
 # 2026-11-20, the fastest of many calls on a machine that others used, too).
 
@@ -354,12 +352,7 @@ def _refuse_overlaps(group: _core.Group | DeviceGroup) -> None:
 
 
 def text_of(group: _core.Group | DeviceGroup) -> str:
-    """Describe the arrays of a rank, in a text that must be equal on all ranks. Local.
-
-    Parameters
-    ----------
-    group : Group or DeviceGroup
-    """
+    """Describe the arrays of a rank, in a text that must be equal on all ranks. Local."""
     each = [f"{count} {dtype}" for dtype, count in group.sizes(SAID)]
     if group.count > SAID:
         checksum = group.checksum() & 0xFFFFFFFF

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from collectives import _core
 
-__all__ = [
-    "ALLGATHER",
-    "ALLREDUCE",
-    "ALLTOALL",
-    "BARRIER",
-    "BROADCAST",
-    "EXSCAN",
-    "GATHER",
-    "REDUCE",
-    "REDUCE_SCATTER",
-    "SCAN",
-    "SCATTER",
-]
-
 (
     ALLREDUCE,
     REDUCE,

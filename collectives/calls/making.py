@@ -26,8 +26,6 @@ from collectives.text.words import error_text, plain, shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MakingCalls"]
-
 # The largest int in C, in which MPI takes colors and keys.
 LARGEST = 2**31 - 1
 NO_COLOR = -1

@@ -18,8 +18,6 @@ from collectives.process import binding
 from collectives.process.meeting import Meeting
 from collectives.text.words import shown
 
-__all__ = ["OBJECTS", "TAGS", "Messages"]
-
 # The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
 # one.
 TAGS = 16383

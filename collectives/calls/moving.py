@@ -14,8 +14,6 @@ from collectives.calls.kinds import (
     SCATTER,
 )
 
-__all__ = ["MovingCalls"]
-
 
 class MovingCalls:
     """The collectives that send arrays from rank to rank without combining them."""

@@ -21,8 +21,6 @@ from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import error_text, shown
 
-__all__ = ["ObjectFoldingCalls"]
-
 Fold = Callable[[Any, Any], Any]
 
 # What the named operations do with two objects, the first of a lower rank; as in mpi4py.

@@ -23,8 +23,6 @@ from collectives.calls.vectors import VectorCalls
 from collectives.errors import ArgumentError
 from collectives.process.agreement import refusing
 
-__all__ = ["ObjectCalls"]
-
 IN_FLIGHT = 16  # buffers under way at a time: enough to keep all ranks busy
 
 

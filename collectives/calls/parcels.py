@@ -19,22 +19,6 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError
 from collectives.text.words import error_text, shown
 
-__all__ = [
-    "Bytes",
-    "Parcel",
-    "Sizes",
-    "cut",
-    "length",
-    "lengths",
-    "pack",
-    "pack_each",
-    "text_of",
-    "tried",
-    "unfilled",
-    "unpack",
-    "unpack_each",
-]
-
 # Buffers of this many bytes and more are sent separately; smaller ones are copied into the pickle.
 # A broadcast of 32 arrays of 32 KiB takes 185 us in the pickle and 227 separately, of 64 KiB 287
 # and 296, of 128 KiB 566 and 452 (MPICH; mpiexec -n 2 python benchmarks/measure_packing.py; EPYC,
@@ -62,19 +46,7 @@ class Parcel(NamedTuple):
 
 
 def pack(obj: Any, name: str) -> Parcel:
-    """Pickle an object. Local.
-
-    Parameters
-    ----------
-    obj : object
-    name : str
-        The argument's name, for the error.
-
-    Raises
-    ------
-    ArgumentError
-        If it cannot be pickled.
-    """
+    """Pickle an object. Local."""
     buffers: list[Bytes] = []
 
     def inside(buffer: pickle.PickleBuffer) -> bool:
@@ -96,19 +68,7 @@ def pack(obj: Any, name: str) -> Parcel:
 
 
 def pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
-    """Pickle the objects for all ranks. Local.
-
-    Parameters
-    ----------
-    objs : iterable of object
-    size : int
-        The number of ranks.
-
-    Raises
-    ------
-    ArgumentError
-        If they are not so many, or one cannot be pickled.
-    """
+    """Pickle the objects for all ranks. Local."""
     try:
         each = list(objs)  # type: ignore[arg-type]  # raises TypeError if it is not iterable
     except BaseException as error:  # the other ranks wait for the objects
@@ -124,12 +84,7 @@ def pack_each(objs: Iterable[Any] | None, size: int) -> list[Parcel]:
 
 
 def tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what a function returns, or the `ArgumentError` that it raises. Local.
-
-    Parameters
-    ----------
-    make : callable
-    """
+    """Return what a function returns, or the `ArgumentError` that it raises. Local."""
     try:
         return make(), None
     except ArgumentError as error:
@@ -137,23 +92,13 @@ def tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def text_of(error: Exception) -> Bytes:
-    """Return the text of an error that is sent to the other ranks. Local.
-
-    Parameters
-    ----------
-    error : Exception
-    """
+    """Return the text of an error that is sent to the other ranks. Local."""
     return np.frombuffer(str(error).encode(errors="replace")[:TEXT], np.uint8)
 
 
 def length(parcel: Parcel | None, error: Exception | None) -> int:
     """Return what a rank announces: the length of its envelope, or minus that of an error text.
     Local.
-
-    Parameters
-    ----------
-    parcel : Parcel or None
-    error : Exception or None
     """
     if error is not None:
         return -len(text_of(error))
@@ -161,38 +106,18 @@ def length(parcel: Parcel | None, error: Exception | None) -> int:
 
 
 def lengths(parcels: list[Parcel] | None, error: Exception | None, size: int) -> Sizes:
-    """Return what a rank announces to each rank. Local.
-
-    Parameters
-    ----------
-    parcels : list of Parcel, or None
-    error : Exception or None
-    size : int
-        The number of ranks.
-    """
+    """Return what a rank announces to each rank. Local."""
     each = [None] * size if parcels is None else parcels
     return np.array([length(parcel, error) for parcel in each], np.int64)
 
 
 def cut(joined: Bytes, lengths: Sizes) -> list[Bytes]:
-    """Cut the joined bytes of all ranks into those of each rank. Local.
-
-    Parameters
-    ----------
-    joined : ndarray
-    lengths : ndarray
-        The bytes of each rank.
-    """
+    """Cut the joined bytes of all ranks into those of each rank. Local."""
     return np.split(joined, np.cumsum(lengths)[:-1])
 
 
 def unfilled(envelope: Bytes) -> Parcel:
-    """Return a parcel with memory for the buffers that an envelope announces. Local.
-
-    Parameters
-    ----------
-    envelope : ndarray
-    """
+    """Return a parcel with memory for the buffers that an envelope announces. Local."""
     tail = envelope[-8:].tobytes()
     (number,) = np.frombuffer(tail, np.int64)
     lengths = np.frombuffer(envelope[len(envelope) - 8 - 8 * number :].tobytes(), np.int64)[:-1]
@@ -200,27 +125,12 @@ def unfilled(envelope: Bytes) -> Parcel:
 
 
 def unpack(parcel: Parcel) -> Any:
-    """Return the object in a parcel; its arrays use the buffers of the parcel. Local.
-
-    Parameters
-    ----------
-    parcel : Parcel
-    """
+    """Return the object in a parcel; its arrays use the buffers of the parcel. Local."""
     return pickle.loads(parcel.envelope.data, buffers=parcel.buffers)
 
 
 def unpack_each(parcels: list[Parcel]) -> list[Any]:
-    """Return the objects of all ranks, for a result that the other ranks wait for. Local.
-
-    Parameters
-    ----------
-    parcels : list of Parcel
-
-    Raises
-    ------
-    ArgumentError
-        If one cannot be loaded.
-    """
+    """Return the objects of all ranks, for a result that the other ranks wait for. Local."""
     objs = []
     for rank, each in enumerate(parcels):
         try:

@@ -9,8 +9,6 @@ from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
 
-__all__ = ["PlannedCalls"]
-
 SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
 
 

@@ -24,8 +24,6 @@ from collectives.text.words import shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RecoveringCalls"]
-
 LARGEST = 2**31 - 1
 
 # What a rank says of a try to make a communicator; the bitwise and is the worst of them.

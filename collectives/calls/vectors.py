@@ -37,8 +37,6 @@ from collectives.errors import ArgumentError, MismatchError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
-__all__ = ["VectorCalls"]
-
 
 class VectorCalls:
     """The collectives with parts of different lengths."""

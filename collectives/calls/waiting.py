@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # few programs need them
     OnDevice = DeviceRequest | DevicePlan | MessageRequest | StreamRequest
     Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
 
-__all__ = ["wait_all", "wait_any"]
-
 KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, type(None))
 
 SLICE = 0.05  # seconds between two looks at the deadline

@@ -19,8 +19,6 @@ from collectives.choice.select import Decision
 from collectives.errors import CommunicatorError
 from collectives.plans import program, schedule
 
-__all__ = ["Chooser", "Lane"]
-
 # A user's algorithm is proven on its first use, if there are at most this many ranks. On 128 ranks,
 # the proofs of the included algorithms take up to 4.3 s (round_robin), growing with the cube of p
 # (python -m timeit on check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
@@ -32,16 +30,6 @@ Lane = tuple[tuple[int, ...], int, int]
 
 class Chooser:
     """The decisions and plans of one communicator, on one rank.
-
-    Parameters
-    ----------
-    ranks : Ranks
-        The communicator, of which only a weak reference is kept.
-    rank : int
-    groups : Groups
-        The ranks of each host.
-    tune : str
-        The modes of ``COLLECTIVES_TUNE``.
 
     Attributes
     ----------
@@ -92,12 +80,7 @@ class Chooser:
         return self._ranks()
 
     def use(self, measured: Section | None) -> None:
-        """Use what a profile has on this transport, if it has anything. Local.
-
-        Parameters
-        ----------
-        measured : Section or None
-        """
+        """Use what a profile has on this transport, if it has anything. Local."""
         self.measured = measured
         self.parameters = None if measured is None else measured.model(self._size)
 
@@ -115,16 +98,7 @@ class Chooser:
         vector: bool,
         by_messages: bool,
     ) -> _core.Choice:
-        """Return the plan for a class of calls; the core asks once for each. Local.
-
-        Parameters
-        ----------
-        collective, name, nbytes, ordered, vector
-            As for `select.decide`.
-        root : int
-        by_messages : bool
-            Whether nothing may go through shared memory.
-        """
+        """Return the plan for a class of calls; the core asks once for each. Local."""
         decision = self.decide(collective, name, nbytes, ordered, vector)
         if by_messages:
             return self.planned(decision, root, vector, by_messages)
@@ -153,13 +127,7 @@ class Chooser:
         ordered: bool = False,
         vector: bool = False,
     ) -> Decision:
-        """Return what a class of calls runs, according to what all ranks know. Local.
-
-        Parameters
-        ----------
-        collective, name, nbytes, ordered, vector
-            As for `select.decide`.
-        """
+        """Return what a class of calls runs, according to what all ranks know. Local."""
         return select.decide(
             collective,
             name,
@@ -177,11 +145,6 @@ class Chooser:
         """Return what a call runs now, with the results of trials. Local.
 
         The call has root 0 and a commutative operation.
-
-        Parameters
-        ----------
-        collective, name, nbytes
-            As for `select.decide`.
         """
         settled = self.settled.get((collective, nbytes.bit_length(), 0, False))
         if name is not None or settled is None:
@@ -194,16 +157,7 @@ class Chooser:
     def planned(
         self, decision: Decision, root: int, vector: bool, by_messages: bool = False
     ) -> _core.Choice:
-        """Return the plan of a decision. Local.
-
-        Parameters
-        ----------
-        decision : Decision
-        root : int
-        vector : bool
-        by_messages : bool
-            As for `choose`.
-        """
+        """Return the plan of a decision. Local."""
         algorithm = decision.algorithm
         collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.

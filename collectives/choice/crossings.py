@@ -8,28 +8,12 @@ from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm
 from collectives.plans.schedule import compile
 
-__all__ = ["crossings"]
-
 
 @lru_cache(maxsize=4096)
 def crossings(algorithm: Algorithm, groups: Groups) -> tuple[int, int]:
     """Return what rounds do not say of the messages of the host of rank 0. Local.
 
     The other hosts do alike in most algorithms, or wait for that one.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-    groups : Groups
-        The ranks of each host.
-
-    Returns
-    -------
-    queued : int
-        How many of its messages to other hosts, or from them if these are more, wait for another
-        one of their round.
-    inner : int
-        In how many rounds it has messages, and all of them stay inside.
     """
     host = groups.members[0]
     rounds: list[list[int]] = []  # of each, the messages to the host, from it, and inside

@@ -31,8 +31,6 @@ from collectives.choice.select import Decision, Timing
 from collectives.reductions import MAX
 from collectives.text.words import count
 
-__all__ = ["ALTERNATIVES", "Class", "Planner", "Trials", "turn"]
-
 # The collective, the number of bits of the size, the root, and whether rank order must be kept.
 Class = tuple[str, int, int, bool]
 
@@ -44,20 +42,7 @@ GAIN = 0.9  # an alternative replaces the choice if it takes at most this part o
 
 
 def turn(call: int, others: int) -> tuple[int, int]:
-    """Return which candidate a call times, and the number of the next call to ask about. Local.
-
-    Parameters
-    ----------
-    call : int
-        The number of the call in its class, from 1 on: FIRST, or the number returned before.
-    others : int
-        Number of alternatives.
-
-    Returns
-    -------
-    slot, due : int
-        Slot 0 is the choice, 1 the first alternative, and so on; -1 if all trials are done.
-    """
+    """Return which candidate a call times, and the number of the next call to ask about. Local."""
     last = PERIOD * TIMES * others
     if call > last:
         return -1, call
@@ -82,18 +67,7 @@ class Planner(Protocol):
 
 
 class Trials:
-    """The trials of one class, on one rank.
-
-    Parameters
-    ----------
-    planner : Planner
-        Only a weak reference to it is kept.
-    place : Class
-    decisions : sequence of Decision
-        The choice without trials, and its alternatives.
-    vector : bool
-        Whether the first call of the class was in the vector form.
-    """
+    """The trials of one class, on one rank."""
 
     def __init__(
         self, planner: Planner, place: Class, decisions: Sequence[Decision], vector: bool
@@ -103,24 +77,7 @@ class Trials:
         self.times: list[list[float]] = [[] for _ in decisions]
 
     def begin(self, call: int, timeout: float | None) -> tuple[int, Choice | None, int]:
-        """Return what a call of the class runs, and settle the class if it is time. Collective.
-
-        Parameters
-        ----------
-        call : int
-            The number of the call, from 1 on.
-        timeout : float or None
-            Seconds to wait for the other ranks, as for the call.
-
-        Returns
-        -------
-        slot : int
-            The candidate that this call times: 0 is the choice; -1 if the class is settled now.
-        choice : Choice or None
-            The plan that runs; None for the choice.
-        due : int
-            The number of the next call to ask about.
-        """
+        """Return what a call of the class runs, and settle the class if it is time. Collective."""
         planner = self._planner()
         ranks = None if planner is None else planner.ranks()
         if planner is None or ranks is None or ranks.mpi is None:

@@ -12,8 +12,6 @@ from collectives.algorithms.registry import get
 from collectives.choice.model import IMPOSSIBLE, Parameters, fitted
 from collectives.choice.ranks import Ranks
 
-__all__ = ["probe", "solved"]
-
 # The probe: bytes of a long array; numbers of consecutive calls with a short and with a long array;
 # and how often these are repeated. Short calls are repeated as often as there is time. Long calls
 # are not repeated if short ones are slow, as when ranks share cores. On 2 ranks the probe took 0.2
@@ -31,16 +29,6 @@ def probe(comm: Ranks) -> Parameters:
     Two collectives with known cost formulas are timed with a short and a long array, and the
     formulas are solved for the parameters. So these hold for the transport in use, with all ranks
     at work.
-
-    Parameters
-    ----------
-    comm : Ranks
-        At least two ranks.
-
-    Returns
-    -------
-    Parameters
-        The same on all ranks, from the times of the slowest rank.
     """
     p = comm.size
     part = max(1, LONG // 4 // p)
@@ -69,16 +57,6 @@ def solved(
     """Return the parameters that explain three measured times. Local.
 
     A parameter that is smaller than the noise is left out: it has the library's default.
-
-    Parameters
-    ----------
-    p, nbytes : int
-        Number of ranks, and bytes of the long array.
-    short, gathered, scattered : float
-        Seconds of an allgather of a few bytes, and of an allgather and a reduce-scatter of
-        `nbytes`, by Bruck's algorithm.
-    origin : str
-        Who has measured them.
     """
     gather, scatter = (
         get(name, "bruck").totals(p) or (1.0, 1.0, 1.0) for name in ("allgather", "reduce_scatter")

@@ -239,13 +239,7 @@ def _short(seconds: float) -> float:
 
 
 def parse(text: str) -> Profile:
-    """Read the `text` of a profile. Local.
-
-    Raises
-    ------
-    ValueError
-        If it is not a profile, or has another version; the text says what is wrong.
-    """
+    """Read the `text` of a profile. Local."""
     try:
         document = json.loads(text)
     except RecursionError:

@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from collectives.process.meeting import Meeting
 
-__all__ = ["Ranks"]
-
 
 class Ranks(Protocol):
     """The methods of a communicator that trials and the probe of the model call."""

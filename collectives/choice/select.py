@@ -141,13 +141,7 @@ class Decision:
 
 @cache
 def measured() -> Profile:
-    """Return the table that comes with the library. Local.
-
-    Raises
-    ------
-    CommunicatorError
-        If it cannot be read: no more files can be opened, for instance.
-    """
+    """Return the table that comes with the library. Local."""
     from collectives.choice.profile import parse  # not needed before the first decision
 
     path = os.path.join(os.path.dirname(__file__), "measured.json")

@@ -45,19 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status. Local.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The arguments; those of the process by default.
-
-    Returns
-    -------
-    int
-        0 if all is well, 1 if something was found (a wrong result, a problem), 2 for an error that
-        the text on stderr explains, 130 after Ctrl-C.
-    """
+    """Run the command; return its exit status. Local."""
     words = list(sys.argv[1:] if argv is None else argv)
     program: list[str] = []
     if words[:1] == ["run"]:

@@ -14,17 +14,6 @@ from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
 from collectives.text.words import SIZE_FORMS, error_text, known, parse_size
 
-__all__ = [
-    "add_load",
-    "add_sizes",
-    "counts",
-    "load",
-    "nbytes",
-    "operations",
-    "positive",
-    "resolve",
-]
-
 
 def nbytes(text: str) -> int:
     """Read a number of bytes: ``8``, ``64K``, ``1MiB``; units are powers of 1024. Local."""
@@ -90,13 +79,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def load(paths: list[str], option: str = "--load ") -> None:
-    """Run the files in `paths`, which register algorithms; errors name the `option`. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If a file cannot be read, or raises an error.
-    """
+    """Run the files in `paths`, which register algorithms; errors name the `option`. Local."""
     for path in paths:
         if not Path(path).is_file():
             raise ArgumentError(f"{option}{path}: there is no such file")
@@ -109,20 +92,7 @@ def load(paths: list[str], option: str = "--load ") -> None:
 
 
 def resolve(text: str) -> tuple[str, str, list[str]]:
-    """Find an algorithm by its name, or load the file that registers it. Local.
-
-    Returns
-    -------
-    collective, name : str
-        The algorithm; if a file registers several, the last one.
-    others : list of str
-        Other collectives with an algorithm of this name.
-
-    Raises
-    ------
-    ArgumentError
-        If there is none.
-    """
+    """Find an algorithm by its name, or load the file that registers it. Local."""
     if text.endswith(".py"):
         row = _registered_by(text)
         return row.collective.name, row.name, []

@@ -14,8 +14,6 @@ from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
 from collectives.picture import figures
 
-__all__ = ["add_parser"]
-
 EPILOG = f"""\
 Operations: {", ".join(OPERATIONS)}; several separated by commas, or all for all collectives. Sizes
 are bytes of the whole array: of the larger one, if input and output differ in size. The command

@@ -11,8 +11,6 @@ from collectives.measuring import state
 from collectives.measuring.bench import PEERS
 from collectives.text.words import size_text
 
-__all__ = ["bytes_text", "lines", "peer_lines"]
-
 # Ratios to MPI's time above this are printed in bold.
 SLOW = 1.3
 
@@ -22,11 +20,6 @@ def lines(run: dict[str, Any]) -> list[str]:
 
     A cell has the time of the library's choice divided by MPI's. If another algorithm was faster,
     its ratio and name follow after a comma.
-
-    Parameters
-    ----------
-    run : dict
-        A report of the ranks.
     """
     rows = run["rows"]
     names = list(dict.fromkeys(row["collective"] for row in rows))
@@ -67,13 +60,6 @@ def peer_lines(run: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
     Our time is that of the library's choice, or, if that was not measured, of the fastest
     algorithm.
-
-    Parameters
-    ----------
-    run : dict
-        A report of the ranks, with ``--peers``.
-    here : dict
-        The result of `report.host`.
     """
     rows = run["rows"]
     peers = [peer for peer in PEERS if any(row["algorithm"] == peer for row in rows)]

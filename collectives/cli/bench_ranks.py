@@ -22,8 +22,6 @@ from collectives.measuring.operations import OPERATIONS, Operation
 from collectives.text import files
 from collectives.text.progress import Line
 
-__all__ = ["main"]
-
 
 def main(options: argparse.Namespace) -> int:
     """Measure; return the exit status, the same on all ranks. Collective."""

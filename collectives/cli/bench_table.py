@@ -13,8 +13,6 @@ from collectives.measuring import report, state
 from collectives.text import files
 from collectives.text.words import count
 
-__all__ = ["columns", "finish", "header", "lines", "title"]
-
 Column = tuple[str, str, int]  # name, unit, width
 
 COLUMNS: tuple[Column, ...] = (
@@ -33,15 +31,7 @@ LIMIT: tuple[Column, ...] = (("limit", "us", 10), ("reached", "%", 9))
 
 
 def columns(peers: Sequence[str], limit: bool) -> list[Column]:
-    """Return the columns of a table. Local.
-
-    Parameters
-    ----------
-    peers : sequence of str
-        The labels of the peers that times are compared with.
-    limit : bool
-        Whether times are also compared with the time of copies.
-    """
+    """Return the columns of a table. Local."""
     against = [(f"x {peer}", "", max(7, len(peer) + 3)) for peer in peers]
     return [*COLUMNS, *against, *(LIMIT if limit else ())]
 

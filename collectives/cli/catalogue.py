@@ -11,8 +11,6 @@ from collectives.algorithms.composition import candidates
 from collectives.algorithms.spec import COLLECTIVES, collective
 from collectives.cli import arguments
 
-__all__ = ["add_parser"]
-
 LEGEND = (
     "time on p ranks: alpha s per round, beta s per byte sent, gamma s per byte folded, n bytes in",
     "the whole array. A rank that has several messages in a round takes alpha for each of them, as",

@@ -11,8 +11,6 @@ from typing import Any
 from collectives.cli import run
 from collectives.text.words import count
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""

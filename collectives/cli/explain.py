@@ -17,8 +17,6 @@ from collectives.simulation.traffic import exceeds
 from collectives.text import files
 from collectives.text.words import count
 
-__all__ = ["add_parser"]
-
 # Each message takes a few lines of text, and half a millisecond in the proof.
 MESSAGES = 20_000
 

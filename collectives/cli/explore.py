@@ -14,8 +14,6 @@ from collectives.algorithms.registry import split
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""

@@ -15,8 +15,6 @@ from collectives.errors import ArgumentError, BindingError
 from collectives.launch import launcher, local, restarting
 from collectives.process import abort
 
-__all__ = ["add_launch", "add_parser", "joined", "split"]
-
 VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts")
 
 AS_HOROVOD = ["-m", "collectives.as_horovod"]

@@ -19,8 +19,6 @@ from collectives.text.progress import Line
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
-__all__ = ["add_parser"]
-
 # Most messages of one simulation, which take some ten seconds on one core, and 1.5 GB.
 MESSAGES = 100_000_000
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from collectives.launch import launcher, session
 
-__all__ = ["add_child", "spawn"]
-
 RANK = "from collectives.cli import main; sys.exit(main())"
 
 
@@ -26,26 +24,7 @@ def add_child(parser: argparse.ArgumentParser) -> None:
 def spawn(
     starter: launcher.Launcher, n: int, words: Sequence[str], extra: str, told: Sequence[str] = ()
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run this command with the same `words` on `n` ranks. Local.
-
-    Parameters
-    ----------
-    starter : Launcher
-    n : int
-    words : sequence of str
-        The words of the command line.
-    extra : str
-        Additional arguments for mpiexec.
-    told : sequence of str
-        Options that only the ranks get.
-
-    Returns
-    -------
-    status : int
-        The status of the launcher, 130 after Ctrl-C.
-    report : dict or None
-        The report of rank 0, if it has written one.
-    """
+    """Run this command with the same `words` on `n` ranks. Local."""
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         path = Path(folder, "report.json")
         program = [*launcher.rank_program(RANK), *words, "--child", str(path), *told]

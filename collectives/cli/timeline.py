@@ -11,8 +11,6 @@ from typing import Any
 from collectives.text import files
 from collectives.text.words import spans
 
-__all__ = ["add_parser"]
-
 DESCRIPTION = (
     "Summarise a timeline (COLLECTIVES_TIMELINE, comm.timeline): the time of each collective, how "
     "long each rank waits, and which ranks the others wait for. The records of ranks that were "

@@ -19,8 +19,6 @@ from collectives.measuring.operations import OPERATIONS
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
-__all__ = ["add_parser"]
-
 EPILOG = """\
 The command measures with the MPI in use, and with the transport that the ranks use. With
 COLLECTIVES_SHM=0, ranks of one host use MPI instead of shared memory; the profile has a separate

@@ -21,22 +21,13 @@ from collectives.process import binding, environment
 from collectives.text import files
 from collectives.text.progress import Bar
 
-__all__ = ["main"]
-
 TIMEOUT = 300.0  # seconds after which a wait fails, unless the environment says it
 
 
 def main(
     options: argparse.Namespace, finish: Callable[[dict[str, Any]], None] | None = None
 ) -> int:
-    """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective.
-
-    Parameters
-    ----------
-    options : Namespace
-    finish : callable, optional
-        Called on rank 0 with the report.
-    """
+    """Measure; rank 0 writes the report to a file, or passes it to `finish`. Collective."""
     from mpi4py import MPI
 
     comm = Communicator(timeout=environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT))

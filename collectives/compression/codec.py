@@ -361,22 +361,7 @@ WORD = Range(index, lambda number: 0 <= number < 1 << 64, "an integer in 0..2**6
 
 
 def parameter(value: Any, name: str, range: Range) -> Any:
-    """Return a parameter of a codec as a number. Local.
-
-    Parameters
-    ----------
-    value : object
-        What the user passed.
-    name : str
-        The parameter, for the error.
-    range : Range
-        What it may be.
-
-    Raises
-    ------
-    ArgumentError
-        If it is something else.
-    """
+    """Return a parameter of a codec as a number. Local."""
     try:
         number = range.read(value)
     except Exception:  # also of a user's type

@@ -11,24 +11,9 @@ from numpy.typing import NDArray
 from collectives import _core
 from collectives.compression.codec import Codec, Piece, State
 
-__all__ = ["BFloat16", "Float16", "NoCompression", "dense"]
-
 
 def dense(comm: Any, floats: Sequence[NDArray[Any]]) -> Iterator[_core.Request]:
-    """Replace arrays by their sums, which are exact but for rounding.
-    Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    floats : sequence of ndarray
-        In one dimension, contiguous, of float32 and float64.
-
-    Yields
-    ------
-    Request
-        One for each dtype that there is.
-    """
+    """Replace arrays by their sums, which are exact but for rounding. Collective."""
     for dtype in (np.float32, np.float64):
         alike = [each for each in floats if each.dtype == dtype]
         if len(alike) == 1:

@@ -12,8 +12,6 @@ from collectives import _core
 from collectives.compression.codec import POSITIVE, WORD, Codec, Floats, Piece, State, parameter
 from collectives.compression.halves import dense
 
-__all__ = ["PowerSGD"]
-
 
 class _Matrix:
     """One array that is reduced by factors."""

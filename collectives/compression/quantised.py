@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from collectives import _core
 from collectives.compression.codec import POSITIVE, WORD, Codec, Floats, Piece, State, parameter
 
-__all__ = ["Int4", "Int8", "Sign"]
-
 Codes = NDArray[np.uint8]
 
 

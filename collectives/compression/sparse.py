@@ -14,8 +14,6 @@ from collectives.compression.codec import PROPORTION, WORD, Codec, Piece, State,
 from collectives.compression.halves import dense
 from collectives.errors import ArgumentError
 
-__all__ = ["RandomK", "TopK"]
-
 INDEX = np.dtype(np.uint32)  # of an element on the wire
 
 

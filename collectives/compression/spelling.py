@@ -14,8 +14,6 @@ from collectives.compression.sparse import RandomK, TopK
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = ["NAMES", "compressor"]
-
 NAMES: dict[str, Callable[..., Codec]] = {
     "none": NoCompression,
     "float16": Float16,

@@ -21,8 +21,6 @@ from collectives.devices.driver import Driver
 from collectives.errors import BufferError, CommunicatorError, UnsupportedTypeError
 from collectives.text.words import article, error_text, plain
 
-__all__ = ["DeviceArray", "read"]
-
 CUDA = 2  # DLPack's number
 LEGACY = 0  # the default stream
 MOST = 2**48  # elements, beyond the memory of any device
@@ -73,13 +71,7 @@ class DeviceArray:
         return self.count * self.itemsize
 
     def span(self, count: int | None = None) -> _core.Span:
-        """Return the array as the core holds it against others. Local.
-
-        Parameters
-        ----------
-        count : int, optional
-            The elements of it that a call takes, where they do not lie in a row.
-        """
+        """Return the array as the core holds it against others. Local."""
         if count is None:
             return _core.Span(self.address, self.shape, self.dtype, self.itemsize, None, True)
         return _core.Span(0, (count,), self.dtype, self.itemsize, None, True)
@@ -87,18 +79,6 @@ class DeviceArray:
     def like(self, shape: tuple[int, ...], driver: Driver) -> Any:
         """Return a new array of the same library, dtype and device; for one of JAX, whose arrays
         cannot be written, one of CuPy, of which `finished` makes one of JAX. Local.
-
-        Parameters
-        ----------
-        shape : tuple of int
-        driver : Driver
-
-        Raises
-        ------
-        BufferError
-            If the library's arrays cannot be written, or it is not known how to make one.
-        CommunicatorError
-            If the device has no memory for it.
         """
         framework = frameworks.framework_of(type(self.value))
         if framework == "tensorflow":
@@ -146,28 +126,7 @@ class DeviceArray:
 def read(
     value: Any, name: str, driver: Driver, stream_of: StreamOf, writable: bool = False
 ) -> DeviceArray | None:
-    """Return what is known of an array of a device, or None if `value` is in host memory. Local.
-
-    Parameters
-    ----------
-    value : array
-    name : str
-        The argument's name, for errors.
-    driver : Driver
-    stream_of : callable
-        It returns the stream of a device on which the array will be read or written. Its library
-        orders that stream after its own work, where the array comes by DLPack.
-    writable : bool
-        Whether it will be written.
-
-    Raises
-    ------
-    BufferError
-        If it is not contiguous, has a mask, is in managed memory, or read-only and would be
-        written.
-    UnsupportedTypeError
-        If its dtype cannot be moved.
-    """
+    """Return what is known of an array of a device, or None if `value` is in host memory. Local."""
     kind = type(value)
     framework = frameworks.framework_of(kind)
     if writable and framework in frameworks.IMMUTABLE:

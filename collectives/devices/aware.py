@@ -20,8 +20,6 @@ from collectives.devices.peers import Peers
 from collectives.process import binding, hosted
 from collectives.text.words import plain
 
-__all__ = ["probe", "refusal", "takes"]
-
 QUERY = "MPIX_Query_cuda_support"
 SINCE = {"mpich": 4}  # the version from which on the question is safe
 LONGEST = 30.0  # seconds for a trial, for which the ranks of the job wait
@@ -32,12 +30,6 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
     On the first rank of each host, if the transport is asked for, it takes as long as a job of two
     processes.
-
-    Parameters
-    ----------
-    engine : Engine
-    driver : Driver
-    device : int
     """
     devices = engine.devices()
     if devices.transports.forced != "mpi":
@@ -69,10 +61,6 @@ def refusal() -> str | None:
 def takes(job: Job) -> bool:
     """Return whether the transport runs a call; the others go through the host. Local, and the same
     on all ranks.
-
-    Parameters
-    ----------
-    job : Job
     """
     return fold_of(job) is not None
 

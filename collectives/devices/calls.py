@@ -25,8 +25,6 @@ from collectives.errors import BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.text.words import plain
 
-__all__ = ["DevicePlan", "Devices"]
-
 BROADCAST = _core.COLLECTIVES.index("broadcast")
 LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
@@ -53,17 +51,6 @@ class Numbers(NamedTuple):
 
 class Devices:
     """What a communicator has for arrays of devices; pinned memory is made when one comes.
-
-    Parameters
-    ----------
-    room : int
-        Bytes of a slot of pinned memory, equal on all ranks.
-    size : int
-        The number of ranks.
-    transport : str
-        The transport that the environment asks for, or "auto".
-    chooser : callable
-        It returns what chooses the algorithms of the communicator, or None when that is gone.
 
     Attributes
     ----------
@@ -105,17 +92,7 @@ class Devices:
         blocking: bool,
         numbers: tuple[Any, ...] | None = None,
     ) -> Any:
-        """Run a collective, or its vector form. Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
-            As for `Engine.call`, which this does for arrays of devices.
-        numbers : tuple, optional
-            What else `Engine.call_vector` takes: `Numbers`, and the request that has to be
-            complete, too.
-        """
+        """Run a collective, or its vector form. Collective."""
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
         given, before = (None, None) if numbers is None else (Numbers(*numbers[:5]), numbers[5])
@@ -128,16 +105,7 @@ class Devices:
         return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
     def plan(self, engine: _core.Engine, kind: int, x: Any, out: Any, *options: Any) -> DevicePlan:
-        """Return a collective with its arguments checked. Local.
-
-        Parameters
-        ----------
-        engine : Engine
-        kind, x, out
-            As for `Engine.plan`, which this does for arrays of devices.
-        *options
-            The others, in the order of `Options`.
-        """
+        """Return a collective with its arguments checked. Local."""
         job = self.job(engine, kind, x, out, Options(*options))
         if job.finish is not None:
             raise BufferError(
@@ -149,17 +117,7 @@ class Devices:
     def start(
         self, engine: _core.Engine, name: str, job: Job, timeout: float | None, blocking: bool
     ) -> Any:
-        """Start a call that was checked; wait for it if it is `blocking`. Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        name : str
-            What the ranks call it when they agree on it.
-        job : Job
-        timeout : float or None
-        blocking : bool
-        """
+        """Start a call that was checked; wait for it if it is `blocking`. Collective."""
         call = Call(self, engine, runtime.driver_for("x"), job, blocking, timeout)
         with engine:
             engine.check_whole()
@@ -168,12 +126,7 @@ class Devices:
             return self.transports.of(call).run(call)
 
     def number(self, device: Any) -> int:
-        """Return the number of a device that a user has named. Local.
-
-        Parameters
-        ----------
-        device : str or int
-        """
+        """Return the number of a device that a user has named. Local."""
         return lending.device_of(device)
 
     def empty(
@@ -181,14 +134,6 @@ class Devices:
     ) -> tuple[Any, bool]:
         """Return a new array on a device, and whether the other ranks have mapped its memory.
         Collective.
-
-        Parameters
-        ----------
-        engine : Engine
-        device : int
-        shape : tuple of int
-        dtype : dtype
-        nbytes : int
         """
         driver = runtime.driver_for("the new array")
         owner = None
@@ -207,18 +152,7 @@ class Devices:
                 raise CommunicatorError(f"no memory for an array: {plain(error)}") from error
 
     def survey(self, engine: _core.Engine, x: Any) -> DeviceTransports:
-        """Return how arrays on the device of `x` travel. Collective, at first for a device.
-
-        Parameters
-        ----------
-        engine : Engine
-        x : array
-
-        Raises
-        ------
-        BufferError
-            If `x` is in host memory.
-        """
+        """Return how arrays on the device of `x` travel. Collective, at first for a device."""
         with refusing(engine, "device_transports", (Exception,)):
             driver = runtime.driver_for("x")
             found = read(x, "x", driver, self._reads)
@@ -233,16 +167,7 @@ class Devices:
     def message(
         self, engine: _core.Engine, x: Any, out: Any, message: Callable[..., Any], blocking: bool
     ) -> Any:
-        """Send `x`, receive `out`, or do both. Local.
-
-        Parameters
-        ----------
-        engine : Engine
-        x, out : array or None
-        message : callable
-            It sends and receives spans of host memory.
-        blocking : bool
-        """
+        """Send `x`, receive `out`, or do both. Local."""
         source, target = arrays = self._arrays(x, out, False)
         device = next(each.device for each in (source, target) if each is not None)
         ring = self.ring(device)
@@ -260,22 +185,7 @@ class Devices:
         options: Options,
         numbers: Numbers | None = None,
     ) -> Job:
-        """Check a call, and make its result. Local.
-
-        Parameters
-        ----------
-        engine : Engine
-        kind : int
-        x, out : array or None
-        options : Options
-        numbers : Numbers, optional
-            Those of a vector form.
-
-        Raises
-        ------
-        ArgumentError, UnsupportedTypeError
-            As the collective on the host does, and if the arrays are not on one device.
-        """
+        """Check a call, and make its result. Local."""
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
         root = engine.check_root(options.root) if contract.rooted else 0
         place = engine.rank, engine.size, root
@@ -368,17 +278,7 @@ class Devices:
         return made
 
     def ring(self, device: int) -> Ring:
-        """Return the pinned memory and the streams for a device. Local.
-
-        Parameters
-        ----------
-        device : int
-
-        Raises
-        ------
-        CommunicatorError
-            If the host has no pinned memory for it.
-        """
+        """Return the pinned memory and the streams for a device. Local."""
         ring = self.rings.get(device)
         if ring is not None:
             return ring

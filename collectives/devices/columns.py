@@ -22,8 +22,6 @@ from collectives import _core
 from collectives.algorithms import spec
 from collectives.devices.driver import Driver
 
-__all__ = ["Columns", "Part", "Piece", "rows_of"]
-
 ALIGNED = 64  # elements: rows of pieces begin on whole cache lines
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 
@@ -50,20 +48,6 @@ class Piece(NamedTuple):
 
 class Columns:
     """How the arrays of a rank are cut.
-
-    Parameters
-    ----------
-    kind : int
-    place : (int, int, int)
-        The rank, how many there are, and the root.
-    itemsize : int
-        Bytes of an element.
-    room : int
-        Bytes of a slot, of which each rank has two elements at least.
-    part : int
-        The elements of a part, if all have as many.
-    counts : (ndarray, ndarray), optional
-        Those of a vector form: what is sent, and what is received.
 
     Attributes
     ----------
@@ -131,21 +115,7 @@ class Columns:
         incoming: bool,
         stream: int,
     ) -> None:
-        """Copy a piece between an array of the device and a slot. Local.
-
-        Parameters
-        ----------
-        driver : Driver
-        j : int
-            The number of the piece.
-        slot : int
-            The address of its parts in the slot.
-        array : (int, list of Part or None)
-            The address of the array, and where its parts are, unless they are equal rows.
-        incoming : bool
-            Whether the slot is read.
-        stream : int
-        """
+        """Copy a piece between an array of the device and a slot. Local."""
         size = self.itemsize
         address, parts = array
         begin = j * self.width
@@ -174,16 +144,7 @@ class Columns:
 
 
 def rows_of(columns: Columns, incoming: bool, displs: Any) -> list[Part] | None:
-    """Return where the parts of an array lie; None if they are equal rows. Local.
-
-    Parameters
-    ----------
-    columns : Columns
-    incoming : bool
-        Whether it is the output.
-    displs : ndarray or None
-        Where they begin; one after the other by default.
-    """
+    """Return where the parts of an array lie; None if they are equal rows. Local."""
     counts = columns.counts
     if counts is None:
         return None

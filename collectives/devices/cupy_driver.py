@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from collectives.devices.driver import Nccl, Place
 
-__all__ = ["CupyDriver", "PinnedMemory"]
-
 # Of driver_types.h, where CuPy has no name for them.
 MANAGED = 3  # cudaMemoryTypeManaged
 DEVICE = 2  # cudaMemoryTypeDevice
@@ -30,12 +28,7 @@ PORTABLE = runtime.hostAllocPortable  # for all devices of the process
 
 
 class PinnedMemory:
-    """Host memory that a device reads and writes directly.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
+    """Host memory that a device reads and writes directly."""
 
     address: int
     array: NDArray[Any]
@@ -52,13 +45,7 @@ class PinnedMemory:
 
 
 class CupyDriver:
-    """An implementation of `collectives.devices.driver.Driver`.
-
-    Raises
-    ------
-    CUDARuntimeError
-        If there is no GPU, or no driver that is new enough.
-    """
+    """An implementation of `collectives.devices.driver.Driver`."""
 
     name = "cupy"
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from cupy.cuda import nccl
 
-__all__ = ["CupyGroup", "CupyNccl"]
-
 # Of nccl.h, where CuPy has no name for them in all of its versions.
 AVG = 4  # ncclAvg, since 2.10
 BFLOAT16 = 9  # ncclBfloat16, since 2.10
@@ -31,13 +29,7 @@ OPERATIONS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3, "AVG": AVG}
 
 
 class CupyNccl:
-    """An implementation of `collectives.devices.driver.Nccl`.
-
-    Raises
-    ------
-    ImportError
-        If CuPy has no NCCL, or an old one.
-    """
+    """An implementation of `collectives.devices.driver.Nccl`."""
 
     dtypes = frozenset(DTYPES)
 
@@ -59,12 +51,7 @@ class CupyNccl:
 
 
 class CupyGroup:
-    """An implementation of `collectives.devices.driver.NcclGroup`.
-
-    Parameters
-    ----------
-    comm : cupy.cuda.nccl.NcclCommunicator
-    """
+    """An implementation of `collectives.devices.driver.NcclGroup`."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm

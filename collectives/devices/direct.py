@@ -26,8 +26,6 @@ from collectives.errors import CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain
 
-__all__ = ["DirectRequest", "run"]
-
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
 
@@ -348,17 +346,6 @@ def _is_overwritten(job: Job) -> bool:
 def run(call: Call, peers: Peers) -> Any:
     """Run a call in the memory that the ranks have mapped, or by messages from device to device.
     Collective.
-
-    Parameters
-    ----------
-    call : Call
-    peers : Peers
-        Its stream and memory. If they have no pages of other ranks, the plan sends messages.
-
-    Returns
-    -------
-    array, None or DirectRequest
-        What the blocking or the nonblocking form returns.
     """
     devices = call.devices
     sweep()

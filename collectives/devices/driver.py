@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["Driver", "Nccl", "NcclGroup", "Pinned", "Place"]
-
 
 class Place(NamedTuple):
     """Where an address lies."""
@@ -119,13 +117,7 @@ class Driver(Protocol):
     # -- memory ------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of so many bytes on the current device, aligned to 512 bytes.
-
-        Raises
-        ------
-        MemoryError
-            If the device has no memory left.
-        """
+        """Return the address of so many bytes on the current device, aligned to 512 bytes."""
 
     def free(self, address: int) -> None:
         """Give memory of `allocate` back."""

@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # few programs need it
     from collectives.devices.calls import Devices
 
-__all__ = ["Entry", "is_request"]
-
 
 class Entry:
-    """What the engine of a communicator asks for its `Devices`.
-
-    Parameters
-    ----------
-    room, size, transport, chooser
-        As for `Devices`.
-    """
+    """What the engine of a communicator asks for its `Devices`."""
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.arguments = room, size, transport, chooser
@@ -43,12 +35,7 @@ class Entry:
 
 
 def is_request(value: object) -> bool:
-    """Return whether `value` is a call on a device that was started. Local.
-
-    Parameters
-    ----------
-    value : object
-    """
+    """Return whether `value` is a call on a device that was started. Local."""
     from collectives.devices.calls import DevicePlan
     from collectives.devices.direct import DirectRequest
     from collectives.devices.messages import MessageRequest

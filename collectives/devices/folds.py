@@ -64,18 +64,6 @@ def kernel_name(op: str, dtype: str) -> str:
 
     Several pairs share a kernel, as on the host: signed and unsigned integers where the bits are
     the same, and bool with uint8.
-
-    Parameters
-    ----------
-    op : str
-        An operation, as in `PAIRS`. For ``AVG``, take ``SUM`` and scale the result.
-    dtype : str
-        The name of a dtype, as in `PAIRS`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If there is no such kernel.
     """
     return f"fold_{'_'.join(_kind(op, dtype))}"
 
@@ -92,23 +80,7 @@ def _kind(op: str, dtype: str) -> tuple[str, str]:
 
 
 def source(op: str, dtype: str) -> str:
-    """Return the text of a kernel, complete, to be compiled by itself. Local.
-
-    Parameters
-    ----------
-    op, dtype : str
-        As for `kernel_name`.
-
-    Returns
-    -------
-    str
-        CUDA C++ that defines one ``extern "C"`` kernel, which has the name `kernel_name`.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If there is no such kernel.
-    """
+    """Return the text of a kernel, complete, to be compiled by itself. Local."""
     operation, element = _kind(op, dtype)
     return f"{_text('fold.cu', set())}\nFOLD_KERNEL({operation}, {element})\n"
 
@@ -138,18 +110,6 @@ def geometry(nbytes: int, multiprocessors: int) -> Geometry:
 
     Any other number of blocks gives the same result, and so does any number of threads up to
     `THREADS`.
-
-    Parameters
-    ----------
-    nbytes : int
-        The size of each place, in bytes.
-    multiprocessors : int
-        How many multiprocessors the device has, or how many of them the kernel may fill.
-
-    Returns
-    -------
-    Geometry
-        At least one block; not more than there are tiles, nor than the multiprocessors need.
     """
     tiles = -(-nbytes // (THREADS * _THREAD_BYTES))
     return Geometry(max(1, min(tiles, multiprocessors * _BLOCKS)), THREADS)
@@ -201,23 +161,7 @@ class Pass(NamedTuple):
 
 
 def packed(one: Pass) -> bytes:
-    """Return the one parameter of a kernel, which is passed by value. Local.
-
-    Parameters
-    ----------
-    one : Pass
-
-    Returns
-    -------
-    bytes
-        `PARAMETERS` packed. ``cuLaunchKernel`` takes the address of these bytes.
-
-    Raises
-    ------
-    ArgumentError
-        If there are no sources, or more sources or targets than `MOST_PLACES`, or not as many sides
-        as sources.
-    """
+    """Return the one parameter of a kernel, which is passed by value. Local."""
     if not 1 <= len(one.sources) <= MOST_PLACES or len(one.targets) > MOST_PLACES:
         raise ArgumentError(
             f"a pass has {len(one.sources)} sources and {len(one.targets)} targets; it takes 1 to "
@@ -253,27 +197,7 @@ def _mask(flags: Sequence[bool]) -> int:
 
 
 def scale_factor(dtype: str, factor: float, size: int = 1) -> float:
-    """Return the factor that a kernel multiplies with, rounded as on the host. Local.
-
-    Parameters
-    ----------
-    dtype : str
-        One of `SCALED`.
-    factor : float
-        What the caller asks for.
-    size : int
-        The number of contributions for ``AVG``, by which the factor is divided.
-
-    Returns
-    -------
-    float
-        For float16 and bfloat16 a number of float32.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If the dtype cannot be scaled.
-    """
+    """Return the factor that a kernel multiplies with, rounded as on the host. Local."""
     if dtype not in SCALED:
         raise UnsupportedTypeError(f"prescale and postscale need a floating dtype, not {dtype}")
     exact = np.longdouble(factor) / size

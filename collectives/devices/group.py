@@ -10,27 +10,11 @@ from collectives.devices.arrays import read
 from collectives.devices.calls import Devices, Options
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 
-__all__ = ["DeviceGroup"]
-
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 
 
 class DeviceGroup:
-    """What `_core.Group` is for arrays of the host, for those of devices, without packing.
-
-    Parameters
-    ----------
-    engine : Engine
-    arrays, outs : list
-        What is None in `outs` gets a new result.
-    arguments : tuple
-        The operation, the algorithm, and the factors.
-
-    Raises
-    ------
-    ArgumentError, UnsupportedTypeError
-        As `allreduce` for one of the arrays, and if some arrays are in host memory.
-    """
+    """What `_core.Group` is for arrays of the host, for those of devices, without packing."""
 
     def __init__(
         self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]
@@ -79,10 +63,6 @@ class DeviceGroup:
     def sizes(self, most: int) -> list[tuple[str, int]]:
         """Return the (dtype, number of elements) of each; of the first ones only, if there are
         more than `most`. Local.
-
-        Parameters
-        ----------
-        most : int
         """
         arrays = [job.arrays[0] for job in self._jobs[:most]]
         return [(each.dtype, each.count) for each in arrays]
@@ -92,32 +72,15 @@ class DeviceGroup:
         return _core.checksum(self.sizes(self.count))
 
     def parts(self, apart: int, most: int) -> list[list[int]]:
-        """Return the numbers of the arrays of each collective: each is one by itself. Local.
-
-        Parameters
-        ----------
-        apart, most : int
-            As for `_core.Group.parts`; not used.
-        """
+        """Return the numbers of the arrays of each collective: each is one by itself. Local."""
         return [[i] for i in range(self.count)]
 
     def array(self, i: int) -> tuple[Any, Any]:
-        """Return array `i` and its `out`. Local.
-
-        Parameters
-        ----------
-        i : int
-        """
+        """Return array `i` and its `out`. Local."""
         return self.arrays[i], self.places[i]
 
     def store(self, i: int, result: Any) -> None:
-        """Take the result of array `i` over. Local.
-
-        Parameters
-        ----------
-        i : int
-        result : array
-        """
+        """Take the result of array `i` over. Local."""
         self.places[i] = result
 
     def results(self) -> list[Any]:

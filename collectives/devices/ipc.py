@@ -20,8 +20,6 @@ from collectives.errors import MismatchError, PeerAbortedError, PeerLostError, S
 from collectives.process import segment
 from collectives.text.words import plain
 
-__all__ = ["Fold", "Ranks", "fold_of", "meet", "probe", "refusal", "takes"]
-
 ALLGATHER = _core.COLLECTIVES.index("allgather")
 WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 
@@ -32,10 +30,6 @@ WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 class Ranks:
     """The ranks of an engine, which exchange objects by its own calls: so they hear of ranks that
     call something else, or are gone.
-
-    Parameters
-    ----------
-    engine : Engine
     """
 
     def __init__(self, engine: _core.Engine) -> None:
@@ -43,12 +37,7 @@ class Ranks:
         self.rank, self.members = engine.rank, list(range(engine.size))
 
     def allgather(self, obj: Any) -> list[Any]:
-        """Return what each rank has given. Collective.
-
-        Parameters
-        ----------
-        obj : object
-        """
+        """Return what each rank has given. Collective."""
         data = np.frombuffer(pickle.dumps(obj), np.uint8)
         lengths = self._gather(np.array([data.size]))[:, 0]
         mine = np.zeros(int(lengths.max()), np.uint8)
@@ -72,12 +61,6 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
     """Return why this rank cannot use the transport, or None. Collective, if it is asked for.
 
     The first time that all ranks can, `Devices.peers` becomes what they share.
-
-    Parameters
-    ----------
-    engine : Engine
-    driver : Driver
-    device : int
     """
     devices = engine.devices()
     reason = refusal(engine)
@@ -97,10 +80,6 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 def refusal(engine: _core.Engine) -> str | None:
     """Return why the ranks of an engine cannot use the transport, whatever their devices; or None.
     Local, and the same on all ranks.
-
-    Parameters
-    ----------
-    engine : Engine
     """
     if engine.size > 1 and (engine.segment is None or len(engine.segment.ranks) < engine.size):
         return "the ranks do not all share memory of one host"
@@ -112,15 +91,6 @@ def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | 
     rank cannot, if so. Collective.
 
     It is called where `refusal` has returned None.
-
-    Parameters
-    ----------
-    ranks : Ranks
-    driver : Driver
-    device : int
-        That of this rank. Ranks may have the same one.
-    room : int
-        Bytes of a lane of the ring, at least; the same on all ranks.
     """
     engine = ranks.engine
     sweep()
@@ -166,10 +136,6 @@ def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | 
 def takes(job: Job) -> bool:
     """Return whether the transport runs a call; the others go through the host. Local, and the same
     on all ranks.
-
-    Parameters
-    ----------
-    job : Job
     """
     return job.is_shared and fold_of(job) is not None
 
@@ -185,12 +151,7 @@ class Fold(NamedTuple):
 
 
 def fold_of(job: Job) -> Fold | None:
-    """Return what a call does to elements, or None if no kernel does that. Local.
-
-    Parameters
-    ----------
-    job : Job
-    """
+    """Return what a call does to elements, or None if no kernel does that. Local."""
     op, dtype = job.arguments[0], job.arrays[0].dtype
     if not job.reduces:
         return Fold("", dtype, False)

@@ -10,8 +10,6 @@ from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Columns, Part
 from collectives.text.words import error_text
 
-__all__ = ["Job", "give_up"]
-
 
 class Job(NamedTuple):
     """A call that was checked.
@@ -80,15 +78,7 @@ class Job(NamedTuple):
 
 
 def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
-    """Mark a communicator as broken, and tell the other ranks of this host. Local.
-
-    Parameters
-    ----------
-    engine : Engine
-    title : str
-        The call that failed.
-    error : BaseException
-    """
+    """Mark a communicator as broken, and tell the other ranks of this host. Local."""
     if engine.broken is None:
         engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
         if engine.segment is not None:

@@ -21,17 +21,9 @@ from collectives.devices.peers import WHOLE, Loan, Peers, at
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.text.words import plain, shown
 
-__all__ = ["Owner", "device_of", "lend"]
-
 
 class Owner:
     """What an array keeps that lies in mapped memory.
-
-    Parameters
-    ----------
-    driver : Driver
-    device, address : int
-        Where the memory is.
 
     Attributes
     ----------
@@ -54,20 +46,7 @@ class Owner:
 
 
 def device_of(device: Any) -> int:
-    """Return the number of a device. Local.
-
-    Parameters
-    ----------
-    device : str or int
-        ``"cuda"``, which is the current one, ``"cuda:1"`` or a number, as the user has passed it.
-
-    Raises
-    ------
-    BufferError
-        If this process cannot use a device.
-    ArgumentError
-        If there is no such device.
-    """
+    """Return the number of a device. Local."""
     driver = runtime.driver_for("the new array")
     if isinstance(device, str):
         kind, _, text = device.partition(":")
@@ -90,20 +69,7 @@ def device_of(device: Any) -> int:
 
 
 def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
-    """Return memory of this rank that all others have mapped. Collective.
-
-    Parameters
-    ----------
-    engine : Engine
-    peers : Peers
-    nbytes : int
-        May differ between ranks.
-
-    Raises
-    ------
-    CommunicatorError
-        On all ranks, if one of them has no memory, or cannot map that of another.
-    """
+    """Return memory of this rank that all others have mapped. Collective."""
     driver, ranks = peers.driver, Ranks(engine)
     reason, handle, address = "", b"", 0
     with driver.on(peers.device):

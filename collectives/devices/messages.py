@@ -19,18 +19,11 @@ from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.text.origin import place
 from collectives.text.words import plain
 
-__all__ = ["Block", "Blocks", "MessageRequest", "exchange"]
-
 LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
 
 
 class Block:
     """Pinned memory for one message.
-
-    Parameters
-    ----------
-    driver : Driver
-    nbytes : int
 
     Attributes
     ----------
@@ -46,13 +39,7 @@ class Block:
 
 
 class Blocks:
-    """The pinned memory of a communicator for messages from and to one device.
-
-    Parameters
-    ----------
-    driver : Driver
-    device : int
-    """
+    """The pinned memory of a communicator for messages from and to one device."""
 
     def __init__(self, driver: Driver, device: int) -> None:
         self.driver, self.device = driver, device
@@ -63,17 +50,7 @@ class Blocks:
         self.lock = threading.Lock()
 
     def take(self, nbytes: int) -> Block:
-        """Return a block of at least so many bytes. Local.
-
-        Parameters
-        ----------
-        nbytes : int
-
-        Raises
-        ------
-        CommunicatorError
-            If the host has no pinned memory for it.
-        """
+        """Return a block of at least so many bytes. Local."""
         with self.lock, self.driver.on(self.device):
             for block in self.spare:
                 if nbytes <= block.nbytes <= max(LEAST, 2 * nbytes):
@@ -92,12 +69,7 @@ class Blocks:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back. Local.
-
-        Parameters
-        ----------
-        block : Block
-        """
+        """Take a block back. Local."""
         with self.lock:
             self.spare.append(block)
 
@@ -301,26 +273,7 @@ def exchange(
     result: Any,
     blocking: bool,
 ) -> Any:
-    """Send an array of a device, receive one, or both. Local.
-
-    Parameters
-    ----------
-    engine : Engine
-    blocks, ring : Blocks, Ring
-        Those of the device.
-    arrays : tuple
-        What is sent and what is received, or None.
-    message : callable
-        It sends and receives spans of host memory.
-    result : object
-        What the caller gets.
-    blocking : bool
-
-    Raises
-    ------
-    BufferError
-        If both arrays overlap.
-    """
+    """Send an array of a device, receive one, or both. Local."""
     source, target = arrays
     if source is not None and target is not None:
         begin = max(source.address, target.address)

@@ -32,8 +32,6 @@ from collectives.reductions import MIN, name_of
 from collectives.text.origin import place
 from collectives.text.words import error_text, plain, ranks
 
-__all__ = ["Members", "check", "difference", "facts", "probe", "run"]
-
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES = 23000  # the version of NCCL that reads it first
 NAP = 1e-4  # seconds between two looks at the device
@@ -49,13 +47,7 @@ OPERATIONS = ("SUM", "PROD", "MIN", "MAX", "AVG")
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
-    """Return why this process cannot use NCCL, or None. Local.
-
-    Parameters
-    ----------
-    engine, driver, device
-        As for the other transports.
-    """
+    """Return why this process cannot use NCCL, or None. Local."""
     try:
         driver.nccl()
     except Exception as error:  # CuPy's own, and those of libraries that it loads
@@ -64,25 +56,13 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 
 
 def facts(driver: Driver, device: int) -> str:
-    """Return what the other ranks need to know of this one. Local.
-
-    Parameters
-    ----------
-    driver : Driver
-    device : int
-    """
+    """Return what the other ranks need to know of this one. Local."""
     gpu = f"{driver.identity(device)} of {platform.node()}"
     return json.dumps([gpu, driver.nccl().version, os.environ.get(SHARING) == "1"])
 
 
 def difference(told: list[str]) -> str | None:
-    """Return why the ranks cannot use NCCL together, or None. Local.
-
-    Parameters
-    ----------
-    told : list of str
-        The `facts` of each rank.
-    """
+    """Return why the ranks cannot use NCCL together, or None. Local."""
     gpus: dict[str, int] = {}
     versions: dict[int, int] = {}
     may_share = True
@@ -104,18 +84,7 @@ def difference(told: list[str]) -> str | None:
 
 
 def check(job: Job, driver: Driver) -> None:
-    """Raise an error if NCCL cannot do a call. Local.
-
-    Parameters
-    ----------
-    job : Job
-    driver : Driver
-
-    Raises
-    ------
-    ArgumentError, UnsupportedTypeError, BufferError
-        The text says what NCCL has instead.
-    """
+    """Raise an error if NCCL cannot do a call. Local."""
     name = _core.COLLECTIVES[job.kind]
     is_vector = job.columns.counts is not None
     if name not in (*FOLDS, *MOVES) or (is_vector and name in FOLDS):
@@ -189,15 +158,7 @@ def _rows(job: Job, incoming: bool) -> list[tuple[int, int]]:
 
 
 class Members:
-    """The group of NCCL that the ranks of a communicator make with a device each.
-
-    Parameters
-    ----------
-    group : NcclGroup
-    engine : Engine
-    driver : Driver
-    device : int
-    """
+    """The group of NCCL that the ranks of a communicator make with a device each."""
 
     def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
         self.group, self.engine, self.driver, self.device = group, engine, driver, device
@@ -211,12 +172,7 @@ class Members:
             return self.spare.pop() if self.spare else self.driver.event()
 
     def give(self, event: int) -> None:
-        """Take an event back. Local.
-
-        Parameters
-        ----------
-        event : int
-        """
+        """Take an event back. Local."""
         if self.is_closed:
             with self.driver.on(self.device):
                 self.driver.end_event(event)
@@ -224,13 +180,7 @@ class Members:
             self.spare.append(event)
 
     def close(self) -> None:
-        """Leave the group, once the device has done what was asked of it. Collective.
-
-        Raises
-        ------
-        StallError
-            If that takes longer than the deadline of the communicator. It is ended then.
-        """
+        """Leave the group, once the device has done what was asked of it. Collective."""
         self.is_closed = True
         wait = Wait()
         with self.driver.on(self.device):
@@ -299,22 +249,7 @@ class _Lane(NamedTuple):
 
 
 def run(call: Call) -> Any:
-    """Put a call on the stream of its arrays. Collective.
-
-    Parameters
-    ----------
-    call : Call
-
-    Returns
-    -------
-    array, None or StreamRequest
-        What the blocking or the nonblocking form returns.
-
-    Raises
-    ------
-    CommunicatorError
-        If NCCL does not connect the ranks, or refuses the call.
-    """
+    """Put a call on the stream of its arrays. Collective."""
     lane = _lane(call)
     members = _joined(call)
     driver, group = call.driver, members.group

@@ -11,21 +11,9 @@ from collections.abc import Sequence
 from collectives.devices import folds
 from collectives.devices.peers import Peers
 
-__all__ = ["Passes"]
-
 
 class Passes:
     """The device's side of one call.
-
-    Parameters
-    ----------
-    peers : Peers
-    op : str
-        The operation of its kernel, or an empty string where nothing is folded.
-    dtype : str
-    itemsize : int
-    postscale : float or None
-        The factor of the result, as `folds.scale_factor` returns it.
 
     Attributes
     ----------
@@ -45,12 +33,7 @@ class Passes:
         self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
 
     def arena(self, nbytes: int) -> int:
-        """Return memory that is the call's until `release`. Local.
-
-        Parameters
-        ----------
-        nbytes : int
-        """
+        """Return memory that is the call's until `release`. Local."""
         self.blocks.append(self.peers.take(nbytes))
         return self.blocks[-1]
 
@@ -62,11 +45,6 @@ class Passes:
     def settles(self, cursor: int) -> bool:
         """Return whether the device has done what was enqueued before a cursor came to the messages
         for which it asks. Local.
-
-        Parameters
-        ----------
-        cursor : int
-            It asks again until it is told so.
         """
         peers, driver = self.peers, self.peers.driver
         with peers.lock, driver.on(peers.device):
@@ -79,22 +57,12 @@ class Passes:
             return True
 
     def begin(self, page: int) -> None:
-        """Order what comes next after the pages below one. Local.
-
-        Parameters
-        ----------
-        page : int
-        """
+        """Order what comes next after the pages below one. Local."""
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self.peers.begin(page)
 
     def finish(self, page: int) -> None:
-        """Record that all of a page is on the stream. Local.
-
-        Parameters
-        ----------
-        page : int
-        """
+        """Record that all of a page is on the stream. Local."""
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self.peers.finish(page)
 
@@ -109,24 +77,7 @@ class Passes:
         is_scaled: bool,
         page: int | None,
     ) -> int:
-        """Enqueue a pass; return the number of the event behind it, or 0. Local.
-
-        Parameters
-        ----------
-        after : sequence of (int, int)
-            Publications that it reads: the rank, and the number of the event.
-        sources : list of int
-            Addresses.
-        sides : list of bool
-            For each source, whether it comes to the left of what was folded so far.
-        dst, publication : int
-            Where the result goes, or 0; the publication has it before it is scaled.
-        count : int
-            Elements.
-        is_scaled : bool
-        page : int or None
-            That of a publication, for which an event is recorded.
-        """
+        """Enqueue a pass; return the number of the event behind it, or 0. Local."""
         peers = self.peers
         with peers.lock, peers.driver.on(peers.device):
             for rank, event in after:
@@ -141,14 +92,7 @@ class Passes:
             return 0 if page is None else peers.publish(page)
 
     def scale(self, address: int, count: int, factor: float) -> None:
-        """Multiply elements by a factor where they lie. Local.
-
-        Parameters
-        ----------
-        address, count : int
-        factor : float
-            As `folds.scale_factor` returns it.
-        """
+        """Multiply elements by a factor where they lie. Local."""
         one = folds.Pass(count, [address], [False], address, is_prescaled=[True], prescale=factor)
         with self.peers.lock, self.peers.driver.on(self.peers.device):
             self._launch(one)

@@ -38,8 +38,6 @@ from typing import Any, NamedTuple
 from collectives import _core
 from collectives.devices.driver import Driver
 
-__all__ = ["EVENTS", "WHOLE", "Loan", "Peers", "at", "sweep"]
-
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
 EVENTS = 64  # for publications
@@ -51,12 +49,7 @@ _sweeping = threading.Lock()
 
 
 def at(address: int) -> Any:
-    """Return an object that says where memory of a device is; nobody reads it. Local.
-
-    Parameters
-    ----------
-    address : int
-    """
+    """Return an object that says where memory of a device is; nobody reads it. Local."""
     return ctypes.c_char.from_address(address)
 
 
@@ -83,15 +76,6 @@ class Loan(NamedTuple):
 
 class Peers:
     """The memory, stream and events of this rank for one device, and those of the others.
-
-    Parameters
-    ----------
-    driver : Driver
-    device : int
-    room : int
-        Bytes of a lane of the ring.
-    is_alone : bool
-        Whether there are no others.
 
     Attributes
     ----------
@@ -148,15 +132,7 @@ class Peers:
             return self.driver.export_memory(self.ring), events
 
     def open(self, offers: list[tuple[bytes, list[bytes]]], me: int) -> None:
-        """Map the rings of the other ranks, and open their events. Local.
-
-        Parameters
-        ----------
-        offers : list
-            What `offer` has returned on each rank.
-        me : int
-            The number of this rank.
-        """
+        """Map the rings of the other ranks, and open their events. Local."""
         self.me = me
         with self.driver.on(self.device):
             for rank, (memory, events) in enumerate(offers):
@@ -169,12 +145,7 @@ class Peers:
                     self.theirs[rank].append(self.driver.open_event(handle))
 
     def share(self, segment: _core.Segment) -> None:
-        """Use the pages of a segment. Local, but all ranks must do it.
-
-        Parameters
-        ----------
-        segment : Segment
-        """
+        """Use the pages of a segment. Local, but all ranks must do it."""
         segment.move_rings(self.rings, self.room)
         for ring in self.rings:  # they have these numbers, which no array gets
             segment.add_window(at(ring), 0, 0)
@@ -183,25 +154,12 @@ class Peers:
     # -- order ---------------------------------------------------------------------------------
 
     def after(self, rank: int, event: int) -> None:
-        """Order what comes next on the stream after a publication. Local.
-
-        Parameters
-        ----------
-        rank : int
-            Who has published.
-        event : int
-            What the line says.
-        """
+        """Order what comes next on the stream after a publication. Local."""
         if event and rank != self.me:
             self.driver.wait(self.stream, self.theirs[rank][event - 1])
 
     def publish(self, page: int) -> int:
-        """Record an event for a publication; return its number, or 0 if none is needed. Local.
-
-        Parameters
-        ----------
-        page : int
-        """
+        """Record an event for a publication; return its number, or 0 if none is needed. Local."""
         assert self.segment is not None
         index = self.turn % EVENTS
         before = self.pages[index]
@@ -215,12 +173,7 @@ class Peers:
         return index + 1
 
     def begin(self, page: int) -> None:
-        """Order what comes next after the pages below one, on all ranks. Local.
-
-        Parameters
-        ----------
-        page : int
-        """
+        """Order what comes next after the pages below one, on all ranks. Local."""
         for each in range(self.ordered, page):
             for rank, events in enumerate(self.theirs):
                 if rank != self.me:
@@ -228,12 +181,7 @@ class Peers:
         self.ordered = max(self.ordered, page)
 
     def finish(self, page: int) -> None:
-        """Record that all of a page is on the stream. Local.
-
-        Parameters
-        ----------
-        page : int
-        """
+        """Record that all of a page is on the stream. Local."""
         self.driver.record(self.ends[page % ENDS], self.stream)
 
     # -- memory for calls ----------------------------------------------------------------------
@@ -242,10 +190,6 @@ class Peers:
         """Return memory for a call, which is recycled. Local.
 
         What used it before is earlier on the stream.
-
-        Parameters
-        ----------
-        nbytes : int
         """
         size = max(512, 1 << (nbytes - 1).bit_length())
         with self.lock, self.driver.on(self.device):
@@ -255,12 +199,7 @@ class Peers:
             return address
 
     def give(self, address: int) -> None:
-        """Take memory of `take` back. Local.
-
-        Parameters
-        ----------
-        address : int
-        """
+        """Take memory of `take` back. Local."""
         with self.lock:
             self.blocks[self.sizes[address]].append(address)
 
@@ -270,12 +209,7 @@ class Peers:
             return self.spare.pop() if self.spare else self.driver.event()
 
     def give_event(self, event: int) -> None:
-        """Take an event of `event` back. Local.
-
-        Parameters
-        ----------
-        event : int
-        """
+        """Take an event of `event` back. Local."""
         if self.stream:
             self.spare.append(event)
         else:
@@ -286,11 +220,6 @@ class Peers:
     def unmap(self, numbers: list[int]) -> None:
         """Unmap what other ranks have lent, when nothing on the stream uses it. Local, and the same
         on all ranks.
-
-        Parameters
-        ----------
-        numbers : list of int
-            Keys of `loans`.
         """
         if not numbers:
             return
@@ -301,13 +230,7 @@ class Peers:
                 self._close(self.loans[number])
 
     def forget(self, numbers: list[int]) -> None:
-        """Give back what this rank has lent, when all have unmapped it. Local.
-
-        Parameters
-        ----------
-        numbers : list of int
-            Keys of `loans`.
-        """
+        """Give back what this rank has lent, when all have unmapped it. Local."""
         for number in numbers:
             loan = self.loans.pop(number)
             if self.segment is not None:

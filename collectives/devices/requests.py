@@ -14,8 +14,6 @@ from collectives.devices.driver import Driver
 from collectives.devices.job import Job, give_up
 from collectives.errors import StallError
 
-__all__ = ["Call", "StreamRequest"]
-
 SLICE = 0.05  # seconds between two looks at the deadline
 NAP = 1e-4  # seconds between two looks at the device
 

@@ -15,8 +15,6 @@ from typing import Any
 from collectives import _core
 from collectives.devices.driver import Driver
 
-__all__ = ["SLOTS", "Ring", "Slot"]
-
 SLOTS = 4  # one is filled, one is at work, one is emptied, and one evens out their times
 
 
@@ -39,13 +37,6 @@ class Slot:
 
 class Ring:
     """Pinned memory and streams for one device.
-
-    Parameters
-    ----------
-    driver : Driver
-    device : int
-    nbytes : int
-        Of a slot.
 
     Attributes
     ----------
@@ -84,13 +75,7 @@ class Ring:
         return self.slots[self.turn % SLOTS]
 
     def take(self, holder: object) -> Slot:
-        """Give the next slot away, once its old contents have gone. Local.
-
-        Parameters
-        ----------
-        holder : object
-            Who has it until it sets `Slot.holder` to None.
-        """
+        """Give the next slot away, once its old contents have gone. Local."""
         slot = self.next
         slot.holder = holder
         self.turn += 1
@@ -102,12 +87,7 @@ class Ring:
         return self.spare.pop() if self.spare else self.driver.event()
 
     def give(self, event: int) -> None:
-        """Take an event of `event` back. Local.
-
-        Parameters
-        ----------
-        event : int
-        """
+        """Take an event of `event` back. Local."""
         if self.is_closed:
             self.driver.end_event(event)
         elif not self.is_lost:

@@ -8,18 +8,12 @@ from collectives.devices.driver import Driver
 from collectives.errors import BufferError
 from collectives.text.words import plain
 
-__all__ = ["driver_for", "found", "use"]
-
 _driver: Driver | None = None
 
 
 def use(driver: Driver | None) -> Driver | None:
     """Take a driver from now on, or with None CuPy's when it is needed; return the one before.
     Local.
-
-    Parameters
-    ----------
-    driver : Driver or None
     """
     global _driver
     before, _driver = _driver, driver
@@ -42,18 +36,7 @@ def found() -> Driver | str:
 
 
 def driver_for(name: str) -> Driver:
-    """Return the driver of this process. Local.
-
-    Parameters
-    ----------
-    name : str
-        The argument that is on a device, for the error.
-
-    Raises
-    ------
-    BufferError
-        If CuPy is not installed, or finds no GPU that it can use.
-    """
+    """Return the driver of this process. Local."""
     driver = found()
     if isinstance(driver, str):
         raise BufferError(

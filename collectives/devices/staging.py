@@ -32,8 +32,6 @@ from collectives.errors import CommunicatorError
 from collectives.reductions import MAX
 from collectives.text.origin import place
 
-__all__ = ["DeviceRequest", "Line"]
-
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 
 # What MPI or a device may still touch after an error: it is kept until the process ends.
@@ -54,12 +52,7 @@ class Line:
         self.is_moving = False
 
     def add(self, request: DeviceRequest) -> None:
-        """Put a request at the end. Local.
-
-        Parameters
-        ----------
-        request : DeviceRequest
-        """
+        """Put a request at the end. Local."""
         self.waiting.append(request)
         request.engine.ahead = self.begin_all
 
@@ -71,15 +64,6 @@ class Line:
         """Begin the calls that wait, and say whether all of them have begun. Local.
 
         The caller is inside of the engine. Errors are kept by the requests that they belong to.
-
-        Parameters
-        ----------
-        last : DeviceRequest or None
-            The last one to begin, by default that at the end.
-        waits : bool
-            Whether to wait for devices, and for other ranks where slots are full.
-        timeout : float or None
-            That of `last`.
         """
         if self.is_moving:  # by a call inside of one of theirs
             return False
@@ -100,12 +84,7 @@ class Line:
         return True
 
     def discard(self, request: DeviceRequest) -> None:
-        """Take a request out that has failed. Local.
-
-        Parameters
-        ----------
-        request : DeviceRequest
-        """
+        """Take a request out that has failed. Local."""
         if request in self.waiting:
             self.waiting.remove(request)
         if not self.waiting:

@@ -24,8 +24,6 @@ from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError
 from collectives.text.words import plain, ranks
 
-__all__ = ["TRANSPORTS", "DeviceTransports", "Transport", "Transports"]
-
 VARIABLE = "COLLECTIVES_DEVICE_TRANSPORT"
 RECORD = 4096  # bytes that each rank sends to the others
 MOST = 300  # letters of a reason
@@ -157,31 +155,14 @@ class DeviceTransports(NamedTuple):
 
 
 class Transports:
-    """What the ranks of a communicator have agreed on.
-
-    Parameters
-    ----------
-    forced : str
-        What the environment asks for: the name of a transport, or "auto".
-    """
+    """What the ranks of a communicator have agreed on."""
 
     def __init__(self, forced: str) -> None:
         self.forced = None if forced == "auto" else forced
         self.agreed: dict[int, DeviceTransports] = {}
 
     def asked(self, algorithm: str | None) -> str | None:
-        """Return the transport that a call or the environment asks for. Local.
-
-        Parameters
-        ----------
-        algorithm : str or None
-            The argument of the call.
-
-        Raises
-        ------
-        ArgumentError
-            If they contradict each other.
-        """
+        """Return the transport that a call or the environment asks for. Local."""
         wanted = algorithm if algorithm == "nccl" else self.forced
         if wanted == "nccl" and algorithm not in (None, "nccl"):
             raise ArgumentError(
@@ -195,15 +176,6 @@ class Transports:
     def of(self, call: Call) -> Transport:
         """Return the transport of a call. Collective, if it needs to know which are possible and
         is the first for a device: the ranks wait for each other then.
-
-        Parameters
-        ----------
-        call : Call
-
-        Raises
-        ------
-        ArgumentError
-            On all ranks, if it asks for a transport that is not possible.
         """
         wanted = self.asked(call.job.arguments[2])
         rows = [row for row in TRANSPORTS if row.is_automatic or row.name == wanted]
@@ -221,24 +193,13 @@ class Transports:
     def stages(self, job: Job) -> bool:
         """Return whether a call goes through pinned memory, unless the ranks find an automatic way
         around it. Local, and the same on all ranks.
-
-        Parameters
-        ----------
-        job : Job
         """
         wanted = self.asked(job.arguments[2])
         rows = [row for row in TRANSPORTS if row.name == wanted != "staging"]
         return not any(row.takes(job) for row in rows)
 
     def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
-        """Return which transports are possible. Collective, at first for a device.
-
-        Parameters
-        ----------
-        engine : Engine
-        driver : Driver
-        device : int
-        """
+        """Return which transports are possible. Collective, at first for a device."""
         if device not in self.agreed:
             told = _told(engine, [_probed(row, engine, driver, device) for row in TRANSPORTS])
             reasons = {

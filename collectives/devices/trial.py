@@ -22,8 +22,6 @@ from collectives.devices.driver import Driver
 from collectives.process import binding
 from collectives.text.words import plain
 
-__all__ = ["environment", "exchange", "failure", "main"]
-
 # Bytes of the messages: MPI sends short ones at once, and long ones when they are received.
 SIZES = 8, 8192, 1 << 20
 
@@ -35,28 +33,13 @@ BATCH = "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
 
 
 def failure(device: int, limit: float) -> str | None:
-    """Return what has gone wrong in a trial, or None. Local.
-
-    Parameters
-    ----------
-    device : int
-        That of both processes.
-    limit : float
-        Seconds after which they are ended.
-    """
+    """Return what has gone wrong in a trial, or None. Local."""
     program = ["-m", "collectives.devices.trial", str(device)]
     return ended([sys.executable, "-m", "collectives", "run", "-n", "2", *program], limit)
 
 
 def ended(command: Sequence[str], limit: float) -> str | None:
-    """Return what has gone wrong in a job, or None. Local.
-
-    Parameters
-    ----------
-    command : sequence of str
-    limit : float
-        Seconds after which it is ended.
-    """
+    """Return what has gone wrong in a job, or None. Local."""
     what = "a trial with two processes on this host"
     try:
         process = subprocess.Popen(
@@ -94,18 +77,7 @@ def environment() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Send and receive, as one of two ranks. Collective.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        The number of the device.
-
-    Raises
-    ------
-    SystemExit
-        If something has gone wrong, which it prints.
-    """
+    """Send and receive, as one of two ranks. Collective."""
     try:
         driver = runtime.driver_for("the message")
         problem = exchange(binding.load(), driver, int(arguments[0]))
@@ -119,13 +91,6 @@ def main(arguments: Sequence[str]) -> None:
 def exchange(MPI: Any, driver: Driver, device: int) -> str | None:
     """Exchange messages of several lengths with the other rank, from device to device; return what
     is wrong with those that have come, or None. Collective.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``; its ``COMM_WORLD`` has two ranks.
-    driver : Driver
-    device : int
     """
     rank = MPI.COMM_WORLD.Get_rank()
     with driver.on(device):

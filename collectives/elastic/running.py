@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from collectives.elastic.state import State
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
 
-__all__ = ["run"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.text import files
 
-__all__ = ["State"]
-
 
 class State:
     """Values of a program that are kept, restored after a loss, and sent to all ranks.

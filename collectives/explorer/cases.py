@@ -44,36 +44,11 @@ from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
 from collectives.plans.proof import Event, check, remains
 
-__all__ = ["Case", "cases", "refused", "turned"]
-
 Case = dict[str, Any]
 
 
 def cases(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any]:
-    """Return the cases of an algorithm on `p` ranks. Local.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        A row of the registry.
-    p : int
-        Number of ranks.
-    sources : Sources
-        Collects the lines that the rounds come from.
-
-    Returns
-    -------
-    dict
-        ``roots``: the case of each root, or of root 0 alone. ``turn``: how to derive the other
-        cases from that of root 0; the ranks (``"ranks"``), or also the parts of the array
-        (``"parts"``), are numbered from the root. ``groups``: the group of each rank, if the
-        algorithm is composed on groups.
-
-    Raises
-    ------
-    ProofError
-        If the algorithm is wrong.
-    """
+    """Return the cases of an algorithm on `p` ranks. Local."""
     proof = check(algorithm, p=p)
     first = _case(algorithm, p, 0, sources)
     found: dict[str, Any] = {"roots": [first]}
@@ -98,15 +73,6 @@ def refused(algorithm: Algorithm, p: int, sources: Sources) -> dict[str, Any] | 
 
     It is the case of the first root for which the proof fails; None means that there is nothing
     to play, because the algorithm does not even begin.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        A row of the registry.
-    p : int
-        Number of ranks.
-    sources : Sources
-        Collects the lines that the rounds come from.
     """
     for root in range(p if algorithm.collective.rooted else 1):
         try:
@@ -138,17 +104,7 @@ def _turn(algorithm: Algorithm, p: int, first: Case, sources: Sources) -> str | 
 
 
 def turned(case: Case, p: int, root: int, turn: str) -> Case:
-    """Return the case of another root from that of root 0, as the page does. Local.
-
-    Parameters
-    ----------
-    case : dict
-        The case of root 0.
-    p, root : int
-        Number of ranks, and the other root.
-    turn : str
-        What is numbered from the root: ``"ranks"``, or also the ``"parts"`` of the array.
-    """
+    """Return the case of another root from that of root 0, as the page does. Local."""
     cut = case["nblocks"] // len(case["due"][0])
     parts = len(case["due"][0]) if turn == "parts" else 1
 

@@ -21,8 +21,6 @@ from collectives.picture import colours as algorithm_colours
 from collectives.picture.sheet import DARK, LIGHT, contrast
 from collectives.text import files
 
-__all__ = ["RANKS", "explore", "write"]
-
 RANKS = 16  # the largest number of ranks that the page can show
 
 # Compositions on the page; on 8 ranks there are two groups of four.

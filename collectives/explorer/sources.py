@@ -15,8 +15,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-__all__ = ["Sources"]
-
 # The number of a line, and the HTML that shows it.
 Line = tuple[int, str]
 
@@ -27,11 +25,6 @@ class Sources:
     A *spot* is the position of a generator when it yields: the position in the generator itself, in
     the phase that it runs by ``yield from``, and so on. Each position is a function and the lines
     of a statement.
-
-    Parameters
-    ----------
-    generate : callable
-        The algorithm's generator.
     """
 
     def __init__(self, generate: Callable[..., Any]) -> None:

@@ -16,26 +16,10 @@ from collectives.federated.training import Bytes, Training
 from collectives.process.waiting import Wait
 from collectives.text.words import ranks
 
-__all__ = ["Coordinator"]
-
 
 class Coordinator:
     """What rank 0 does. The deadline is measured here and nowhere else: an update is in time if it
     has come when the round is closed.
-
-    Parameters
-    ----------
-    training : Training
-        That of the clients of rank 0.
-    links : list of Link
-        To the other ranks.
-    clients : int
-        How many clients all ranks have.
-    deadline : float or None
-        Seconds for a round; None to wait for all.
-    timeout : float
-        Seconds to wait for all.
-    evaluate : callable or None
     """
 
     def __init__(
@@ -58,17 +42,6 @@ class Coordinator:
     def run(self, rounds: int) -> tuple[Arrays, list[Round]]:
         """Run so many rounds; return the final parameters, and what came of each. Local, but it
         waits for the other ranks.
-
-        Parameters
-        ----------
-        rounds : int
-
-        Raises
-        ------
-        PeerLostError
-            If no client is left.
-        StallError
-            If there is no deadline, and an update has not come in `timeout` seconds.
         """
         strategy = self.training.strategy
         arrays = self.training.parameters.read()

@@ -28,8 +28,6 @@ from collectives.errors import CollectivesError, PeerAbortedError, PeerLostError
 from collectives.process import living
 from collectives.process.waiting import Wait
 
-__all__ = ["Arrived", "Inbox", "Link", "abandon", "channels"]
-
 ROUND, CLOSED, END, UPDATE, DONE, BYE = range(6)
 HEADER = 4  # numbers
 
@@ -39,10 +37,6 @@ Bytes = NDArray[np.uint8]
 def channels(comm: Communicator) -> dict[int, Communicator]:
     """Return a communicator of rank 0 and each other rank, by the number of that other; on these,
     only their own, by 0. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
     """
     made = {}
     for other in range(1, comm.size):
@@ -55,26 +49,14 @@ def channels(comm: Communicator) -> dict[int, Communicator]:
 
 
 def abandon(channel: Communicator, why: str) -> None:
-    """Use a channel no more, and say `why` to the other rank. Local.
-
-    Parameters
-    ----------
-    channel : Communicator
-    why : str
-    """
+    """Use a channel no more, and say `why` to the other rank. Local."""
     channel._give_up(why)
     if channel._engine.broken is None:  # what is in flight on it is nobody's concern any more
         channel._engine.broken = f"the communicator is broken: {why}"
 
 
 def header(*numbers: int) -> NDArray[np.int64]:
-    """Return a header. Local.
-
-    Parameters
-    ----------
-    *numbers : int
-        What it says; the rest is 0.
-    """
+    """Return a header. Local."""
     made = np.zeros(HEADER, np.int64)
     made[: len(numbers)] = numbers
     return made
@@ -97,17 +79,6 @@ class Arrived(NamedTuple):
 
 class Link:
     """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits.
-
-    Parameters
-    ----------
-    channel : Communicator
-        Of rank 0 and the other one.
-    rank : int
-        The other one.
-    clients : range
-        The numbers of its clients.
-    nbytes : int
-        Of an update.
 
     Attributes
     ----------
@@ -134,17 +105,7 @@ class Link:
         self._body: Bytes | None = None
 
     def ask(self, round: int, roster: list[int], body: Bytes) -> None:
-        """Ask for the updates of a round. Local.
-
-        Parameters
-        ----------
-        round : int
-        roster : list of int
-            The clients that take part, as far as the other rank has to know them; empty if none of
-            its own does.
-        body : ndarray
-            The parameters.
-        """
+        """Ask for the updates of a round. Local."""
         self.asked, self.is_busy, self._was_told = round, True, False
         self._send(header(ROUND, round, len(roster)))
         if roster:
@@ -229,17 +190,7 @@ class Link:
 
 
 class Inbox:
-    """Another rank's end: what rank 0 asks, and the answers.
-
-    Parameters
-    ----------
-    channel : Communicator
-        Of rank 0 and this rank.
-    timeout : float
-        Seconds to wait for rank 0.
-    nbytes : int
-        Of the parameters.
-    """
+    """Another rank's end: what rank 0 asks, and the answers."""
 
     def __init__(self, channel: Communicator, timeout: float, nbytes: int) -> None:
         self.channel, self._timeout = channel, timeout

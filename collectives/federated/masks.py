@@ -20,8 +20,6 @@ from collectives.federated.strategies import Update
 from collectives.federated.training import Bytes
 from collectives.text.words import shown
 
-__all__ = ["Masked", "SecureAggregation"]
-
 MODULUS_BITS = 64
 MOST_BITS = 40
 PURPOSE = b"collectives.federated: masks"
@@ -69,18 +67,7 @@ class SecureAggregation:
 
 
 class Masked:
-    """Updates behind masks: see `Wire`.
-
-    Parameters
-    ----------
-    parameters : Parameters
-    bits : int
-        Of the fractions of numbers.
-    private : mapping of int to X25519PrivateKey
-        The keys of this rank's clients.
-    public : sequence of bytes
-        Those of all clients.
-    """
+    """Updates behind masks: see `Wire`."""
 
     least = 2
     needs_all = True
@@ -99,13 +86,7 @@ class Masked:
         self.nbytes = 8 * (self._elements + 1)
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
-        """Return the bytes of an update, masked; see `Wire.packed`. Local.
-
-        Raises
-        ------
-        ArgumentError
-            If a value is not finite, or so large that the sum might overflow.
-        """
+        """Return the bytes of an update, masked; see `Wire.packed`. Local."""
         numbers = self._weighted(update, len(roster))
         for other in roster:
             if other < client:

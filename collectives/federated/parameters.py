@@ -18,12 +18,6 @@ __all__ = ["Parameters"]
 class Parameters:
     """The parameters that a program has passed.
 
-    Parameters
-    ----------
-    values : iterable of array
-        Arrays of NumPy that can be written, tensors of torch, variables of Keras or TensorFlow, of
-        floating-point numbers.
-
     Attributes
     ----------
     values : list of array
@@ -32,13 +26,6 @@ class Parameters:
         Of each.
     nbytes : int
         Of all.
-
-    Raises
-    ------
-    ArgumentError
-        If there is none, or one of them is nothing of that kind.
-    UnsupportedTypeError
-        If the elements of one of them are not floating-point numbers that NumPy has.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
@@ -80,21 +67,7 @@ class Parameters:
             assign(value, array)
 
     def checked(self, values: Iterable[Any], name: str) -> list[NDArray[Any]]:
-        """Return copies of arrays of any framework that have the shapes of the parameters. Local.
-
-        Parameters
-        ----------
-        values : iterable of array
-        name : str
-            What they are called, for the error.
-
-        Raises
-        ------
-        ArgumentError
-            If there are more or fewer of them, or a shape differs.
-        UnsupportedTypeError
-            If the elements of one are no real numbers.
-        """
+        """Return copies of arrays of any framework that have the shapes of the parameters."""
         listed = list(values)
         if len(listed) != len(self.shapes):
             raise ArgumentError(

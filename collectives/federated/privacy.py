@@ -10,8 +10,6 @@ import numpy as np
 from collectives.errors import ArgumentError
 from collectives.federated.strategies import Arrays, FedAvg, Update, positive
 
-__all__ = ["DifferentialPrivacy"]
-
 
 class DifferentialPrivacy:
     """A strategy whose results hardly depend on any single client.

@@ -20,8 +20,6 @@ from collectives.federated.tasks import Result
 from collectives.federated.training import Fit, Plain, Training, Wire
 from collectives.text.words import error_text, shown
 
-__all__ = ["run"]
-
 STRATEGY = ("epochs", "proximal", "sample", "prepare", "start", "aggregate")
 
 

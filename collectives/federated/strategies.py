@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = ["FedAdam", "FedAvg", "FedProx", "Strategy", "Update", "mean"]
-
 Arrays = list[NDArray[Any]]
 
 
@@ -103,13 +101,7 @@ class Strategy(Protocol):
 
 
 def mean(updates: Sequence[Update]) -> Arrays:
-    """Return the mean of updates, weighted by their counts, computed in float64. Local.
-
-    Parameters
-    ----------
-    updates : sequence of Update
-        At least one, with counts that are not all 0.
-    """
+    """Return the mean of updates, weighted by their counts, computed in float64. Local."""
     whole = float(sum(each.count for each in updates))
     means = []
     for k, first in enumerate(updates[0].arrays):
@@ -291,22 +283,7 @@ def _is_decay(found: float) -> bool:
 
 
 def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
-    """Return an argument as a float. Local.
-
-    Parameters
-    ----------
-    name : str
-    value : object
-    wanted : str
-        What it must be, for the error.
-    fits : callable
-        Whether a number is that.
-
-    Raises
-    ------
-    ArgumentError
-        If it is no such number, or not finite.
-    """
+    """Return an argument as a float. Local."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -317,11 +294,5 @@ def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) ->
 
 
 def positive(name: str, value: Any) -> float:
-    """Return an argument `value`, called `name`, as a float above 0. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If it is no such number.
-    """
+    """Return an argument `value`, called `name`, as a float above 0. Local."""
     return number(name, value, "positive", lambda found: found > 0)

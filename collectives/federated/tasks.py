@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from collectives.records.trace import Trace
 from collectives.text.words import count
 
-__all__ = ["Result", "Round", "Task"]
-
 
 @dataclass(frozen=True)
 class Task:
@@ -61,14 +59,7 @@ class Task:
 
 
 def seed_of(seed: int, round: int, client: int) -> int:
-    """Return the seed of a task, of 32 bits. Local.
-
-    Parameters
-    ----------
-    seed : int
-        That of the training.
-    round, client : int
-    """
+    """Return the seed of a task, of 32 bits. Local."""
     return int(np.random.SeedSequence([seed, round, client]).generate_state(1)[0])
 
 

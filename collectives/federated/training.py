@@ -15,8 +15,6 @@ from collectives.federated.strategies import Arrays, Strategy, Update
 from collectives.federated.tasks import Task, seed_of
 from collectives.text.words import article, shown
 
-__all__ = ["Fit", "Plain", "Training", "Wire", "updated"]
-
 Bytes = NDArray[np.uint8]
 Fit = Callable[[list[Any], Task], tuple[Iterable[Any], int]]
 
@@ -29,34 +27,14 @@ class Wire(Protocol):
     needs_all: bool  # whether the updates of a round are of use only if none of them is missing
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
-        """Return the bytes of an update. Local.
-
-        Parameters
-        ----------
-        update : Update
-        round, client : int
-        roster : sequence of int
-            All clients that take part in the round.
-        """
+        """Return the bytes of an update. Local."""
 
     def unpacked(self, received: Sequence[Bytes]) -> list[Update]:
-        """Return the updates of a round. Local.
-
-        Parameters
-        ----------
-        received : sequence of ndarray
-            Their bytes, in the order of the clients.
-        """
+        """Return the updates of a round. Local."""
 
 
 class Plain:
-    """Updates as they are: the count, and the bytes of the arrays.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        Those of the program.
-    """
+    """Updates as they are: the count, and the bytes of the arrays."""
 
     least = 1
     needs_all = False
@@ -79,19 +57,7 @@ class Plain:
 
 
 class Training:
-    """The training of the clients of one rank.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        That of the program, which `fit` is called with.
-    fit : callable
-    strategy : Strategy
-    wire : Wire
-    clients : range
-        The numbers of this rank's clients.
-    seed : int
-    """
+    """The training of the clients of one rank."""
 
     def __init__(
         self,
@@ -106,21 +72,7 @@ class Training:
         self.wire, self.clients, self.seed = wire, clients, seed
 
     def train(self, round: int, client: int, roster: Sequence[int], initial: Arrays) -> Bytes:
-        """Return the bytes of the update of one client. Local.
-
-        Parameters
-        ----------
-        round, client : int
-        roster : sequence of int
-            All clients that take part in the round.
-        initial : list of ndarray
-            The parameters that it begins with.
-
-        Raises
-        ------
-        ArgumentError
-            As for `updated`.
-        """
+        """Return the bytes of the update of one client. Local."""
         task = Task(
             round,
             client,
@@ -135,21 +87,7 @@ class Training:
 
 
 def updated(parameters: Parameters, fit: Fit, strategy: Strategy, task: Task) -> Update:
-    """Train one client, and return what it sends. Local.
-
-    Parameters
-    ----------
-    parameters : Parameters
-        What `fit` is called with.
-    fit : callable
-    strategy : Strategy
-    task : Task
-
-    Raises
-    ------
-    ArgumentError
-        If `fit` returns something else than arrays like the parameters and a count.
-    """
+    """Train one client, and return what it sends. Local."""
     for each in task.initial:
         each.flags.writeable = False
     parameters.write(task.initial)

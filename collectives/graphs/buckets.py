@@ -22,8 +22,6 @@ from collectives.horovod.arrays import allreduce_async
 from collectives.horovod.handles import Handle
 from collectives.horovod.ops import Adasum
 
-__all__ = ["Bucket", "Groups", "Kind", "buckets"]
-
 LARGE = 256 << 10  # bytes from which on copying takes longer than a message of its own
 
 Array = NDArray[Any]
@@ -73,12 +71,6 @@ class Bucket(NamedTuple):
     def start(self, arrays: Sequence[Array], memory: Memory | None = None) -> Packed:
         """Submit the values of the tensors in the order of the bucket, or as one array.
         Collective.
-
-        Parameters
-        ----------
-        arrays : sequence of array
-        memory : Memory, optional
-            For the results.
         """
         terms = self.terms
         # The next forward pass needs the first tensors first.
@@ -111,14 +103,7 @@ Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, 
 
 
 class Packed:
-    """A bucket that was submitted.
-
-    Parameters
-    ----------
-    handle : Handle
-    cuts : list of (int, tuple) or None
-        Where the arrays begin in that of the handle, and their shapes; None if it is one array.
-    """
+    """A bucket that was submitted."""
 
     def __init__(self, handle: Handle, cuts: Cuts | None) -> None:
         self._handle, self._cuts = handle, cuts
@@ -138,12 +123,7 @@ class Packed:
 
 
 def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
-    """Return one array that contains some of one dtype, and where they are in it. Local.
-
-    Parameters
-    ----------
-    arrays : sequence of array
-    """
+    """Return one array that contains some of one dtype, and where they are in it. Local."""
     dtype = arrays[0].dtype
     step = ALIGNMENT // dtype.itemsize
     starts = [0, *itertools.accumulate(-(-each.size // step) * step for each in arrays)]
@@ -158,15 +138,6 @@ def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
 def buckets(kinds: Sequence[Kind], terms: Terms, groups: Groups | None = None) -> list[Bucket]:
     """Return what is reduced together, the last tensors first: backward passes compute them first.
     Local, and the same on all ranks.
-
-    Parameters
-    ----------
-    kinds : sequence of Kind
-    terms : Terms
-    groups : sequence of sequence of int, optional
-        Which tensors are reduced together, as far as their dtypes are equal; all of them are in
-        one of the groups. By default, as many small ones as fit into a bucket of
-        ``COLLECTIVES_FUSION_THRESHOLD``, and each large one alone.
     """
     every = range(len(kinds))
     if terms.op == Adasum:

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Start", "Waitable"]
-
 STEPS = 8  # that are kept: there is more than one where several threads run the program
 
 Array = NDArray[Any]
@@ -65,32 +63,12 @@ class Call:
         return len(self._starts)
 
     def add(self, start: Start) -> int:
-        """Add a part; return its number. Local.
-
-        Parameters
-        ----------
-        start : callable
-            It submits the arrays that it is given, and must not write them.
-        """
+        """Add a part; return its number. Local."""
         self._starts.append(start)
         return len(self._starts) - 1
 
     def submit(self, number: int, part: int, arrays: Sequence[Array]) -> int:
-        """Submit a part. Collective.
-
-        Parameters
-        ----------
-        number : int
-            That of the step, which `submit` has returned for another part; 0 for the first one.
-        part : int
-            The number of the part.
-        arrays : sequence of array
-
-        Returns
-        -------
-        int
-            The number of the step.
-        """
+        """Submit a part. Collective."""
         if number == 0:
             number = self._begin()
         self._find(number).parts[part] = self._starts[part](arrays)
@@ -103,13 +81,6 @@ class Call:
     def wait(self, number: int, part: int) -> list[Array]:
         """Wait for a part; return its arrays.
         Local, but it waits for what the other ranks submit.
-
-        Parameters
-        ----------
-        number : int
-            That of the step.
-        part : int
-            The number of the part.
         """
         step = self._find(number)
         try:

@@ -29,8 +29,6 @@ from collectives.graphs.kept import found, text_of
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodInternalError
 
-__all__ = ["called_back", "is_compiled", "is_traced", "own_errors", "reduced", "settled"]
-
 Array = NDArray[Any]
 
 
@@ -39,22 +37,6 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
     Collective.
 
     In a compiled program, what is computed first should come last, as the gradients of a model do.
-
-    Parameters
-    ----------
-    tensors : sequence of array
-        Of the same dtypes and shapes on all ranks. They may be traced.
-    terms : Terms
-        Calls of one program that may be under way at once need different names.
-
-    Returns
-    -------
-    list of jax.Array
-
-    Raises
-    ------
-    HorovodInternalError
-        If a collective fails. From a compiled program, `own_errors` raises it.
     """
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
     if not arrays:
@@ -132,12 +114,7 @@ LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
 
 
 class _Step:
-    """What is submitted and not waited for. The callbacks of a program come one at a time.
-
-    Parameters
-    ----------
-    call : Call
-    """
+    """What is submitted and not waited for. The callbacks of a program come one at a time."""
 
     def __init__(self, call: Call) -> None:
         self.call, self.number = call, 0
@@ -174,23 +151,12 @@ class _Submission:
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether an array stands for what a transformation of JAX computes. Local.
-
-    Parameters
-    ----------
-    x : jax.Array
-    """
+    """Return whether an array stands for what a transformation of JAX computes. Local."""
     return isinstance(x, jax.core.Tracer)
 
 
 def is_compiled(*arrays: Any) -> bool:
-    """Return whether what is done with some arrays becomes part of a compiled program. Local.
-
-    Parameters
-    ----------
-    *arrays : jax.Array
-        They may be constants of the program.
-    """
+    """Return whether what is done with some arrays becomes part of a compiled program. Local."""
     return any(map(is_traced, arrays)) or is_traced(_nothing())
 
 
@@ -202,20 +168,6 @@ def _nothing() -> jax.Array:
 def called_back(function: Callable[..., Any], like: Any, *arrays: Any) -> Any:
     """Have the program that is being traced call a function, in the order of the program.
     Collective, if the function is.
-
-    Parameters
-    ----------
-    function : callable
-        It is given arrays of NumPy, which may not be written nor used later, and returns such.
-        Functions that are equal may share a compiled program. It must not use JAX.
-    like : nested value of jax.ShapeDtypeStruct, or None
-        What it returns.
-    *arrays : jax.Array
-        What it is given.
-
-    Returns
-    -------
-    nested value of jax.Array, or None
     """
     return io_callback(_Called(function), like, *arrays, ordered=True)
 
@@ -248,11 +200,6 @@ def own_errors() -> Iterator[None]:
     JAX raises an error of its own, with the text, when a program has failed in which a collective
     has. At the end of the ``with`` statement, it is waited for what programs that were started in
     it communicate, so that errors are not raised later.
-
-    Raises
-    ------
-    HorovodInternalError, CollectivesError
-        The error of the collective.
     """
     try:
         yield
@@ -267,11 +214,6 @@ def own_errors() -> Iterator[None]:
 def settled() -> None:
     """Wait until programs that were started have communicated, so that what comes now is next.
     Local, but it waits for the other ranks.
-
-    Raises
-    ------
-    HorovodInternalError, CollectivesError
-        If a collective in one of them has failed.
     """
     with own_errors():
         pass

@@ -13,8 +13,6 @@ from collections import OrderedDict
 
 from collectives.text.words import error_text
 
-__all__ = ["found", "text_of"]
-
 MOST = 64  # errors that are kept; who looks for one does so soon
 
 _errors: OrderedDict[int, BaseException] = OrderedDict()
@@ -23,12 +21,7 @@ _MARK = re.compile(r"\[collectives: error (\d+)\]")
 
 
 def text_of(error: BaseException) -> str:
-    """Keep an error; return a text that says what it is. Local.
-
-    Parameters
-    ----------
-    error : BaseException
-    """
+    """Keep an error; return a text that says what it is. Local."""
     number = next(_numbers)
     _errors[number] = error
     while len(_errors) > MOST:
@@ -37,12 +30,6 @@ def text_of(error: BaseException) -> str:
 
 
 def found(text: str) -> BaseException | None:
-    """Return the error that a text tells of, if it was kept. Local.
-
-    Parameters
-    ----------
-    text : str
-        It contains what `text_of` has returned.
-    """
+    """Return the error that a text tells of, if it was kept. Local."""
     mark = _MARK.search(text)
     return None if mark is None else _errors.get(int(mark[1]))

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Memory", "aligned"]
-
 ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
 LEAST = 64 << 10  # bytes that are kept; malloc is fast for less
 
@@ -21,12 +19,7 @@ Array = NDArray[Any]
 
 
 def aligned(nbytes: int) -> Array:
-    """Return so many bytes of memory that a framework can take over without a copy. Local.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
+    """Return so many bytes of memory that a framework can take over without a copy. Local."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + nbytes]
@@ -41,10 +34,6 @@ class Memory:
     def take(self, nbytes: int) -> Array:
         """Return so many bytes, as `aligned` does; they come back with the last array on them.
         Local.
-
-        Parameters
-        ----------
-        nbytes : int
         """
         if nbytes < LEAST:
             return aligned(nbytes)

@@ -15,8 +15,6 @@ import tensorflow as tf
 from collectives.graphs.kept import found, text_of
 from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 
-__all__ = ["install"]
-
 UnknownError: Any = tf.errors.UnknownError
 
 

@@ -38,19 +38,6 @@ from collectives.graphs.memory import ALIGNMENT, Memory
 from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 
-__all__ = [
-    "Like",
-    "Phases",
-    "asked",
-    "differentiable",
-    "kind_of",
-    "listed",
-    "reduced",
-    "reduction",
-    "times",
-    "unconverted",
-]
-
 Array = NDArray[Any]
 Tensor = Any
 Like = tuple[Any, Any]  # the dtype and the shape of a tensor, as far as it is known
@@ -85,21 +72,6 @@ def reduced(tensors: Sequence[Tensor], terms: Terms) -> list[Tensor]:
 
     It is differentiable: gradients are reduced in the same way. In a `tf.function`, what is
     computed first should come last, as the gradients of a model do.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Dense; of the same dtypes and shapes on all ranks.
-    terms : Terms
-
-    Returns
-    -------
-    list of Tensor
-
-    Raises
-    ------
-    HorovodInternalError
-        If a collective fails.
     """
     return reduction(Phases(), tensors, terms)()
 
@@ -109,15 +81,6 @@ def reduction(
 ) -> Callable[[], list[Tensor]]:
     """Submit tensors, as `reduced` does; return a function that waits and returns the results.
     Collective.
-
-    Parameters
-    ----------
-    phases : Phases
-        With what else is submitted before any of it is waited for.
-    tensors, terms
-        As for `reduced`.
-    groups : sequence of sequence of int, optional
-        As for `buckets`.
     """
     dense = [tf.convert_to_tensor(each) for each in tensors]
     if terms.is_alone or not dense:
@@ -217,11 +180,6 @@ def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with a gradient of its own, as ``tf.custom_gradient`` takes it. Local.
 
     Where no tape records, it is without: TensorFlow copies each tensor otherwise.
-
-    Parameters
-    ----------
-    function : callable
-        It returns its result, and a function of the gradients of that.
     """
     if not tf.executing_eagerly() or _may_record():
         return cast(Callable[..., Any], tf.custom_gradient(function))
@@ -235,12 +193,7 @@ def _may_record() -> bool:
 
 
 def listed(made: Any) -> list[Tensor]:
-    """Return the result of an operation as a list, also where it is one tensor. Local.
-
-    Parameters
-    ----------
-    made : Tensor, or list or tuple of Tensor
-    """
+    """Return the result of an operation as a list, also where it is one tensor. Local."""
     return list(made) if isinstance(made, list | tuple) else [made]
 
 
@@ -278,14 +231,7 @@ class Phases:
         return name if counts[name] == 1 else f"{name} ({counts[name]})"
 
     def submit(self, start: Start, inputs: Sequence[Tensor]) -> int:
-        """Submit some tensors; return a number for `wait`. Collective.
-
-        Parameters
-        ----------
-        start : callable
-            It submits the arrays that it is given, which it must not write.
-        inputs : sequence of Tensor
-        """
+        """Submit some tensors; return a number for `wait`. Collective."""
         for each in inputs:
             if each.dtype in (tf.string, tf.resource, tf.variant):
                 raise HorovodArgumentError(
@@ -311,12 +257,6 @@ class Phases:
     def packing(self, parts: list[Bucket], tensors: list[Tensor]) -> tuple[Start, list[Tensor]]:
         """Return what submits some buckets, and the tensors that it is given: in a graph, those of
         a bucket are one, as TensorFlow joins them in less time than it passes them on. Local.
-
-        Parameters
-        ----------
-        parts : list of Bucket
-        tensors : list of Tensor
-            Of all buckets.
         """
         memory = None if self._is_eager else self._memory
         inputs, counts = [], []
@@ -341,14 +281,6 @@ class Phases:
     def unpacked(self, number: int, parts: list[Bucket], tensors: Sequence[Tensor]) -> list[Tensor]:
         """Wait for some buckets; return the results of all their tensors.
         Local, but it waits for what the other ranks submit.
-
-        Parameters
-        ----------
-        number : int
-            What `submit` has returned.
-        parts : list of Bucket
-        tensors : sequence of Tensor
-            What was submitted, bucket by bucket.
         """
         left = iter(tensors)
         likes = [[next(left) for _ in part.places] for part in parts]
@@ -370,13 +302,6 @@ class Phases:
     def wait(self, part: int, likes: Sequence[Like]) -> list[Tensor]:
         """Wait for what was submitted; return its results.
         Local, but it waits for what the other ranks submit.
-
-        Parameters
-        ----------
-        part : int
-            What `submit` has returned.
-        likes : sequence of (DType, TensorShape)
-            The dtypes and the shapes of the results, as far as they are known.
         """
         call = self._call
         if self._is_eager:
@@ -423,15 +348,6 @@ NAP = 1e-4  # seconds for which waiting in a graph of TensorFlow 1 occupies a th
 def asked(function: Callable[[], int]) -> Tensor:
     """Return a number that a function returns when the program asks for it.
     Local, if the function is.
-
-    Parameters
-    ----------
-    function : callable
-
-    Returns
-    -------
-    Tensor
-        Of int32.
     """
     if tf.executing_eagerly():
         return tf.constant(function(), tf.int32)

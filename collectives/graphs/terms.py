@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from collectives.horovod.ops import ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Terms"]
-
 
 class Terms(NamedTuple):
     """How the tensors of all ranks are reduced.

@@ -23,8 +23,6 @@ from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.reductions import SUM
 
-__all__ = ["combined", "steps"]
-
 SMALLEST = math.sqrt(sys.float_info.min)  # of a square, as in Horovod: less is added as it is
 PIECE = 1 << 16  # elements that are computed with in float64 at a time
 
@@ -35,11 +33,6 @@ def steps(x: Floats) -> Steps:
     """Return what combines the gradients of all ranks, whose number is a power of 2. Local.
 
     Each rank sends its whole array in each of ``log2(size)`` rounds. All ranks have the same bits.
-
-    Parameters
-    ----------
-    x : ndarray of float32 or float64
-        C-contiguous; it is not changed.
     """
     text = f"allreduce of {x.dtype} {x.shape}, op Adasum"
     return Steps(ALLREDUCE, x.reshape(-1)[:0], SUM, text, lambda comm: _combine(comm, x))
@@ -66,13 +59,7 @@ def _combine(comm: Communicator, x: Floats) -> Generator[_core.Request, None, Fl
 
 
 def combined(a: Floats, b: Floats) -> tuple[float, float]:
-    """Return the factors of two gradients in their combination. Local.
-
-    Parameters
-    ----------
-    a, b : ndarray
-        Of the same shape.
-    """
+    """Return the factors of two gradients in their combination. Local."""
     product, first, second = np.sum([(x @ y, x @ x, y @ y) for _, x, y in _pieces(a, b)], axis=0)
     left, right = (1.0 - product / (2 * n) if n >= SMALLEST else 1.0 for n in (first, second))
     return float(left), float(right)

@@ -20,14 +20,6 @@ from collectives.horovod.handles import Handle, submit
 from collectives.horovod.ops import Adasum, ReduceOp, Scaling, check_compression, scaling
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = [
-    "allgather_async",
-    "allreduce_async",
-    "alltoall_async",
-    "broadcast_async",
-    "reducescatter_async",
-]
-
 Array = NDArray[Any]
 
 
@@ -41,29 +33,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ) -> Handle:
-    """Start to reduce the arrays of all ranks.
-    Collective.
-
-    Parameters
-    ----------
-    x : array
-        Contiguous. It must not be changed until the handle is complete.
-    out : array or None
-        For the result; it may be `x`. It is used if no other memory is needed, so take what
-        ``wait()`` returns.
-    name : str or None
-    op : ReduceOp
-        The mean of integers is truncated.
-    prescale, postscale : float
-    process_set : ProcessSet
-    **options
-        ``priority``, ``compression`` and ``terms``, as for `collectives.background.submit`.
-
-    Raises
-    ------
-    HorovodArgumentError
-        If an argument is wrong.
-    """
+    """Start to reduce the arrays of all ranks. Collective."""
     comm = process_set.comm()
     check_compression(op, options.get("compression"))
     if op == Adasum:
@@ -86,17 +56,7 @@ def reducescatter_async(
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to reduce the arrays of all ranks, for a part of the result.
-    Collective.
-
-    Parameters
-    ----------
-    x, name, prescale, postscale, process_set
-        As for `allreduce_async`. If the ranks do not divide the first dimension, the first ranks
-        have one row more.
-    op : ReduceOp
-        Any but `Adasum`.
-    """
+    """Start to reduce the arrays of all ranks, for a part of the result. Collective."""
     comm = process_set.comm()
     if op == Adasum:
         raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
@@ -118,16 +78,7 @@ def reducescatter_async(
 def allgather_async(
     x: Array, name: str | None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start to join the arrays of all ranks along the first dimension.
-    Collective.
-
-    Parameters
-    ----------
-    x : array
-        Contiguous, of the same dtype and shape on all ranks, except for the first dimension.
-    name, process_set
-        As for `allreduce_async`.
-    """
+    """Start to join the arrays of all ranks along the first dimension. Collective."""
     if not x.ndim:
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
     comm, row = process_set.comm(), x.shape[1:]
@@ -145,18 +96,7 @@ def broadcast_async(
     name: str | None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to send the array of one rank to all ranks.
-    Collective.
-
-    Parameters
-    ----------
-    x : array
-        Contiguous. On the root it is what is sent; on all others it is written, and returned.
-    root_rank : int
-        Among all ranks.
-    name, process_set
-        As for `allreduce_async`.
-    """
+    """Start to send the array of one rank to all ranks. Collective."""
     comm, root = process_set.comm(), process_set.place(root_rank)
     return Handle((submit("broadcast", name, x, x, root=root, group=comm),), None)
 
@@ -167,23 +107,7 @@ def alltoall_async(
     name: str | None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to send a part of the array to each rank.
-    Collective.
-
-    Parameters
-    ----------
-    x : array
-        Contiguous, of the same dtype and shape on all ranks, except for the first dimension.
-    splits : sequence of int or None
-        How many rows each rank gets; equally many if it is None.
-    name, process_set
-        As for `allreduce_async`.
-
-    Returns
-    -------
-    Handle
-        ``wait()`` returns the array, and how many rows of it came from each rank.
-    """
+    """Start to send a part of the array to each rank. Collective."""
     comm = process_set.comm()
     sizes = _sizes(splits, x, comm.size)
     row = prod(x.shape[1:])

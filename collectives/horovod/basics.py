@@ -17,31 +17,6 @@ from collectives.horovod.process_sets import ProcessSet
 from collectives.process import binding
 from collectives.text.words import shown
 
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
-
 _own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the next init() as well
 
 
@@ -148,11 +123,6 @@ def shutdown() -> None:
 def recover() -> bool:
     """Go on with the ranks that are left; return whether any was lost.
     Collective, among the ranks that have not ended. Process sets are gone, as after `shutdown`.
-
-    Raises
-    ------
-    CollectivesError
-        As for `Communicator.shrink`.
     """
     before = state.initialised().comm
     warning = before._engine.warning

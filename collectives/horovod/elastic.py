@@ -15,8 +15,6 @@ from collectives.horovod.errors import (
     HostsUpdatedInterrupt,
 )
 
-__all__ = ["ObjectState", "State", "run_fn"]
-
 
 class State:
     """What a program has to keep: base class.
@@ -172,14 +170,6 @@ def run_fn(
     the function begins again on the ranks that are left, if the job goes on without that one
     (`Communicator.shrink`). Otherwise the error goes on. Ranks are not replaced. After a
     `HostsUpdatedInterrupt`, the function begins again.
-
-    Parameters
-    ----------
-    func : callable
-        Its first argument is a `State`.
-    reset : callable, optional
-        Called before the function begins again. By default, `shutdown` and `init` follow a
-        `HostsUpdatedInterrupt`.
     """
 
     @functools.wraps(func)

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from collectives.process import environment
 
-__all__ = ["Waits"]
-
 
 class Waits(NamedTuple):
     """How long ranks wait for each other.
@@ -29,13 +27,7 @@ class Waits(NamedTuple):
 
     @classmethod
     def read(cls) -> Waits:
-        """Return what the environment says. Local.
-
-        Raises
-        ------
-        ArgumentError
-            If a value is not a number of seconds.
-        """
+        """Return what the environment says. Local."""
         warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS")
         if environment.flag("HOROVOD_STALL_CHECK_DISABLE"):
             warning = float("inf")

@@ -8,13 +8,6 @@ from contextlib import contextmanager
 from collectives.errors import ArgumentError, CollectivesError, UnsupportedTypeError
 from collectives.text.words import error_text
 
-__all__ = [
-    "HorovodArgumentError",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "translated",
-]
-
 
 class HorovodInternalError(RuntimeError):
     """A collective failed. Its cause (``__cause__``) is an error of `collectives.errors`.

@@ -10,23 +10,12 @@ from collectives.errors import CollectivesError
 from collectives.horovod.errors import HorovodArgumentError, translated, translation
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Handle", "Submitted", "barrier", "grouped", "join", "names", "submit", "waited"]
-
 # A submission, and what makes the output of its result, unless that is the output.
 Submitted = tuple[background.Handle, Callable[[Any], Any] | None]
 
 
 class Handle:
-    """A collective, or a group of them, that was submitted for tensors.
-
-    Parameters
-    ----------
-    parts : sequence of background.Handle
-        What was submitted.
-    finish : callable or None
-        It is given the results of the parts, and returns the output; None if there is one part,
-        whose result is the output.
-    """
+    """A collective, or a group of them, that was submitted for tensors."""
 
     __slots__ = ("_finish", "_parts", "_result")
 
@@ -106,17 +95,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def submit(kind: str, name: str | None, *arrays: Any, **options: Any) -> background.Handle:
-    """Submit a collective; return its handle. Local.
-
-    Parameters
-    ----------
-    kind : str
-        As for `collectives.background.submit`.
-    name : str or None
-        As the program gave it. Calls of different kinds may have the same.
-    *arrays, **options
-        As for `collectives.background.submit`.
-    """
+    """Submit a collective; return its handle. Local."""
     try:
         key = None if name is None else f"{kind}.{name}"
         return background.submit(kind, *arrays, name=key, **options)
@@ -125,15 +104,7 @@ def submit(kind: str, name: str | None, *arrays: Any, **options: Any) -> backgro
 
 
 def names(name: str | None, count: int) -> list[str | None]:
-    """Return the names of the members of a group. Local.
-
-    Parameters
-    ----------
-    name : str or None
-        That of the group.
-    count : int
-        How many there are.
-    """
+    """Return the names of the members of a group. Local."""
     if name is None:
         return [None] * count
     return [f"{name}, {k} of {count}" for k in range(1, count + 1)]
@@ -144,17 +115,7 @@ def grouped(
     tensors: Iterable[Any],
     start: Callable[[Any, str | None], Submitted],
 ) -> Handle:
-    """Submit several tensors, and return one handle. Local.
-
-    Parameters
-    ----------
-    name : str or None
-        That of the group.
-    tensors : iterable
-    start : callable
-        It is given a tensor and its name, and returns the handle, and what makes the output of the
-        result.
-    """
+    """Submit several tensors, and return one handle. Local."""
     each = list(tensors)
     if not each:
         raise HorovodArgumentError("tensors is empty, and must have at least one tensor")

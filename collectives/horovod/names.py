@@ -182,11 +182,6 @@ def run(
     """Call a function on ranks of this host, by `collectives.spawn`. Local.
 
     Options of the launcher that have no meaning here, such as ``use_mpi``, are ignored.
-
-    Raises
-    ------
-    NotImplementedError
-        If an option asks for other hosts, or for ranks that come and go.
     """
     from collectives.launch.spawning import spawn
 

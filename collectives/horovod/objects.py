@@ -14,8 +14,6 @@ from collectives.horovod.errors import HorovodArgumentError, HorovodInternalErro
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import error_text
 
-__all__ = ["allgather_object", "broadcast_object"]
-
 FAILED = -1  # the length of what could not be pickled
 
 

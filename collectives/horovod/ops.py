@@ -12,20 +12,6 @@ from collectives._core import Reduction
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.text.words import shown
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "ReduceOp",
-    "Scaling",
-    "Sum",
-    "check_compression",
-    "chosen",
-    "scaling",
-]
-
 
 class ReduceOp(IntEnum):
     """A reduction operation, with Horovod's numbers."""
@@ -79,19 +65,7 @@ class Scaling(NamedTuple):
 
 
 def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """Return the operation that a caller asks for. Local.
-
-    Parameters
-    ----------
-    op : ReduceOp or None
-    average : bool or None
-        The older argument: True for the mean, False for the sum.
-
-    Raises
-    ------
-    HorovodArgumentError
-        If both are given, or `op` is no operation.
-    """
+    """Return the operation that a caller asks for. Local."""
     if average is None and type(op) is ReduceOp:
         return op
     if op is None and average is None:
@@ -110,18 +84,7 @@ def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
 
 
 def check_compression(op: ReduceOp, compression: object) -> None:
-    """Raise an error if an operation does not go with how arrays are sent. Local.
-
-    Parameters
-    ----------
-    op : ReduceOp
-    compression : class, codec of `collectives.compression`, or None
-
-    Raises
-    ------
-    HorovodArgumentError
-        If `op` is `Adasum`, which is not linear, and `compression` is a codec.
-    """
+    """Raise an error if an operation does not go with how arrays are sent. Local."""
     if op == Adasum and compression is not None and not isinstance(compression, type):
         raise HorovodArgumentError(
             f"op is Adasum, which no codec compresses, and compression is {shown(compression)}: "
@@ -137,20 +100,7 @@ def scaling(
     size: int,
     is_double: bool = False,
 ) -> Scaling:
-    """Return how an array is reduced. Local.
-
-    Parameters
-    ----------
-    op : ReduceOp
-        Any but `Adasum`.
-    is_inexact : bool
-        Whether the dtype is floating or complex.
-    prescale, postscale : float
-    size : int
-        The number of ranks.
-    is_double : bool
-        Whether the dtype has more than 32 bits for a real number.
-    """
+    """Return how an array is reduced. Local."""
     if prescale == 1.0 == postscale and (is_inexact or op != Average):
         return _plain[op]
     if is_inexact:

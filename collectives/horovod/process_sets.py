@@ -10,13 +10,6 @@ from collectives.horovod import errors, state
 from collectives.process import binding
 from collectives.text.words import shown
 
-__all__ = [
-    "ProcessSet",
-    "add_process_set",
-    "global_process_set",
-    "remove_process_set",
-]
-
 
 class ProcessSet:
     """A group of ranks. It can be used once `init` or `add_process_set` has been given it.

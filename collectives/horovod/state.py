@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from collectives.communicator import Communicator
 from collectives.horovod.errors import HorovodArgumentError
 
-__all__ = ["Places", "State", "current", "enter", "initialised"]
-
 
 class Places(NamedTuple):
     """Where this rank is among the hosts.
@@ -47,14 +45,7 @@ class Places(NamedTuple):
 
 
 class State:
-    """What the calls between `init` and `shutdown` need.
-
-    Parameters
-    ----------
-    comm : Communicator
-        All ranks.
-    places : Places
-    """
+    """What the calls between `init` and `shutdown` need."""
 
     def __init__(self, comm: Communicator, places: Places) -> None:
         self.comm, self.places = comm, places
@@ -99,13 +90,7 @@ def enter(made: State | None) -> None:
 
 
 def initialised() -> State:
-    """Return what `init` has made. Local.
-
-    Raises
-    ------
-    HorovodArgumentError
-        If `init` has not been called.
-    """
+    """Return what `init` has made. Local."""
     if _state is None:
         raise HorovodArgumentError("Horovod has not been initialized; use hvd.init().")
     return _state

@@ -16,8 +16,6 @@ from collectives.jax.primitive import Call, transformed
 from collectives.reductions import ALL, SUM, Reduction
 from collectives.text.words import shown
 
-__all__ = ["allgather", "allreduce", "alltoall", "barrier", "broadcast", "reduce_scatter"]
-
 
 def allreduce(
     x: Any,

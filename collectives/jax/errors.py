@@ -9,8 +9,6 @@ from collectives.errors import CollectivesError
 from collectives.graphs import jax as graphs
 from collectives.horovod.errors import HorovodInternalError
 
-__all__ = ["own_errors"]
-
 
 @contextmanager
 def own_errors() -> Iterator[None]:

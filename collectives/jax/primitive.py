@@ -18,8 +18,6 @@ from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.graphs.jax import called_back, is_compiled, is_traced, settled
 from collectives.reductions import AVG, SUM, Reduction
 
-__all__ = ["Call", "transformed"]
-
 FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 
@@ -115,11 +113,6 @@ class Call(NamedTuple):
     def transposed(self, cotangent: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         """Return the cotangent of an array of this `shape`, given the `cotangent` of the result.
         Collective.
-
-        Raises
-        ------
-        ArgumentError
-            If the reduction is not linear.
         """
         call, factor = self._replace(algorithm=None), 1.0
         if self.kind in FOLDS:
@@ -160,17 +153,7 @@ def check_dtype(x: Any) -> None:
 
 
 def transformed(call: Call, x: jax.Array) -> jax.Array:
-    """Make a call with an array, which JAX may trace, differentiate or batch. Collective.
-
-    Parameters
-    ----------
-    call : Call
-    x : jax.Array
-
-    Returns
-    -------
-    jax.Array
-    """
+    """Make a call with an array, which JAX may trace, differentiate or batch. Collective."""
     if not is_traced(x):
         return call(x)
     return _differentiable(call, x.shape, x)

@@ -20,8 +20,6 @@ from collectives.jax.errors import own_errors
 from collectives.reductions import AVG, SUM, Reduction
 from collectives.text.words import shown, spans
 
-__all__ = ["allreduce_gradients", "broadcast_parameters", "distributed"]
-
 
 def allreduce_gradients(
     gradients: Any,

@@ -15,8 +15,6 @@ import keras
 
 from collectives.process import environment
 
-__all__ = ["CallableList", "definer", "install"]
-
 
 class CallableList(list[Any]):
     """A list that returns itself when it is called: ``optimizer.variables`` was a method once."""
@@ -27,13 +25,7 @@ class CallableList(list[Any]):
 
 
 def definer(cls: Any, name: str) -> Any:
-    """Return the class that defines an attribute of a class. Local.
-
-    Parameters
-    ----------
-    cls : type
-    name : str
-    """
+    """Return the class that defines an attribute of a class. Local."""
     return next(each for each in cls.__mro__ if name in vars(each))
 
 

@@ -15,25 +15,9 @@ from collectives.keras.gradients import Plan, reduced
 from collectives.keras.passes import Sums
 from collectives.keras.variables import check_alike
 
-__all__ = [
-    "Distribution",
-    "distribute",
-    "holder_of",
-    "is_distributed",
-    "plan_of",
-    "release",
-    "state_of",
-    "swap_class",
-]
-
 
 class Distribution:
-    """What a distributed optimizer has beside what it was.
-
-    Parameters
-    ----------
-    plan : Plan
-    """
+    """What a distributed optimizer has beside what it was."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -115,17 +99,7 @@ def state_of(optimizer: Any) -> list[Any]:
 
 
 def swap_class(optimizer: Any, methods: type, **more: Any) -> None:
-    """Give an optimizer a class of the same name with more methods. Local.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-        It says that its class is what it was: Keras writes that into files.
-    methods : type
-        A class with the methods, in which ``super()`` is the optimizer's own class.
-    **more
-        Others.
-    """
+    """Give an optimizer a class of the same name with more methods. Local."""
     plain, key = type(optimizer), (type(optimizer), methods)
     if key not in _classes:
         members = {
@@ -174,14 +148,7 @@ class _Distributed(_Counting):
     built: bool
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """Reduce the gradients, and change the variables by them. Collective.
-
-        Parameters
-        ----------
-        grads : sequence of tensor
-        trainable_variables : sequence of variable, optional
-            What they are the gradients of: by default, what the optimizer was built for.
-        """
+        """Reduce the gradients, and change the variables by them. Collective."""
         parent, now = super(), self._distribution
         own: Any = parent
         if now.is_inside:
@@ -210,21 +177,7 @@ class _Distributed(_Counting):
     def stateless_apply(
         self, optimizer_variables: Any, grads: Sequence[Any], trainable_variables: Any
     ) -> Any:
-        """Return the variables as `apply` changes them. Collective.
-
-        Parameters
-        ----------
-        optimizer_variables : list of tensor
-        grads : sequence of tensor
-        trainable_variables : list of tensor
-
-        Returns
-        -------
-        list of tensor
-            Of the model.
-        list of tensor
-            Of the optimizer.
-        """
+        """Return the variables as `apply` changes them. Collective."""
         own: Any = super()
         now, variables = self._distribution, self._trainable_variables
 

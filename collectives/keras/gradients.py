@@ -12,8 +12,6 @@ from collectives.graphs.terms import Terms
 from collectives.horovod.arrays import allreduce_async
 from collectives.horovod.ops import Sum
 
-__all__ = ["Plan", "reduced"]
-
 
 class Plan(NamedTuple):
     """How a distributed optimizer reduces its gradients.
@@ -61,17 +59,7 @@ class Plan(NamedTuple):
 
 
 def reduced(grads: Sequence[Any], variables: Sequence[Any], plan: Plan) -> list[Any]:
-    """Return gradients as they are reduced over the ranks.
-    Collective.
-
-    Parameters
-    ----------
-    grads : sequence of tensor or None
-        None for a variable that has no gradient, which stays so.
-    variables : sequence of variable
-        What they are the gradients of.
-    plan : Plan
-    """
+    """Return gradients as they are reduced over the ranks. Collective."""
     made = list(grads)
     if plan.is_alone:
         return made

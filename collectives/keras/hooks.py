@@ -18,8 +18,6 @@ from collectives.keras import backends
 from collectives.keras.compat import definer
 from collectives.keras.distribution import distribute, is_distributed, plan_of, release
 
-__all__ = ["install", "raising"]
-
 
 def install() -> None:
     """Change Keras's methods, once. Local."""
@@ -74,10 +72,6 @@ def _without_xla(plain: Any) -> Any:
 def raising(plain: Any) -> Any:
     """Return a function that raises the errors of the library, and not those of the backend that
     tell of them. Local.
-
-    Parameters
-    ----------
-    plain : callable
     """
     own_errors = backends.chosen().own_errors
 

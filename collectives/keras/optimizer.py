@@ -19,8 +19,6 @@ from collectives.keras.distribution import distribute, holder_of, is_distributed
 from collectives.keras.gradients import Plan
 from collectives.text.words import shown
 
-__all__ = ["DistributedOptimizer", "PartialDistributedOptimizer", "planned"]
-
 _numbers: Counter[str] = Counter()  # how many optimizers have had a name
 
 
@@ -199,26 +197,7 @@ def planned(
     groups: Any,
     scales_local: bool,
 ) -> Plan:
-    """Return how an optimizer reduces its gradients. Local.
-
-    Parameters
-    ----------
-    on : module
-        That of the framework, as `backends` has it.
-    name : str
-    op : ReduceOp
-    factor : float
-        ``gradient_predivide_factor``.
-    compression : Compressor or codec
-    process_set : ProcessSet
-    sparse_as_dense, passes, averages, groups, scales_local
-        As for `DistributedOptimizer`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is wrong.
-    """
+    """Return how an optimizer reduces its gradients. Local."""
     op = chosen(op, None)
     if op not in (Average, Sum):
         raise ValueError(f"op is {op.name}, and must be Average or Sum")

@@ -13,18 +13,9 @@ import keras
 
 from collectives.keras.gradients import Plan
 
-__all__ = ["Sums"]
-
 
 class Sums:
-    """The sums of the gradients of some variables.
-
-    Parameters
-    ----------
-    variables : sequence of variable
-        Those of the optimizer.
-    plan : Plan
-    """
+    """The sums of the gradients of some variables."""
 
     def __init__(self, variables: Sequence[Any], plan: Plan) -> None:
         self.plan = plan
@@ -54,19 +45,7 @@ class Sums:
         step: Callable[[list[Any]], object],
         skip: Callable[[], object],
     ) -> None:
-        """Add gradients; after the last pass, take a step with their sums.
-        Collective.
-
-        Parameters
-        ----------
-        grads : sequence of tensor or None
-        variables : sequence of variable
-            What they are the gradients of.
-        step : callable
-            It is given the gradients that it reduces and applies.
-        skip : callable
-            It is called instead after any other pass.
-        """
+        """Add gradients; after the last pass, take a step with their sums. Collective."""
         on = self.plan.on
         sums = [self.sums[self.places[id(each)]] for each in variables]
         for k, (each, total) in enumerate(zip(grads, sums, strict=True)):
@@ -85,14 +64,7 @@ class Sums:
         on.branch(keras.ops.equal(self.count, self.plan.passes), last, skip)
 
     def added(self, totals: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
-        """Return sums with gradients added, where variables cannot be changed. Local.
-
-        Parameters
-        ----------
-        totals : sequence of tensor
-            The sums, in the order of the optimizer's variables.
-        grads : sequence of tensor or None
-        """
+        """Return sums with gradients added, where variables cannot be changed. Local."""
         self.seen.update(k for k, each in enumerate(grads) if each is not None)
         return [
             total if each is None else total + keras.ops.cast(each, total.dtype)
@@ -100,12 +72,7 @@ class Sums:
         ]
 
     def settled(self, totals: Sequence[Any]) -> list[Any]:
-        """Return the gradients that sums stand for: None where there was none. Local.
-
-        Parameters
-        ----------
-        totals : sequence of tensor
-        """
+        """Return the gradients that sums stand for: None where there was none. Local."""
         found = [each if k in self.seen else None for k, each in enumerate(totals)]
         if not self.plan.averages:
             return found

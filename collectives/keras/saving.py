@@ -11,8 +11,6 @@ from collectives.keras.compression import Compression
 from collectives.keras.distribution import is_distributed
 from collectives.keras.optimizer import DistributedOptimizer
 
-__all__ = ["load_model"]
-
 
 def load_model(
     filepath: Any,

@@ -14,8 +14,6 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.objects import allgather_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = ["broadcast_global_variables", "broadcast_variables", "check_alike"]
-
 SEED = "seed_generator_state"  # Keras's name of the state of random numbers
 
 
@@ -63,19 +61,6 @@ def broadcast_variables(
 def check_alike(variables: Iterable[Any], name: str, process_set: ProcessSet) -> None:
     """Raise an error on all ranks if their variables have different dtypes or shapes.
     Collective.
-
-    Parameters
-    ----------
-    variables : iterable of variable
-    name : str
-        What they are called.
-    process_set : ProcessSet
-        The ranks.
-
-    Raises
-    ------
-    HorovodArgumentError
-        With the first variable that differs.
     """
     mine = [
         f"{keras.backend.standardize_dtype(each.dtype)} {tuple(each.shape)}" for each in variables

@@ -20,8 +20,6 @@ from pathlib import Path
 from collectives.errors import BindingError
 from collectives.process import binding
 
-__all__ = ["Launcher", "Library", "find", "inside", "library", "rank_program"]
-
 NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
 
 # Set in every rank: by hydra (MPICH, Intel MPI), by Open MPI, by Slurm's srun with PMI or PMIx, and
@@ -116,13 +114,7 @@ def physical_cores() -> int:
 
 
 def library() -> Library:
-    """Find the MPI library that mpi4py loads, without initialising it. Local.
-
-    Raises
-    ------
-    BindingError
-        If mpi4py is missing, or finds no MPI.
-    """
+    """Find the MPI library that mpi4py loads, without initialising it. Local."""
     try:
         import mpi4py
     except ImportError:
@@ -198,20 +190,7 @@ def family_of(path: str) -> str:
 
 
 def find(lib: Library, wanted: str | None = None) -> Launcher:
-    """Return the launcher of a library. Local.
-
-    Parameters
-    ----------
-    lib : Library
-        What `library` found.
-    wanted : str, optional
-        The launcher that the user names; then no other is looked for.
-
-    Raises
-    ------
-    BindingError
-        If there is no launcher; the text lists those of other families that were found.
-    """
+    """Return the launcher of a library. Local."""
     refused = []
     if wanted is not None and shutil.which(wanted) is None:
         raise BindingError(f"--mpiexec {wanted}: there is no such program")

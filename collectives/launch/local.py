@@ -43,11 +43,6 @@ LAUNCHED = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")
 class Rank:
     """One child.
 
-    Parameters
-    ----------
-    number : int
-    process : subprocess.Popen
-
     Attributes
     ----------
     answer : bytes or None
@@ -65,14 +60,7 @@ class Rank:
 
 
 class Lines:
-    """The output of a rank, which is passed on in whole lines, with the number of the rank.
-
-    Parameters
-    ----------
-    number : int
-    stream : str
-        The name of the stream in `sys`; what that is when a line comes, gets it.
-    """
+    """The output of a rank, which is passed on in whole lines, with the number of the rank."""
 
     def __init__(self, number: int, stream: str) -> None:
         self._prefix, self._stream = f"[{number}] ", stream
@@ -99,13 +87,7 @@ class Lines:
 
 
 class Job:
-    """Ranks that this process has started; used in a ``with`` statement, which ends them all.
-
-    Parameters
-    ----------
-    n : int
-        Number of ranks.
-    """
+    """Ranks that this process has started; used in a ``with`` statement, which ends them all."""
 
     def __init__(self, n: int) -> None:
         self.ranks: list[Rank] = []
@@ -144,21 +126,7 @@ class Job:
         task: int | None = None,
         lines: bool = True,
     ) -> None:
-        """Start all ranks. Local.
-
-        Parameters
-        ----------
-        words : sequence of str
-            What `rank.py` shall do. If there is a task, its number follows, and that of the file
-            for the answer.
-        environment : mapping
-            The variables of this process that the ranks see.
-        task : int, optional
-            An open file that ranks read. Each has another one for its answer.
-        lines : bool
-            Whether output is passed on in lines with the number of the rank. Otherwise the ranks
-            have the files of this process, and rank 0 also its input.
-        """
+        """Start all ranks. Local."""
         with _uninterrupted():
             for number in range(self._n):
                 self._start(number, words, environment, task, lines)
@@ -221,18 +189,7 @@ class Job:
             rank.answer, rank.heard = bytes(rank.heard), bytearray()
 
     def turn(self, limit: float | None) -> list[Rank]:
-        """Take what ranks write, until one answers or ends, a signal comes, or time is up. Local.
-
-        Parameters
-        ----------
-        limit : float or None
-            The time, by `time.monotonic`.
-
-        Returns
-        -------
-        list of Rank
-            Those that have answered or ended.
-        """
+        """Take what ranks write, until one answers or ends, a signal comes, or time is up."""
         while True:
             left = None if limit is None else max(0.0, limit - time.monotonic())
             if not self._is_told_of_ends:
@@ -363,12 +320,7 @@ class Halted:
         self._since: float | None = None
 
     def next_look(self, job: Job) -> float | None:
-        """Return when to look again, by `time.monotonic`; None if ranks wait for each other. Local.
-
-        Parameters
-        ----------
-        job : Job
-        """
+        """Return when to look again, by `time.monotonic`; None if ranks wait for each other."""
         if len(job.running) == len(job.ranks):
             return None
         return time.monotonic() + LOOK_STOPPED
@@ -455,22 +407,6 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
 
     The others are ended then, unless ``COLLECTIVES_ABORT=0`` and it was not a signal that
     ended the rank. SIGINT, SIGTERM and SIGHUP are passed on.
-
-    Parameters
-    ----------
-    n : int
-    program : sequence of str
-        ``script.py``, ``-m module`` or ``-c code``, and arguments.
-    lines : bool
-        Whether output is passed on in lines with the number of the rank.
-    is_elastic : bool
-        Whether the others go on; then the exit status is 0 if that of one rank is, unless a
-        signal has come.
-
-    Returns
-    -------
-    int
-        128 + the number of a signal that has ended a rank, or that has come.
     """
     first, limit, environment = 0, None, variables()
     came = 0  # the number of the last signal

@@ -18,8 +18,6 @@ from typing import IO
 
 from collectives.process import orphan
 
-__all__ = ["LOST", "VARIABLE", "call", "child"]
-
 VARIABLE = "COLLECTIVES_RESTART"  # how often the job was started before; ranks see it
 
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -40,13 +38,6 @@ def call(start: Callable[[], int], restarts: int) -> int:
     """Start a job, again if it fails; return its last exit status. Local.
 
     A job that was ended by SIGINT, SIGTERM or SIGHUP is not started again.
-
-    Parameters
-    ----------
-    start : callable
-        It runs the job and returns the exit status.
-    restarts : int
-        How often it is started again at most.
     """
     for attempt in range(restarts + 1):
         os.environ[VARIABLE] = str(attempt)
@@ -63,12 +54,6 @@ def child(command: Sequence[str], lost: re.Pattern[bytes] | None = None) -> int:
     or that it was sent. Local.
 
     The signals that end this process are passed on, and the launcher ends with it.
-
-    Parameters
-    ----------
-    command : sequence of str
-    lost : re.Pattern of bytes, optional
-        If it is found in what the launcher writes to stderr, the status is not 0.
     """
     # In a group of its own: Ctrl-C reaches it by this process, and once.
     launcher = subprocess.Popen(

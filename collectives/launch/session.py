@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["HYDRA", "call", "capture"]
-
 GRACE = 5.0  # seconds that a launcher has to end its ranks
 
 # MPICH 5's hydra aborts with this message in some launches on a loaded machine. A user's program is
@@ -23,15 +21,6 @@ HYDRA = b"assert (!closed) failed"
 
 def call(command: Sequence[str]) -> int:
     """Run a launcher to its end; return its exit status. Local.
-
-    Parameters
-    ----------
-    command : sequence of str
-
-    Returns
-    -------
-    int
-        128 + the signal's number if a signal ended it, as in a shell.
 
     Notes
     -----

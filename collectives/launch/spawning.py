@@ -30,8 +30,6 @@ from collectives.text.words import spans
 if TYPE_CHECKING:
     from collectives.launch import local
 
-__all__ = ["spawn"]
-
 T = TypeVar("T")
 
 MOST = 4096  # ranks of one host

@@ -11,24 +11,12 @@ from collectives.measuring.operations import Arrays
 from collectives.measuring.room import Room
 from collectives.measuring.watch import Watch
 
-__all__ = ["MPI_LABEL", "PEERS", "Bench"]
-
 MPI_LABEL = "MPI"
 PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of contestants that are not the library's algorithms
 
 
 class Bench:
-    """The ranks that measure. Collective.
-
-    Parameters
-    ----------
-    comm, mpi : Communicator, mpi4py.MPI.Intracomm
-        The same ranks, for the library's algorithms and for MPI's own collectives.
-    progress : callable
-        Called with what is being measured.
-    gloo : Gloo, optional
-        Another peer, in addition to MPI.
-    """
+    """The ranks that measure. Collective."""
 
     def __init__(
         self,

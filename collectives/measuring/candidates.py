@@ -13,36 +13,12 @@ from collectives.measuring.contest import Entry
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import schedule
 
-__all__ = ["candidates", "chosen", "plain"]
-
 ALIKE = 8  # several algorithms may have the same plans on up to so many ranks
 PARAMETERS = (2, 8)  # tried in addition to the default, if there are more ranks than that
 
 
 def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[str]]:
-    """Return the algorithms of an operation that a text names. Local.
-
-    Parameters
-    ----------
-    text : str
-        Names separated by commas; ``auto`` is the library's choice, ``all`` every algorithm.
-    operation : str
-        One of `OPERATIONS`.
-    p : int
-        Number of ranks.
-
-    Returns
-    -------
-    algorithms : list of (str or None)
-        Names in the order of the registry; None is the library's choice.
-    left_out : list of str
-        Why some of ``all`` cannot run.
-
-    Raises
-    ------
-    ArgumentError
-        If a name is unknown, or an algorithm that is named cannot run on p ranks.
-    """
+    """Return the algorithms of an operation that a text names. Local."""
     contract = OPERATIONS[operation].contract
     every = names(contract.name) if OPERATIONS[operation].chosen else []
     words = [word for word in split(text) if word]
@@ -67,15 +43,7 @@ def chosen(text: str, operation: str, p: int) -> tuple[list[str | None], list[st
 
 
 def place(name: str, every: list[str]) -> tuple[int, int, str]:
-    """Return a sort key of an algorithm. Local.
-
-    Parameters
-    ----------
-    name : str
-    every : list of str
-        The names of the algorithms in the order of the registry. Compositions follow, in the order
-        of their names, and ``kary:2`` and ``kary:8`` follow ``kary``.
-    """
+    """Return a sort key of an algorithm. Local."""
     base, _, parameter = name.partition(":")
     number = int(parameter) if parameter.isdecimal() else 0
     return (every.index(base) if base in every else len(every), number, name)

@@ -29,8 +29,6 @@ from typing import Any
 from collectives.measuring.bench import MPI_LABEL, PEERS
 from collectives.text.words import size_text
 
-__all__ = ["RULES", "judge"]
-
 # The first operation should not take longer than the others together.
 RULES = {
     "pattern": (
@@ -60,21 +58,7 @@ RULES = {
 
 
 def judge(rows: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
-    """Compare times by the rules. Local.
-
-    Parameters
-    ----------
-    rows : list of dict
-        Rows of `report.rows`, for the library's choice and for MPI's own collective.
-    tolerance : float
-
-    Returns
-    -------
-    dict
-        ``tolerance``; ``checked`` and ``violations`` for ``"ours"`` and ``"MPI"``: a number, and a
-        list of dict with ``rule``, ``left``, ``right`` (texts), ``left_us``, ``right_us`` and
-        ``factor``.
-    """
+    """Compare times by the rules. Local."""
     result: dict[str, Any] = {"tolerance": tolerance, "checked": {}, "violations": {}}
     for who in ("ours", MPI_LABEL):
         others = (MPI_LABEL,) if who == MPI_LABEL else PEERS

@@ -20,8 +20,6 @@ from collectives.measuring import patterns, state
 from collectives.measuring.bench import Bench
 from collectives.measuring.operations import OPERATIONS, Arrays, Operation
 
-__all__ = ["BARRIER", "COPY", "Contest", "Entry", "Settings", "segmented"]
-
 BLOCK = 0.03  # seconds that a block should last
 FEWEST, MOST = 5, 2000  # iterations in a block
 WARM = 0.003  # seconds to warm up in the trial that determines the number of iterations
@@ -282,12 +280,7 @@ class Contest:
 
 @contextmanager
 def segmented(nbytes: int | None) -> Iterator[None]:
-    """Return a context in which communicators choose segments of this size, if any. Local.
-
-    Parameters
-    ----------
-    nbytes : int or None
-    """
+    """Return a context in which communicators choose segments of this size, if any. Local."""
     if nbytes is None:
         yield
         return

@@ -12,22 +12,9 @@ from collectives.measuring import state
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text
 
-__all__ = ["lines", "summary", "title"]
-
 
 def lines(file: str) -> Iterator[str]:
-    """Yield the lines of ``collectives tune --show``. Local.
-
-    Parameters
-    ----------
-    file : str
-        A profile.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such file, or it has no valid profile.
-    """
+    """Yield the lines of ``collectives tune --show``. Local."""
     try:
         with open(file, encoding="utf-8") as stream:
             known = profile.parse(stream.read())

@@ -24,8 +24,6 @@ from collectives.measuring.findings import Finding
 from collectives.process import binding, environment
 from collectives.text.words import count, size_text
 
-__all__ = ["Finding", "examine"]
-
 PROBE_SECONDS = 60
 
 # The program of the two ranks, and the prefixes of its lines about each rank, memory, and GPUs.
@@ -41,13 +39,6 @@ def examine(mpiexec: str | None = None, mpiexec_args: str = "") -> Iterator[Find
 
     In a job of several ranks, check their hosts instead of running two. Then it is collective, and
     rank 0 yields the findings.
-
-    Parameters
-    ----------
-    mpiexec : str, optional
-        The launcher; by default that of the MPI in use.
-    mpiexec_args : str
-        Additional arguments for the launcher.
     """
     job = survey.job()
     if job is not None and job.Get_rank() > 0:

@@ -10,8 +10,6 @@ from collectives.measuring.survey import Host, Pair, Survey
 from collectives.text.table import aligned
 from collectives.text.words import count, ranks, size_text, spans, time_text
 
-__all__ = ["findings"]
-
 SHOWN = 28  # lines of a table; of more, those that are worst
 ERRORS = 5  # of those that ranks raise, which may have the number of the rank in them
 
@@ -23,12 +21,7 @@ FREE = 32 << 20  # bytes of /dev/shm
 
 
 def findings(found: Survey) -> Iterator[Finding]:
-    """Yield what a survey of a job has found. Local.
-
-    Parameters
-    ----------
-    found : Survey
-    """
+    """Yield what a survey of a job has found. Local."""
     known = {rank: facts for rank, facts in enumerate(found.facts) if facts is not None}
     text = f"{count(len(found.facts), 'rank')} on {count(len(found.hosts), 'host')}"
     yield Finding("job", text)

@@ -19,8 +19,6 @@ from collectives.process import segment
 from collectives.process.settings import STORES
 from collectives.text.words import count
 
-__all__ = ["main", "memory", "transports"]
-
 COPIED = 64 << 20  # bytes, more than in most caches
 COPIES = 5
 
@@ -59,17 +57,6 @@ def main() -> None:
 def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
     """Return what memory the ranks of this host share, how fast it is, and what follows from that.
     Collective.
-
-    Parameters
-    ----------
-    comm, mpi : Communicator, mpi4py.MPI.Intracomm
-        The same ranks, all of one host.
-
-    Returns
-    -------
-    dict
-        ``settings``, and nothing else if the ranks share no memory. Times are in seconds; those of
-        copies are for ``copied`` bytes.
     """
     engine, shared = comm._engine, comm._segment
     facts: dict[str, Any] = {
@@ -105,10 +92,6 @@ def transports(comm: Communicator) -> list[str]:
     """Return how arrays in the memory of GPUs travel between the ranks, line by line; nothing where
     a rank has none.
     Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
     """
     driver = runtime.found()
     if not comm.allreduce(np.array([not isinstance(driver, str)]), op=MIN)[0]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Finding"]
-
 
 class Finding(NamedTuple):
     """A fact, or a problem and its remedy.

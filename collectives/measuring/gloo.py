@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from collectives.measuring.operations import Arrays
 
-__all__ = ["GLOO_LABEL", "Gloo", "Prepared", "join"]
-
 GLOO_LABEL = "gloo"
 
 PATIENCE = timedelta(minutes=5)  # the timeout of torch for ranks to join and for collectives
@@ -46,15 +44,7 @@ class Prepared(NamedTuple):
 
 
 class Gloo:
-    """The ranks as the default process group of torch. Collective.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-        The ranks.
-    torch, dist : module
-        ``torch`` and ``torch.distributed``, with its default group made.
-    """
+    """The ranks as the default process group of torch. Collective."""
 
     def __init__(self, mpi: Any, torch: Any, dist: Any) -> None:
         self.mpi, self.torch, self.dist = mpi, torch, dist
@@ -65,10 +55,6 @@ class Gloo:
         """Prepare the call that does the same as ours, or return None. Collective.
 
         gloo does not have all operations.
-
-        Parameters
-        ----------
-        arrays : Arrays
         """
         operation = arrays.operation
         make = getattr(self, f"_{operation.name}", None)
@@ -158,12 +144,7 @@ class Gloo:
 
 
 def join(mpi: Any) -> Gloo | str:
-    """Make the ranks a process group of torch, or return why there is none. Collective.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-    """
+    """Make the ranks a process group of torch, or return why there is none. Collective."""
     hosts = mpi.allgather(platform.node())
     problem, found = "", None
     try:

@@ -9,21 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-__all__ = ["found"]
-
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def found() -> dict[str, Any]:
-    """Return the limits. Local.
-
-    Returns
-    -------
-    dict
-        ``memlock`` in bytes and ``files``, None if unlimited; ``shm``, bytes of ``/dev/shm`` and
-        how many are free, None if there is none; ``quota``, the CPUs whose time a control group
-        grants, None if all; ``cores``, the numbers of those that this process may use.
-    """
+    """Return the limits. Local."""
     shm: tuple[int, int] | None = None
     with contextlib.suppress(OSError):
         disk = shutil.disk_usage("/dev/shm")
@@ -40,15 +30,7 @@ def found() -> dict[str, Any]:
 def quota(
     groups: Path = CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
 ) -> float | None:
-    """Return how many CPUs' time the control groups of this process grant; None if all. Local.
-
-    Parameters
-    ----------
-    groups : Path
-        Where control groups are mounted.
-    membership : path
-        The file that says in which groups this process is.
-    """
+    """Return how many CPUs' time the control groups of this process grant; None if all. Local."""
     try:
         lines = Path(membership).read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

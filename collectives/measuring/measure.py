@@ -34,28 +34,9 @@ from typing import Any
 from collectives.measuring.bench import Bench
 from collectives.measuring.contest import BARRIER, Contest, Settings
 
-__all__ = ["measure"]
-
 
 def measure(bench: Bench, settings: Settings, count: int) -> list[dict[str, Any]]:
-    """Measure one size. Collective.
-
-    Parameters
-    ----------
-    bench : Bench
-    settings : Settings
-    count : int
-        Number of elements; see `Operation.elements`.
-
-    Returns
-    -------
-    list of dict
-        A row for each contestant, peers first: ``entry`` (None for a peer, and for the copies),
-        ``algorithm`` (its label, or `COPY`), ``chosen`` (the algorithm that ran), ``seconds`` (a
-        list over ranks), ``noise`` (the median distance in seconds of the blocks from their
-        median), ``blocks`` (seconds of each block, the median over ranks), ``wrong`` (the number
-        of wrong elements, None if not verified), ``iterations``.
-    """
+    """Measure one size. Collective."""
     contest = Contest(bench, settings, count)
     times, iterations = contest.run()
     barriers = times.pop(BARRIER, [0.0])

@@ -11,8 +11,6 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
-__all__ = ["addresses", "connections", "devices", "rdma", "route", "through"]
-
 GET_ADDRESS = 0x8915  # SIOCGIFADDR
 REQUEST = struct.Struct("16s4x4s16x")  # ifreq: the name, and the address in a sockaddr_in
 ESTABLISHED = "01"
@@ -79,20 +77,7 @@ def rdma() -> list[str]:
 
 
 def through(peer: dict[str, str]) -> dict[str, Any]:
-    """Return what is known of the way from this process to one of another host. Local.
-
-    Parameters
-    ----------
-    peer : dict
-        The `addresses` of the other host.
-
-    Returns
-    -------
-    dict
-        ``here``, whether the other host has no address of its own, so that it is this machine
-        under another name; ``tcp``, address and interface here and there of each connection;
-        ``route``, the same for what the kernel would use, None if unknown; ``devices``.
-    """
+    """Return what is known of the way from this process to one of another host. Local."""
     mine = addresses()
     # Bridges of containers have the same addresses on many hosts.
     peer = {text: name for text, name in peer.items() if text not in mine}

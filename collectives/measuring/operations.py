@@ -19,8 +19,6 @@ from numpy.typing import DTypeLike, NDArray
 from collectives import Communicator, reductions
 from collectives.algorithms.spec import COLLECTIVES, Collective
 
-__all__ = ["OPERATIONS", "Arrays", "Operation"]
-
 # The factors of nccl-tests, doc/PERFORMANCE.md and src/*.cu: the bytes that a link carries at
 # least, divided by the size of the array, so that busbw can be compared with the hardware's speed
 # on any number of ranks. nccl-tests has no factor for a scan; here it is 1.
@@ -69,17 +67,7 @@ class Operation:
         return self.contract.rooted or self.contract.name in ("scan", "exscan")
 
     def elements(self, count: int, p: int, whole: bool = False) -> int:
-        """Return the number of elements to measure. Local.
-
-        Parameters
-        ----------
-        count : int
-            The approximate number.
-        p : int
-            Number of ranks. If the array is cut by rank, each rank gets at least one element.
-        whole : bool
-            Whether the number is a multiple of p for vector forms, too.
-        """
+        """Return the number of elements to measure. Local."""
         if not self.moves:
             return 0
         if whole or (self.contract.name in CUT and not self.vector):
@@ -93,14 +81,7 @@ class Operation:
         return (p - 1) / p if self.contract.name in CUT else 1.0
 
     def pieces(self, parts: range, n: int, p: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (part, its first element in the whole array, number of elements). Local.
-
-        Parameters
-        ----------
-        parts : range
-        n, p : int
-            Elements of the whole array, and number of ranks.
-        """
+        """Yield (part, its first element in the whole array, number of elements). Local."""
         per = self.contract.per_array(p)
         for part in parts:
             row, b = divmod(part, per)
@@ -108,14 +89,7 @@ class Operation:
             yield part, first, last - first
 
     def choice(self, comm: Communicator, nbytes: int) -> str:
-        """Return the name of the algorithm that the library chooses. Local.
-
-        Parameters
-        ----------
-        comm : Communicator
-        nbytes : int
-            Bytes of the whole array.
-        """
+        """Return the name of the algorithm that the library chooses. Local."""
         if not self.chosen:
             return "direct"
         # In an alltoallv no rank knows the total size.
@@ -161,21 +135,7 @@ OPERATIONS = {
 
 
 class Arrays:
-    """One input and one output of a rank, and the calls with them.
-
-    Parameters
-    ----------
-    operation : Operation
-    n : int
-        Elements of the whole array.
-    p, rank, root : int
-    op : Reduction
-        Used if the operation folds.
-    x : ndarray
-        The input; empty on ranks that have none.
-    empty : callable
-        Returns an array of a number of elements and a dtype, for the output.
-    """
+    """One input and one output of a rank, and the calls with them."""
 
     def __init__(
         self,

@@ -15,8 +15,6 @@ import numpy as np
 
 from collectives.process.meeting import completed
 
-__all__ = ["Messages", "measure", "serve"]
-
 HEADER = struct.Struct("=qq")  # what follows, and bytes of it
 PING, THERE, BACK, END = range(4)
 CLOCK = struct.Struct("=d")
@@ -30,19 +28,7 @@ NAP = 5e-4  # seconds
 
 
 class Messages:
-    """Messages between ranks; none is waited for longer than the caller says.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-        Nobody else may use its tags from `tag` on.
-    tag : int, optional
-
-    Raises
-    ------
-    TimeoutError
-        By all methods, if the time is over.
-    """
+    """Messages between ranks; none is waited for longer than the caller says."""
 
     def __init__(self, mpi: Any, tag: int = 7000) -> None:
         self.mpi, self.tag = mpi, tag
@@ -53,48 +39,19 @@ class Messages:
         return Messages(self.mpi, self.tag + number)
 
     def send(self, data: Any, dest: int, seconds: float = PATIENCE) -> None:
-        """Send bytes to a rank. Local.
-
-        Parameters
-        ----------
-        data : buffer
-        dest : int
-        seconds : float
-        """
+        """Send bytes to a rank. Local."""
         self._wait(self.mpi.Isend(data, dest, self.tag), data, seconds)
 
     def recv(self, data: Any, source: int, seconds: float = PATIENCE) -> None:
-        """Receive as many bytes as `data` has from a rank. Local.
-
-        Parameters
-        ----------
-        data : buffer
-        source : int
-        seconds : float
-        """
+        """Receive as many bytes as `data` has from a rank. Local."""
         self._wait(self.mpi.Irecv(data, source, self.tag), data, seconds)
 
     def tell(self, value: Any, dest: int, seconds: float = PATIENCE) -> None:
-        """Send a value to a rank. Local.
-
-        Parameters
-        ----------
-        value : object
-            What JSON can express.
-        dest : int
-        seconds : float
-        """
+        """Send a value to a rank. Local."""
         self.send(json.dumps(value).encode(), dest, seconds)
 
     def heard(self, sources: set[int], seconds: float) -> tuple[int, Any]:
-        """Return a rank that has sent a value, and the value. Local.
-
-        Parameters
-        ----------
-        sources : set of int
-            The ranks that may send one.
-        seconds : float
-        """
+        """Return a rank that has sent a value, and the value. Local."""
         from mpi4py import MPI
 
         began = time.monotonic()
@@ -116,27 +73,7 @@ class Messages:
 
 
 def measure(messages: Messages, peer: int, seconds: float) -> dict[str, float]:
-    """Measure what is between this rank and another, which calls `serve`. Collective.
-
-    Parameters
-    ----------
-    messages : Messages
-    peer : int
-    seconds : float
-        About how long it may take.
-
-    Returns
-    -------
-    dict
-        ``latency``, the median seconds of a short message one way; ``there`` and ``back``, bytes
-        per second to `peer` and from it; ``clock``, by how many seconds the clock of `peer` is
-        ahead of ours, and ``clock_error``, by how many seconds that may be wrong.
-
-    Raises
-    ------
-    TimeoutError
-        If the other rank does not answer.
-    """
+    """Measure what is between this rank and another, which calls `serve`. Collective."""
     trips: list[float] = []
     clocks: list[tuple[float, float]] = []
     limit = time.perf_counter() + seconds / 5
@@ -164,18 +101,7 @@ def measure(messages: Messages, peer: int, seconds: float) -> dict[str, float]:
 
 
 def serve(messages: Messages, peer: int) -> None:
-    """Answer the messages of a rank that calls `measure`. Collective.
-
-    Parameters
-    ----------
-    messages : Messages
-    peer : int
-
-    Raises
-    ------
-    TimeoutError
-        If none comes for some seconds.
-    """
+    """Answer the messages of a rank that calls `measure`. Collective."""
     header = bytearray(HEADER.size)
     data = np.zeros(0, np.uint8)
     while True:

@@ -16,8 +16,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from collectives.reductions import Reduction
 
-__all__ = ["PERIOD", "different", "filled", "folded", "period", "poison"]
-
 PERIOD = 97
 
 FOLDS: dict[str, Any] = {
@@ -36,15 +34,7 @@ FOLDS: dict[str, Any] = {
 
 
 def period(rank: int, size: int, number: int, dtype: DTypeLike, op: str | None) -> NDArray[Any]:
-    """Return one period of what `rank` contributes to buffer `number`. Local.
-
-    Parameters
-    ----------
-    rank, size, number : int
-    dtype : dtype
-    op : str or None
-        The operation, or None if data is only moved.
-    """
+    """Return one period of what `rank` contributes to buffer `number`. Local."""
     i = np.arange(PERIOD) + 13 * number
     # Each rank has its own order of the residues of the prime; it is unique for ranks below it.
     mixed = i * (rank % (PERIOD - 1) + 1) % PERIOD
@@ -74,16 +64,7 @@ def _most(dtype: np.dtype[Any]) -> int:
 def filled(
     count: int, values: NDArray[Any], first: int = 0, empty: Callable[..., NDArray[Any]] = np.empty
 ) -> NDArray[Any]:
-    """Return `count` elements of the repeated `values`, from element `first` on. Local.
-
-    Parameters
-    ----------
-    count : int
-    values : ndarray
-    first : int
-    empty : callable
-        Returns an array of a number of elements and a dtype.
-    """
+    """Return `count` elements of the repeated `values`, from element `first` on. Local."""
     out = empty(count, values.dtype)
     values = np.roll(values, -(first % PERIOD))
     whole = count // PERIOD
@@ -95,15 +76,7 @@ def filled(
 def folded(
     sources: int, size: int, number: int, dtype: DTypeLike, op: Reduction | None
 ) -> NDArray[Any]:
-    """Return one period of the fold of what some ranks contribute. Local.
-
-    Parameters
-    ----------
-    sources : int
-        The ranks, as a bit mask; one rank where `op` is None.
-    size, number, dtype, op
-        See `period`.
-    """
+    """Return one period of the fold of what some ranks contribute. Local."""
     ranks = [rank for rank in range(size) if sources >> rank & 1]
     name = None if op is None else op.name
     total = period(ranks[0], size, number, dtype, name)
@@ -120,19 +93,7 @@ def folded(
 def different(
     array: NDArray[Any], values: NDArray[Any], first: int = 0, tolerance: float = 0.0
 ) -> int:
-    """Count the elements that are not the repeated `values`. Local.
-
-    Parameters
-    ----------
-    array : ndarray
-        The result of a collective.
-    values : ndarray
-        One period of the expected result.
-    first : int
-        The number of the repeated value with which the array begins.
-    tolerance : float
-        The accepted relative error; for averages, whose factor is rounded.
-    """
+    """Count the elements that are not the repeated `values`. Local."""
     values = np.roll(values, -(first % PERIOD))
     whole = len(array) // PERIOD
     parts = [

@@ -7,21 +7,9 @@ from typing import Any
 from collectives.picture import colours
 from collectives.picture.figures import label_ends, save, short
 
-__all__ = ["plot"]
-
 
 def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
-    """Write the plot. Local.
-
-    Parameters
-    ----------
-    rows : list of dict
-        The report's rows.
-    path : str
-        The file; its suffix determines the format.
-    caption : str
-        The lines above the plot: what was measured on which machine.
-    """
+    """Write the plot. Local."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -22,8 +22,6 @@ from collectives.measuring.contest import COPY
 from collectives.measuring.operations import Operation
 from collectives.process import binding
 
-__all__ = ["host", "machine", "rows"]
-
 # Times are compared with the limit for so many bytes and more. Smaller arrays may be in a cache,
 # which collectives use and which the copies bypass.
 LARGE = 1 << 20
@@ -46,17 +44,6 @@ def rows(
     ``ratio`` is the one for MPI. ``limit_us`` is the time in which every rank copies as many bytes.
     ``of_limit`` is that time divided by the median, for large arrays. ``round_trip_ns`` and
     ``state`` describe the machine.
-
-    Parameters
-    ----------
-    measured : list of dict
-        The result of `measure.measure`.
-    operation : Operation
-    p, asked, count : int
-        Number of ranks, requested bytes, elements of the whole array.
-    dtype : dtype
-    trip : float, optional
-        The seconds of `state.round_trip`.
     """
     derived = []
     nbytes = count * dtype.itemsize
@@ -122,13 +109,7 @@ def host() -> dict[str, Any]:
 
 
 def machine(MPI: Any, mpi: Any) -> dict[str, Any]:
-    """Return library, thread level, hosts and cores of the ranks in `mpi`. Collective.
-
-    Parameters
-    ----------
-    MPI : module
-    mpi : mpi4py.MPI.Intracomm
-    """
+    """Return library, thread level, hosts and cores of the ranks in `mpi`. Collective."""
     levels = {
         MPI.THREAD_SINGLE: "single",
         MPI.THREAD_FUNNELED: "funneled",

@@ -13,18 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from collectives import Communicator
 
-__all__ = ["Room"]
-
 LINE = 128  # the alignment of arrays, in bytes
 
 
 class Room:
-    """Shared memory of a communicator. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    """
+    """Shared memory of a communicator. Collective."""
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
@@ -32,26 +25,14 @@ class Room:
         self._used = 0
 
     def clear(self, arrays: int, nbytes: int) -> None:
-        """Discard all arrays, and make room for new ones. Collective.
-
-        Parameters
-        ----------
-        arrays, nbytes : int
-            Number of arrays, and the largest size in bytes of each; the same on all ranks.
-        """
+        """Discard all arrays, and make room for new ones. Collective."""
         wanted = arrays * (nbytes + LINE)
         self._used = 0
         if wanted > len(self._bytes):
             self._bytes = self.comm.empty(wanted, np.uint8)
 
     def empty(self, n: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return an array of n elements. Local.
-
-        Parameters
-        ----------
-        n : int
-        dtype : dtype
-        """
+        """Return an array of n elements. Local."""
         nbytes = n * np.dtype(dtype).itemsize
         array = self._bytes[self._used : self._used + nbytes].view(dtype)
         assert len(array) == n, "there is room for all arrays of a size"

@@ -16,8 +16,6 @@ import numpy as np
 
 from collectives import Communicator, _core
 
-__all__ = ["FAR", "NEAR", "alone", "copies", "copy_seconds", "name", "round_trip", "text"]
-
 # Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
 # and 16 us or more if both ranks had one core (collectives doctor; 2026-11-20).
 NEAR, FAR = 250e-9, 5e-6
@@ -31,11 +29,6 @@ def round_trip(comm: Communicator, mpi: Any) -> float | None:
 
     This is a median of many round trips, in a phase when both ranks run at the same time, if there
     is one. Return None if they share no memory. The other ranks sleep meanwhile.
-
-    Parameters
-    ----------
-    comm, mpi : Communicator, mpi4py.MPI.Intracomm
-        The same ranks.
     """
     segment = comm._segment
     seconds = None
@@ -47,26 +40,14 @@ def round_trip(comm: Communicator, mpi: Any) -> float | None:
 
 
 def name(seconds: float | None) -> str | None:
-    """Return ``"near"``, ``"far"``, or ``"busy"`` if the two ranks took turns on a core. Local.
-
-    Parameters
-    ----------
-    seconds : float or None
-        The result of `round_trip`.
-    """
+    """Return ``"near"``, ``"far"``, or ``"busy"`` if the two ranks took turns on a core. Local."""
     if seconds is None:
         return None
     return "near" if seconds < NEAR else "far" if seconds < FAR else "busy"
 
 
 def text(trips: Sequence[float | None]) -> str:
-    """Return the state of the machine as text, from one or more round trips. Local.
-
-    Parameters
-    ----------
-    trips : sequence of (float or None)
-        Seconds.
-    """
+    """Return the state of the machine as text, from one or more round trips. Local."""
     known = sorted(seconds for seconds in trips if seconds is not None)
     if not known:
         return "ranks 0 and 1 share no memory"
@@ -81,15 +62,7 @@ def text(trips: Sequence[float | None]) -> str:
 
 
 def copies(nbytes: int, number: int) -> list[Any]:
-    """Prepare calls that copy from private to private memory, bypassing the cache. Local.
-
-    Parameters
-    ----------
-    nbytes : int
-        Bytes of each copy.
-    number : int
-        Calls, each with memory of its own.
-    """
+    """Prepare calls that copy from private to private memory, bypassing the cache. Local."""
     return [
         partial(_core.stream_copy, np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8))
         for _ in range(number)
@@ -97,12 +70,7 @@ def copies(nbytes: int, number: int) -> list[Any]:
 
 
 def copy_seconds(nbytes: int, times: int) -> float:
-    """Return the median seconds of a copy that bypasses the cache. Local.
-
-    Parameters
-    ----------
-    nbytes, times : int
-    """
+    """Return the median seconds of a copy that bypasses the cache. Local."""
     (copy,) = copies(nbytes, 1)
     copy()
     seconds = []
@@ -114,15 +82,7 @@ def copy_seconds(nbytes: int, times: int) -> float:
 
 
 def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
-    """Return the result of `copy_seconds` on one rank, while the others sleep. Collective.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-    rank : int
-        The rank that copies; the others get None.
-    nbytes, times : int
-    """
+    """Return the result of `copy_seconds` on one rank, while the others sleep. Collective."""
     seconds = copy_seconds(nbytes, times) if mpi.Get_rank() == rank else None
     _rest(mpi)
     return seconds

@@ -29,8 +29,6 @@ from collectives.measuring import limits, network, pairs
 from collectives.process import abort, binding, host, hosted
 from collectives.text.words import error_text
 
-__all__ = ["Host", "Pair", "Survey", "answer", "job", "leave", "survey"]
-
 START = 60.0  # seconds for the start of MPI
 PATIENCE = 20.0  # seconds for what a rank tells of itself
 RESULT = 10.0  # seconds for the result of a measurement, beside the time that it takes
@@ -126,12 +124,7 @@ def is_first() -> bool:
 
 
 def survey(mpi: Any) -> Survey:
-    """Ask all other ranks, which call `answer`; have hosts measure. Collective, on rank 0.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-    """
+    """Ask all other ranks, which call `answer`; have hosts measure. Collective, on rank 0."""
     global _lost
     asking = _Asking(pairs.Messages(mpi))
     hosts = asking.hosts()
@@ -148,12 +141,7 @@ def survey(mpi: Any) -> Survey:
 
 
 def answer(mpi: Any) -> None:
-    """Answer what rank 0 asks until it has all. Collective, on the other ranks.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-    """
+    """Answer what rank 0 asks until it has all. Collective, on the other ranks."""
     messages = pairs.Messages(mpi)
     try:
         messages.tell(facts(), 0, ORDERS)

@@ -40,20 +40,6 @@ from collectives.measuring.contest import BARRIER, Contest, Entry, Settings, seg
 from collectives.measuring.operations import OPERATIONS
 from collectives.plans import program, schedule
 
-__all__ = [
-    "Point",
-    "Result",
-    "Step",
-    "contest_at",
-    "course",
-    "points",
-    "race",
-    "rows",
-    "simplest",
-    "started",
-    "without",
-]
-
 SEGMENTS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)  # in shared memory cut to the size of a lane
 SIMPLER = 0.03  # keep the simpler choice unless it takes this part longer, plus the noise
 NOISIEST = 0.03  # noise is limited to this part of the time
@@ -141,14 +127,6 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
     """Yield the result of one point after the other, until the time is up. Collective.
 
     If two consecutive sizes have different choices, these two are compared at a size between them.
-
-    Parameters
-    ----------
-    bench : Bench
-    todo : sequence of Point
-        The points; those of one collective are consecutive, in rising order of size.
-    limit : float
-        Seconds for all points, divided by their weights.
     """
     end = time.monotonic() + limit
     ahead = (1 + BETWEEN) * sum(point.weight for point in todo)
@@ -194,17 +172,7 @@ def _step(
 
 
 def default_entry(family: str, p: int, point: Point, groups: Groups | None = None) -> Entry:
-    """Return the choice without a profile. Local.
-
-    Parameters
-    ----------
-    family : str
-        As for `select.decide`.
-    p : int
-    point : Point
-    groups : Groups, optional
-        The ranks of each host.
-    """
+    """Return the choice without a profile. Local."""
     decision = select.decide(
         point.collective, None, p=p, nbytes=point.nbytes, family=family, groups=groups
     )
@@ -215,16 +183,7 @@ def default_entry(family: str, p: int, point: Point, groups: Groups | None = Non
 
 
 def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
-    """Return the rows of a profile, by collective. Local.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-        The results for one number of ranks.
-    factor : int
-        The factor between sizes. The boundary between two sizes is their geometric mean; that of
-        the last size is found as if another size followed.
-    """
+    """Return the rows of a profile, by collective. Local."""
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(step.point.collective for step in steps):
         own = [step for step in steps if step.point.collective == name]
@@ -244,26 +203,14 @@ def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
 
 
 def contest_at(bench: Bench, point: Point) -> Contest:
-    """Return a contest at one point, without entries. Collective.
-
-    Parameters
-    ----------
-    bench : Bench
-    point : Point
-    """
+    """Return a contest at one point, without entries. Collective."""
     settings = Settings(point.collective, (), np.dtype(np.float32), peer=False, verify=False)
     count = OPERATIONS[point.collective].elements(point.nbytes // 4, bench.comm.size)
     return Contest(bench, settings, count)
 
 
 def started(contest: Contest, entry: Entry) -> None:
-    """Add an entry to a contest, and make its first calls. Collective.
-
-    Parameters
-    ----------
-    contest : Contest
-    entry : Entry
-    """
+    """Add an entry to a contest, and make its first calls. Collective."""
     contest.enter(entry)
     with segmented(entry.segment):  # the communicator chooses in its first call
         contest.block(str(entry), len(contest.calls[str(entry)]))
@@ -281,19 +228,7 @@ def race(
     keep: Sequence[Entry] = (),
     others: bool = True,
 ) -> Result:
-    """Measure a point within about `limit` seconds. Collective.
-
-    Parameters
-    ----------
-    bench : Bench
-    point : Point
-    limit : float
-        Seconds; each candidate that begins before the time is up runs at least one lap.
-    keep : sequence of Entry, optional
-        Entries that take part in every lap, even if they are slow.
-    others : bool
-        Whether all other algorithms that can run take part.
-    """
+    """Measure a point within about `limit` seconds. Collective."""
     p, groups = bench.comm.size, bench.comm._chooser.groups
     operation = OPERATIONS[point.collective]
     known = bench.comm._chooser.parameters or model.DEFAULT
@@ -420,18 +355,6 @@ def simplest(
     For short arrays, the simpler entry is the one with the fewest rounds. For long ones, it is the
     one whose busiest rank has the least work: if ranks share cores, it takes no longer when one
     rank does all the work, but if each rank has a core, it does.
-
-    Parameters
-    ----------
-    name : str
-    p : int
-    result : Result
-    before : Entry or None
-        The choice at the size before.
-    default : Entry, optional
-        The choice without a profile.
-    groups : Groups, optional
-        The ranks of each host.
     """
     times, noise = result.seconds, result.noise
     best = min(times, key=lambda each: times[each])

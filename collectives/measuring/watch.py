@@ -12,8 +12,6 @@ from collectives import Communicator
 from collectives.process import abort, living
 from collectives.process.waiting import Wait
 
-__all__ = ["Watch"]
-
 LOOK = 0.5  # seconds between two looks; so seldom, it does not disturb what is measured
 GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 
@@ -21,11 +19,6 @@ GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 class Watch:
     """What ends the job if a measurement takes longer than the deadline of its communicator, or a
     rank has died: a ``with`` statement for each, on all ranks.
-
-    Parameters
-    ----------
-    comm : Communicator
-        It has the deadline.
     """
 
     def __init__(self, comm: Communicator) -> None:

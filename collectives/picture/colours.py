@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-__all__ = ["DARK", "LIGHT", "PEERS", "Style", "colour", "styles"]
-
 # Ten colours on white, and the same ten on black. Any two have a CIELAB distance of over 25, and of
 # over 12 for readers who lack one kind of cone; each has a contrast of at least 3 with the ground.
 LIGHT = (
@@ -59,14 +57,7 @@ class Style(NamedTuple):
 
 
 def number(name: str) -> int:
-    """Return the place of an algorithm's colour in `LIGHT` and `DARK`. Local.
-
-    Parameters
-    ----------
-    name : str
-        A name, also with a parameter (``kary:8``) or the size of segments (``ring/64K``). An
-        algorithm that is not included has the colour that follows from its name.
-    """
+    """Return the place of an algorithm's colour in `LIGHT` and `DARK`. Local."""
     base = name.partition("/")[0].partition(":")[0]
     return NUMBERS.get(base, crc32(base.encode()) % len(LIGHT))
 

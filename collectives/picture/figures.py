@@ -11,8 +11,6 @@ from typing import Any
 from collectives.errors import ArgumentError
 from collectives.text import files
 
-__all__ = ["check", "label_ends", "save", "short", "spread"]
-
 FONT = 8  # points, of the labels of lines
 
 
@@ -52,12 +50,6 @@ def label_ends(figure: Any, axes: Sequence[Any]) -> None:
     """Write the label of each line of `axes` at its right end, without overlaps. Local.
 
     Call it when everything is drawn and limits are final.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-    axes : sequence of matplotlib.axes.Axes
-        Axes of the figure.
     """
     figure.canvas.draw()  # makes the layout, which determines the heights of the axes
     for each in axes:
@@ -98,23 +90,7 @@ def _scaled(axes: Any, point: tuple[float, float]) -> Any:
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return places near the `wanted` ones that are at least `gap` apart. Local.
-
-    Parameters
-    ----------
-    wanted : sequence of float
-        Places, in any order.
-    gap : float
-        The least distance; it is less if there is no room.
-    low, high : float
-        The limits of all places.
-
-    Returns
-    -------
-    list of float
-        Places in the order of `wanted`. Their order along the axis is that of the wanted ones, and
-        the sum of the squared distances from them is the least.
-    """
+    """Return places near the `wanted` ones that are at least `gap` apart. Local."""
     if len(wanted) > 1:
         gap = min(gap, (high - low) / (len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda k: wanted[k])

@@ -18,8 +18,6 @@ from collectives.errors import ArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["png", "renderer"]
-
 FONTS = (
     "Helvetica",
     "Arial",
@@ -36,13 +34,7 @@ LETTER = (
 
 
 def renderer() -> Callable[..., bytes]:
-    """Return resvg's function from SVG to PNG. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If it is not installed; the text says how to install it.
-    """
+    """Return resvg's function from SVG to PNG. Local."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:

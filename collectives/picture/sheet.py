@@ -81,17 +81,7 @@ def text_at(text: str, x: float, y: float, **attributes: str | float) -> str:
 
 
 def key(samples: Sequence[tuple[str, str]], y: float, width: float) -> Part:
-    """Explain marks: each sample and its text, in as many lines as `width` needs. Local.
-
-    Parameters
-    ----------
-    samples : sequence of (str, str)
-        A mark, drawn in a box of `KEY_MARK` pixels around the height 0, and its meaning.
-    y : float
-        The middle of the first line.
-    width : float
-        The largest width of a line; a single sample may be wider.
-    """
+    """Explain marks: each sample and its text, in as many lines as `width` needs. Local."""
     x = right = 0.0
     lines = []
     for sample, text in samples:
@@ -184,13 +174,7 @@ def _beside(left: Part, right: Part) -> Part:
 
 
 def arranged(parts: Sequence[Drawn]) -> Part:
-    """Put two parts below or beside each other, so that little of the sheet stays blank. Local.
-
-    Parameters
-    ----------
-    parts : sequence of callable
-        One or two functions from the width that a part may have to the part.
-    """
+    """Put two parts below or beside each other, so that little of the sheet stays blank. Local."""
     if len(parts) == 1:
         return parts[0](WIDTH)
     draw, draw_too = parts

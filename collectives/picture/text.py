@@ -14,8 +14,6 @@ from collectives.algorithms.groups import Groups
 from collectives.plans.proof import Event, Proof, check
 from collectives.text.words import spans
 
-__all__ = ["drawing", "grid", "rounds"]
-
 WIDTH = 96
 GAP = "   "
 BAR = " | "

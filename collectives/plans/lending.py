@@ -12,8 +12,6 @@ from typing import NamedTuple, Protocol
 
 from collectives.plans.schedule import IN, OUT, Message, Plan, Run
 
-__all__ = ["APART", "IN_PLACE", "SLOT", "Host", "Push"]
-
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 
 # When a block may be lent or pushed: if input and output of the rank whose memory it is are
@@ -71,13 +69,6 @@ class Host:
     A rank that has waited for a publication knows that its owner has run all steps before that one.
     (The steps of a segment run in the order of the program.) After the last step, a rank that lends
     waits for all others.
-
-    Parameters
-    ----------
-    me : int
-        The number of this rank on its host.
-    ranks : sequence of (Plan, sequence of rounds)
-        The plan and the program of each rank of the host. Final steps are marked.
     """
 
     def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[Round]]]) -> None:
@@ -101,13 +92,7 @@ class Host:
         ]
 
     def readers(self, of: int, publication: int) -> set[int]:
-        """Return the ranks that read a publication of a rank. Local.
-
-        Parameters
-        ----------
-        of, publication : int
-            Whose, and which.
-        """
+        """Return the ranks that read a publication of a rank. Local."""
         return {q for q, reads in enumerate(self.read) if (of, publication) in reads}
 
     def mark_lent(self) -> None:

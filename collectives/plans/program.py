@@ -53,8 +53,6 @@ from collectives.plans.schedule import (
     compile,
 )
 
-__all__ = ["Program", "most_publications", "pack"]
-
 NOWHERE = -1  # the space of what a step does not write
 
 # Segments that the executor has in flight: WINDOW in _core/executor/operation.pxi.
@@ -167,22 +165,7 @@ def most_publications(plan: Plan, local: Sequence[int]) -> int:
 
 
 def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = False) -> Program:
-    """Write a plan as a program. Local.
-
-    Parameters
-    ----------
-    plan : Plan
-    whole : bool
-        Whether a run of blocks is one message, as when a buffer travels in one segment. Otherwise
-        each of its blocks is a message of its own, because the segments of different blocks are not
-        adjacent.
-    local : sequence of int
-        The ranks that share memory with this one, including itself, in the order of their numbers
-        in shared memory.
-    lend : bool
-        Whether other ranks may read the caller's arrays in place, and write results there, if these
-        are in shared memory.
-    """
+    """Write a plan as a program. Local."""
     rounds = _fused(plan, whole, local)
     scaled = _mark_final(plan, rounds)
     if lend:

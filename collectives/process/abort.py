@@ -26,15 +26,6 @@ from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostErro
 from collectives.process import environment, hosted, leftovers, rendezvous, report
 from collectives.text.words import error_text, spans
 
-__all__ = [
-    "before_end",
-    "end_job",
-    "leave_unfinished",
-    "run_before_end",
-    "watch",
-    "wished",
-]
-
 VARIABLE = "COLLECTIVES_ABORT"
 
 # Seconds between the message and the end, because MPICH's launcher drops output that it has not yet
@@ -85,11 +76,6 @@ def has_reported() -> bool:
 def end_job(text: str) -> NoReturn:
     """Say what is wrong with this rank, and end all ranks: under ``COLLECTIVES_ABORT=0``, and when
     the program has finalised MPI, only this one. Local; the other ranks are not asked.
-
-    Parameters
-    ----------
-    text : str
-        What goes after the number of the rank.
     """
     MPI = _mpi()
     ends_all = wished() and MPI is not None

@@ -27,15 +27,7 @@ RECORD = 512  # bytes that each rank sends to the others
 
 
 class Agreement:
-    """One small exchange before each call, on a communicator of its own.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-        A communicator that is used for nothing else.
-    engine : Engine
-        It has the deadline, and is marked as broken after an error.
-    """
+    """One small exchange before each call, on a communicator of its own."""
 
     def __init__(self, mpi: Any, engine: Engine) -> None:
         self.mpi = mpi
@@ -46,29 +38,7 @@ class Agreement:
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
     ) -> None:
-        """Tell the other ranks what this rank calls, and compare. Collective.
-
-        Parameters
-        ----------
-        collective : str
-            The collective that this rank calls.
-        text : str
-            Its arguments, or why they are invalid.
-        valid : bool
-            Whether the arguments are valid; if not, the caller raises its own error afterwards.
-        timeout : float, optional
-            Seconds to wait for the others; the communicator's by default.
-
-        Raises
-        ------
-        MismatchError
-            On every rank whose own call is valid, if the calls differ or one is invalid.
-        StallError, PeerLostError, PeerAbortedError
-            If another rank does not make a call before the deadline, has ended, or has given up.
-            The communicator is broken afterwards.
-        MPIError
-            If MPI fails. The communicator is broken afterwards.
-        """
+        """Tell the other ranks what this rank calls, and compare. Collective."""
         mine = f"{'called' if valid else 'refused'} {collective}({text})"
         try:
             said = self.exchange(mine, self.engine.timeout if timeout is None else timeout)
@@ -86,13 +56,7 @@ class Agreement:
         raise MismatchError(f"the ranks do not agree: {told}")
 
     def exchange(self, mine: str, timeout: float) -> list[str]:
-        """Send `mine` to all ranks; return the texts of all within `timeout` seconds. Collective.
-
-        Raises
-        ------
-        StallError
-            If a rank has sent nothing within `timeout` seconds.
-        """
+        """Send `mine` to all ranks; return the texts of all within `timeout` seconds."""
         size = self.mpi.Get_size()
         record = bytearray(mine.encode(errors="backslashreplace")[:RECORD].ljust(RECORD, b"\0"))
         records = bytearray(RECORD * size)
@@ -132,14 +96,6 @@ def refusing(
 ) -> Iterator[None]:
     """Tell the other ranks of an error in the arguments that is found outside the engine.
     Collective, if there is such an error.
-
-    Parameters
-    ----------
-    engine : Engine
-    collective : str
-        The collective that was called.
-    errors : tuple of class
-        What they are told of, where this rank has not called anything yet.
     """
     try:
         yield

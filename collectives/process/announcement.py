@@ -16,8 +16,6 @@ from collectives._core import Engine
 from collectives.errors import ArgumentError, CollectivesError, MismatchError
 from collectives.text.words import error_text, ranks
 
-__all__ = ["announced"]
-
 RECORD = 512  # bytes that each rank sends to the others: the head, and a text
 HEAD = struct.Struct("=?qq")  # whether the call is refused, and two numbers
 
@@ -29,31 +27,7 @@ def announced(
     describe: Callable[[], str] | None = None,
     timeout: float | None = None,
 ) -> list[tuple[int, int]]:
-    """Announce what this rank makes next; return what the ranks say of it. Collective.
-
-    Parameters
-    ----------
-    engine : Engine
-    making : str
-        One of ``_core.MAKINGS``.
-    check : callable
-        Checks the arguments of the call. Returns two numbers that the other ranks need to know, or
-        raises an error, which is raised again when the other ranks know of it.
-    describe : callable, optional
-        Returns the arguments, on which all ranks have to agree, once `check` has returned.
-    timeout : float, optional
-        Seconds to wait for the others; the communicator's by default.
-
-    Returns
-    -------
-    list of (int, int)
-        The numbers of each rank.
-
-    Raises
-    ------
-    MismatchError
-        If another rank announces something else, or refuses its call.
-    """
+    """Announce what this rank makes next; return what the ranks say of it. Collective."""
     refusal: Exception | None = None
     numbers = 0, 0
     text = f"{making}()"

@@ -11,8 +11,6 @@ from collectives import _core
 from collectives.errors import BindingError
 from collectives.process import abort, child, hosted, orphan, progress
 
-__all__ = ["family", "finalise", "load", "part_of", "survives"]
-
 # Set by launchers: the number of ranks that they started.
 LAUNCHERS = {
     "PMI_SIZE": "the mpiexec of MPICH or Intel MPI",
@@ -32,18 +30,6 @@ def load() -> Any:
     Local after the first call.
 
     If MPI is not initialised yet, it is initialised here, and `finalise` finalises it at exit.
-
-    Raises
-    ------
-    ArgumentError
-        If ``COLLECTIVES_PROGRESS`` has an invalid value.
-    BindingError
-        If there is no MPI library, it lacks a function, or the launcher belongs to
-        another MPI. The text says what to do.
-    CommunicatorError
-        If this is a forked child process, or a thread that may not call MPI at the thread level
-        that MPI was initialised with, or if that level is too low for ``COLLECTIVES_PROGRESS``, or
-        MPI is finalised.
     """
     global _initialised
     _core.guard()
@@ -83,14 +69,6 @@ def load() -> Any:
 def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
     """Return an MPI communicator of some ranks of another, or what stands in for it.
     Collective, among them only. It waits for them as MPI does, without a deadline.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm or Ranks
-    ranks : sequence of int
-        Their numbers there, in the order of their numbers in the new one.
-    tag : int
-        Tells groups apart that threads make at the same time.
     """
     if isinstance(mpi, hosted.Ranks):
         return mpi.part(ranks)
@@ -117,13 +95,7 @@ def _watch_end(MPI: Any) -> None:
 
 
 def finalise(before: Callable[[Any], None]) -> None:
-    """Finalise MPI if it was initialised here. Local.
-
-    Parameters
-    ----------
-    before : callable
-        Called before MPI is finalised, here or later, with the module ``mpi4py.MPI``.
-    """
+    """Finalise MPI if it was initialised here. Local."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or _core.is_forked() or not MPI.Is_initialized() or MPI.Is_finalized():
         return

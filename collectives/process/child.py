@@ -15,8 +15,6 @@ from typing import Any, NoReturn
 
 from collectives import _core
 
-__all__ = ["forget", "watch"]
-
 _watched = False
 _forgetful: list[Callable[[], None]] = []
 

@@ -16,8 +16,6 @@ from collectives.process import abort, binding, environment, links, living, repo
 from collectives.process.settings import Settings
 from collectives.process.waiting import Wait
 
-__all__ = ["await_others"]
-
 LOOK = 0.5  # seconds between two looks which ranks are stopped
 LONGEST_NAP = 0.01  # seconds
 DEFAULT = Settings().timeout
@@ -26,11 +24,6 @@ DEFAULT = Settings().timeout
 def await_others(MPI: Any) -> None:
     """Wait until no other rank of this host is before its end, or end the job. Have another host
     watched while MPI is finalised. Local.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``, neither uninitialised nor finalised.
     """
     if binding.survives():
         return

@@ -8,8 +8,6 @@ import re
 from collectives.errors import ArgumentError
 from collectives.text.words import SIZE_FORMS, parse_size
 
-__all__ = ["SECONDS", "VARIABLES", "flag", "number", "seconds", "size", "text", "unknown"]
-
 SECONDS = r"\d*\.?\d+([eE][+-]?\d+)?"
 COUNT = r"0*[1-9][0-9]*"
 SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
@@ -72,19 +70,7 @@ def text(name: str) -> str | None:
 
 
 def seconds(name: str, default: float) -> float:
-    """Return the seconds that a variable sets. Local.
-
-    Parameters
-    ----------
-    name : str
-    default : float
-        The result if the variable is not set.
-
-    Raises
-    ------
-    ArgumentError
-        If the value is not a positive number.
-    """
+    """Return the seconds that a variable sets. Local."""
     found = text(name)
     if found is None:
         return default

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from collectives.process import environment
 
-__all__ = ["name", "node", "shown"]
-
 
 def name() -> str:
     """Return a text that the ranks of a host have in common, and other ranks have not: its name

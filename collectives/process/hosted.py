@@ -17,8 +17,6 @@ from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import environment, host, rendezvous, segment
 
-__all__ = ["Job", "Ranks", "job", "join", "joined"]
-
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
 BOX, SMALLEST_BOX = 64 << 10, 4 << 10
 ALL_BOXES = 16 << 20
@@ -32,16 +30,7 @@ _jobs: list[Job] = []
 
 
 class Ranks(_core.Context):
-    """Ranks of a job: what the library uses of ``mpi4py.MPI.Intracomm``.
-
-    Parameters
-    ----------
-    job : Job
-    id : int
-        An even number of 63 bits. The number behind it is that of the exchanges of all ranks.
-    ranks : sequence of int
-        Their ranks in the job.
-    """
+    """Ranks of a job: what the library uses of ``mpi4py.MPI.Intracomm``."""
 
     def __new__(cls, job: Job, id: int, ranks: Sequence[int]) -> Ranks:
         return super().__new__(cls, job.mail, id, ranks)
@@ -112,13 +101,7 @@ class Ranks(_core.Context):
         return self._child(what, self.ranks)
 
     def part(self, ranks: Sequence[int]) -> Ranks:
-        """Return a group of some ranks, of which this is one. Collective, among them.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            Their numbers here, in the order in which they are numbered there.
-        """
+        """Return a group of some ranks, of which this is one. Collective, among them."""
         members = tuple(self.ranks[rank] for rank in ranks)
         return self._child(members, members)
 
@@ -146,13 +129,6 @@ class Exchange:
 
 class Job:
     """A job without MPI: what the library uses of the module ``mpi4py.MPI``.
-
-    Parameters
-    ----------
-    meeting : Rendezvous
-        All ranks.
-    first : int
-        The number of rank 0 among the ranks of all jobs of this process.
 
     Attributes
     ----------
@@ -214,11 +190,6 @@ class Job:
 def job() -> Job | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
     Collective on the first call, if the environment says that it is of one.
-
-    Raises
-    ------
-    CollectivesError
-        If the ranks cannot meet.
     """
     if not _jobs and (rendezvous.ADDRESS in os.environ or rendezvous.is_torchrun()):
         _core.guard()
@@ -242,19 +213,7 @@ def joined() -> Job | None:
 
 
 def join(meeting: rendezvous.Rendezvous) -> Job:
-    """Make a job without MPI. Collective.
-
-    Parameters
-    ----------
-    meeting : Rendezvous
-        All ranks.
-
-    Raises
-    ------
-    CommunicatorError
-        If they are on several hosts, or cannot share memory, or this process communicates through
-        MPI.
-    """
+    """Make a job without MPI. Collective."""
     _core.guard()
     made = Job(meeting, APART * len(_jobs))
     _jobs.append(made)

@@ -10,8 +10,6 @@ import contextlib
 import functools
 import os
 
-__all__ = ["remove", "remove_once"]
-
 PREFIX = "/dev/shm/mpich_shm_"
 
 

@@ -29,15 +29,7 @@ _answering: tuple[str, str] | None = None  # the name and the address of a host 
 
 
 def note(hosts: Sequence[str], mine: int) -> None:
-    """Hear of the hosts of a communicator, and ask the next one whether it answers. Local.
-
-    Parameters
-    ----------
-    hosts : sequence of str
-        Their names, in the order of ranks.
-    mine : int
-        Which of them is this one.
-    """
+    """Hear of the hosts of a communicator, and ask the next one whether it answers. Local."""
     global _has_asked
     others = [each for each in (*hosts[mine + 1 :], *hosts[:mine]) if each != hosts[mine]]
     if others and not _has_asked:
@@ -56,17 +48,7 @@ def _ask(host: str) -> None:
 
 
 def watch(MPI: Any, patience: float, ends: bool) -> None:
-    """Have the next host watched while MPI is finalised, if there is one that has answered. Local.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``.
-    patience : float
-        Seconds without an answer, after which the host is lost.
-    ends : bool
-        Whether this process ends then. Otherwise it only says that the host is lost.
-    """
+    """Have the next host watched while MPI is finalised, if there is one that has answered."""
     if _answering is None:
         return
     host, address = _answering

@@ -7,37 +7,17 @@ from collections.abc import Collection, Sequence
 
 from collectives import _core
 
-__all__ = ["ended", "note", "running", "stopped"]
-
 # The segments of this process, and the ranks of each in COMM_WORLD.
 _worlds: weakref.WeakKeyDictionary[_core.Segment, dict[int, int]] = weakref.WeakKeyDictionary()
 
 
 def note(segment: _core.Segment, members: Sequence[int]) -> None:
-    """Remember who shares a segment. Local.
-
-    Parameters
-    ----------
-    segment : Segment
-    members : sequence of int
-        The ranks of its communicator in ``COMM_WORLD``; negative numbers for those of another job.
-    """
+    """Remember who shares a segment. Local."""
     _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
 
 
 def ended(members: Collection[int]) -> list[tuple[int, int, bool]]:
-    """Return which of some ranks have ended, or are about to. Local.
-
-    Parameters
-    ----------
-    members : collection of int
-        Ranks in ``COMM_WORLD``.
-
-    Returns
-    -------
-    list of (int, int, bool)
-        The rank in ``COMM_WORLD``, the process ID, and whether it left in good order.
-    """
+    """Return which of some ranks have ended, or are about to. Local."""
     return [
         (world[rank], process, in_order)
         for segment, world in list(_worlds.items())

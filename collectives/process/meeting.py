@@ -25,8 +25,6 @@ from collectives.process.roll import Roll
 from collectives.process.settings import Settings
 from collectives.text.origin import levels
 
-__all__ = ["Meeting", "completed", "inside", "members"]
-
 T = TypeVar("T")
 
 # Bytes that each rank sends in the first part of an exchange; the rest of longer objects follows.
@@ -49,10 +47,6 @@ _inside: dict[threading.Thread, str] = {}
 def members(mpi: Any) -> list[int]:
     """Return the ranks of an MPI communicator in ``COMM_WORLD``; negative numbers for those of
     another job. Local.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
     """
     if isinstance(mpi, hosted.Ranks):
         return mpi.members
@@ -69,18 +63,7 @@ def inside() -> list[str]:
 
 
 def completed(request: Any, timeout: float, look: Callable[[float], None], *buffers: Any) -> bool:
-    """Wait for a request of mpi4py; return whether it is complete. Collective.
-
-    Parameters
-    ----------
-    request : mpi4py.MPI.Request
-    timeout : float
-        Seconds after which the wait ends in any case.
-    look : callable
-        Called every 0.05 s with the seconds that have passed; may raise an error to end the wait.
-    *buffers : object
-        What MPI reads and writes. It is kept if the request is not complete.
-    """
+    """Wait for a request of mpi4py; return whether it is complete. Collective."""
     began = looked = time.monotonic()
     polls = 0
     done = False
@@ -110,29 +93,10 @@ def completed(request: Any, timeout: float, look: Callable[[float], None], *buff
 class Meeting:
     """The ranks of an MPI communicator, while they make something together.
 
-    Parameters
-    ----------
-    call : str
-        What they call, for messages.
-    mpi : mpi4py.MPI.Intracomm
-    settings : Settings
-        They have the seconds that a wait may take.
-    engine : Engine, optional
-        That of a communicator which has all these ranks.
-
     Attributes
     ----------
     members : list of int
         Their ranks in ``COMM_WORLD``.
-
-    Raises
-    ------
-    StallError
-        By all methods, if a rank does not come before the deadline.
-    PeerLostError, PeerAbortedError
-        By all methods, if a rank of this host has ended, or given up.
-    MPIError
-        By all methods, if MPI fails.
     """
 
     def __init__(
@@ -180,11 +144,6 @@ class Meeting:
     def split(self, pairs: Sequence[tuple[int | None, int]]) -> Any:
         """Return the new MPI communicator of the ranks with the same color, ordered by their keys;
         None where the color is None. Collective.
-
-        Parameters
-        ----------
-        pairs : sequence of (int or None, int)
-            Color and key of each rank.
         """
         color, key = pairs[self.rank]
         if isinstance(self.mpi, hosted.Ranks):
@@ -245,36 +204,17 @@ class Meeting:
         return int(LENGTH.unpack(record)[0])
 
     def start_send(self, data: Any, dest: int, tag: int) -> Any:
-        """Start to send bytes to a rank; return the request. Local.
-
-        Parameters
-        ----------
-        data : buffer
-            Not to be changed before the request is complete.
-        dest, tag : int
-        """
+        """Start to send bytes to a rank; return the request. Local."""
         with self._errors(), _core.Turn():
             return self.mpi.Isend(data, dest, tag)
 
     def start_recv(self, data: Any, source: int, tag: int) -> Any:
-        """Start to receive bytes from a rank; return the request. Local.
-
-        Parameters
-        ----------
-        data : buffer
-            Where they go.
-        source, tag : int
-        """
+        """Start to receive bytes from a rank; return the request. Local."""
         with self._errors(), _core.Turn():
             return self.mpi.Irecv(data, source, tag)
 
     def has_ended(self, request: Any) -> bool:
-        """Return whether a request of `start_send` or `start_recv` is complete. Local.
-
-        Parameters
-        ----------
-        request : object
-        """
+        """Return whether a request of `start_send` or `start_recv` is complete. Local."""
         with self._errors(), _core.Turn():
             return bool(request.Test())
 

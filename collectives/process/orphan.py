@@ -12,8 +12,6 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["follow_parent", "name", "watch"]
-
 # The programs that start ranks, here and on other hosts: those of Open MPI 5 and 4, then that of
 # MPICH and Intel MPI.
 LAUNCHERS = {"prterun", "prte", "prted", "mpiexec", "mpirun", "orterun", "orted"}
@@ -26,13 +24,7 @@ _watched = False
 
 
 def follow_parent(number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends. Local.
-
-    Parameters
-    ----------
-    number : int
-        That of the signal.
-    """
+    """Have the kernel send this process a signal when its parent ends. Local."""
     _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 

@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeVar
 from collectives.process import binding, host, links
 from collectives.process.meeting import Meeting
 
-__all__ = ["Place", "locate"]
-
 # Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
 # ranks, a rank that polls for long costs the others a time slice. The number is also small where
 # there seem to be enough cores, because the library cannot see other processes, and smallest on
@@ -82,20 +80,7 @@ class Place(NamedTuple):
 
 
 def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
-    """Find out which ranks share this host, and on how many cores. Collective.
-
-    Parameters
-    ----------
-    meeting : Meeting
-    offer : object
-        An object that is sent to the other ranks in the same exchange.
-
-    Returns
-    -------
-    place : Place
-    offers : list
-        The `offer` of each rank.
-    """
+    """Find out which ranks share this host, and on how many cores. Collective."""
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
     everybody = meeting.allgather((host.name(), mask, number, offer))

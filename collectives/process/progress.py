@@ -13,26 +13,11 @@ from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.process import abort, environment
 
-__all__ = ["allow", "watch"]
-
 _watched = False
 
 
 def watch(MPI: Any) -> None:
-    """Have a thread move operations on, if ``COLLECTIVES_PROGRESS`` asks for it. Local.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``, initialised.
-
-    Raises
-    ------
-    ArgumentError
-        If the variable has an invalid value.
-    CommunicatorError
-        If MPI does not accept calls of several threads at once.
-    """
+    """Have a thread move operations on, if ``COLLECTIVES_PROGRESS`` asks for it. Local."""
     global _watched
     wish = environment.text("COLLECTIVES_PROGRESS") or "0"
     if wish not in ("0", "thread"):
@@ -43,20 +28,7 @@ def watch(MPI: Any) -> None:
 
 
 def allow(MPI: Any, why: str, remedy: str = "") -> None:
-    """See that the thread may run, and that it ends in time. Local.
-
-    Parameters
-    ----------
-    MPI : module
-        ``mpi4py.MPI``, initialised.
-    why, remedy : str
-        What needs the thread, and what else helps if it may not run, for the error message.
-
-    Raises
-    ------
-    CommunicatorError
-        If MPI does not accept calls of several threads at once.
-    """
+    """See that the thread may run, and that it ends in time. Local."""
     global _watched
     level = MPI.Query_thread()
     if level < MPI.THREAD_MULTIPLE:

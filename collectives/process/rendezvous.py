@@ -36,8 +36,6 @@ from collectives.errors import (
 )
 from collectives.process.waiting import Wait
 
-__all__ = ["Folder", "Keyed", "Served", "Server", "from_environment", "is_torchrun"]
-
 # Set in every rank that `spawn` or `collectives run --no-mpi` starts.
 ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
 
@@ -84,15 +82,7 @@ class _Plain(pickle.Unpickler):
 
 
 class Keyed:
-    """A rendezvous by a store.
-
-    Parameters
-    ----------
-    store : Store
-    rank, size : int
-    prefix : str
-        What keys begin with. It must not have been used in this store before.
-    """
+    """A rendezvous by a store."""
 
     def __init__(self, store: Store, rank: int, size: int, prefix: str = "collectives") -> None:
         self.rank, self.size = rank, size
@@ -102,13 +92,7 @@ class Keyed:
         self._rounds = 0
 
     def allgather(self, obj: Any) -> list[Any]:
-        """Return the object `obj` of each rank. Collective.
-
-        Raises
-        ------
-        StallError
-            If the store has no value of another rank in time.
-        """
+        """Return the object `obj` of each rank. Collective."""
         round = f"{self._prefix}/{self._rounds}"
         self._rounds += 1
         mine = f"{round}/{self.rank}"
@@ -134,16 +118,7 @@ class Keyed:
 
 
 class Folder:
-    """A store of files in a folder.
-
-    Parameters
-    ----------
-    path : str
-        The folder, which no other job has used; it is created if there is none. Others than its
-        owner must not be able to write to it.
-    timeout : float
-        Seconds to wait for a value.
-    """
+    """A store of files in a folder."""
 
     def __init__(self, path: str, timeout: float) -> None:
         self._path = Path(path)
@@ -163,13 +138,7 @@ class Folder:
             )
 
     def set(self, key: str, value: bytes) -> None:
-        """Write `value` to the file of `key`. Local.
-
-        Raises
-        ------
-        CommunicatorError
-            If it is there already.
-        """
+        """Write `value` to the file of `key`. Local."""
         name = self._name(key)
         new = f".{name}.{os.getpid()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -186,15 +155,7 @@ class Folder:
             os.unlink(new, dir_fd=self._folder)
 
     def get(self, key: str) -> bytes:
-        """Return what the file of `key` has, as soon as there is one. Local.
-
-        Raises
-        ------
-        StallError
-            If there is none before the deadline.
-        CommunicatorError
-            If it is a link, or belongs to another user.
-        """
+        """Return what the file of `key` has, as soon as there is one. Local."""
         name = self._name(key)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         wait = Wait()
@@ -219,21 +180,7 @@ class Folder:
 
 
 class Served:
-    """A rendezvous by a server.
-
-    Parameters
-    ----------
-    address : str
-        The server's.
-    rank, size : int
-    timeout : float
-        Seconds to wait for the others.
-
-    Raises
-    ------
-    CommunicatorError
-        If there is no server, or it refuses this rank.
-    """
+    """A rendezvous by a server."""
 
     def __init__(self, address: str, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size = rank, size
@@ -258,15 +205,7 @@ class Served:
             raise CommunicatorError(f"this process cannot be rank {rank} of {size}: {refusal}")
 
     def allgather(self, obj: Any) -> list[Any]:
-        """Return the object `obj` of each rank. Collective.
-
-        Raises
-        ------
-        StallError
-            If the others do not come in time.
-        PeerLostError
-            If one of them has ended.
-        """
+        """Return the object `obj` of each rank. Collective."""
         text = pickle.dumps(obj)
         try:
             _send(self._socket, text)
@@ -307,11 +246,6 @@ class Server:
     """Serves one rendezvous of a job, in a thread, until it is closed.
 
     A rank that has left after a round of exchanges is not missed before the others come again.
-
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
     """
 
     def __init__(self, size: int) -> None:
@@ -469,23 +403,6 @@ def _read(connected: socket.socket, nbytes: int) -> bytes:
 def from_environment(timeout: float) -> Rendezvous | None:
     """Return the rendezvous of a rank that a launcher of this library, or torchrun, has started.
     Local.
-
-    Parameters
-    ----------
-    timeout : float
-        Seconds to wait for the others.
-
-    Returns
-    -------
-    Rendezvous or None
-        None if this process is no such rank.
-
-    Raises
-    ------
-    ArgumentError
-        If the variables are wrong.
-    CommunicatorError
-        If whoever started this process is gone, or has started ranks on other hosts, too.
     """
     address = os.environ.get(ADDRESS)
     if not address:

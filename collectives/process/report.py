@@ -25,8 +25,6 @@ from collectives.process import environment
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["Report", "shortened", "write"]
-
 # Seconds in which others with the same error are waited for, in which the rank that prints must
 # answer, and in which it must begin to listen.
 WINDOW, ANSWER, LISTENS = 0.2, 2.0, 0.1
@@ -46,11 +44,6 @@ def shortened(kind: type[BaseException], error: BaseException, trace: TracebackT
 
     With ``COLLECTIVES_TRACEBACK=full``, and where an error of another package comes from inside the
     library, all frames are there.
-
-    Parameters
-    ----------
-    kind, error, trace : type, BaseException, TracebackType or None
-        As for `sys.excepthook`.
     """
     whole = traceback.TracebackException(kind, error, trace)
     if environment.text("COLLECTIVES_TRACEBACK") != "full":
@@ -90,17 +83,7 @@ def _shorten(whole: traceback.TracebackException | None, hidden: tuple[str, ...]
 
 
 class Report:
-    """What a rank prints before it ends, and the socket by which other ranks hear of it.
-
-    Parameters
-    ----------
-    text : str
-        The traceback.
-    rank, size : int
-        This rank, and the number of ranks in the job.
-    said : str, optional
-        What ranks compare; by default the text. An interrupt comes to each at another place.
-    """
+    """What a rank prints before it ends, and the socket by which other ranks hear of it."""
 
     def __init__(self, text: str, rank: int, size: int, said: str | None = None) -> None:
         self.text, self.rank, self.size = text, rank, size
@@ -110,13 +93,7 @@ class Report:
         self.meeting: socket.socket | None = None
 
     def tell(self, closing: Callable[[Sequence[int]], str]) -> None:
-        """Print the report, unless another rank of this host prints the same one. Local.
-
-        Parameters
-        ----------
-        closing : callable
-            ``closing(ranks)`` returns the last line, for the ranks that have this error.
-        """
+        """Print the report, unless another rank of this host prints the same one. Local."""
         if self.size > 1 and len(self.said) <= MOST:
             with contextlib.suppress(Exception):  # then it cannot meet others, and prints its own
                 self.meeting = _bound()
@@ -127,12 +104,7 @@ class Report:
         self._answer()
 
     def linger(self, seconds: float) -> None:
-        """Wait, and tell ranks that fail late in the same way that the report is printed. Local.
-
-        Parameters
-        ----------
-        seconds : float
-        """
+        """Wait, and tell ranks that fail late in the same way that the report is printed. Local."""
         end = time.monotonic() + seconds
         while self.meeting is not None and len(self.ranks) < self.size and time.monotonic() < end:
             self._listen(min(0.05, end - time.monotonic()))
@@ -221,12 +193,7 @@ def _is_mine(link: socket.socket) -> bool:
 
 
 def write(text: str) -> None:
-    """Write a text to stderr at once, so that the texts of several ranks do not mix. Local.
-
-    Parameters
-    ----------
-    text : str
-    """
+    """Write a text to stderr at once, so that the texts of several ranks do not mix. Local."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
         sys.stderr.flush()
         data = text.encode(getattr(sys.stderr, "encoding", None) or "utf-8", "backslashreplace")

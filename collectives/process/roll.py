@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from collectives import _core
 from collectives.process import binding
 
-__all__ = ["Roll"]
-
 T = TypeVar("T")
 
 TAG = 32768  # the first one behind those of the library's messages; MPI need not have so many
@@ -27,14 +25,7 @@ NAP = 0.005
 
 
 class Roll:
-    """The ranks of an MPI communicator, at their waits.
-
-    Parameters
-    ----------
-    mpi : mpi4py.MPI.Intracomm
-    hosts : list of str
-        The name of each rank's host.
-    """
+    """The ranks of an MPI communicator, at their waits."""
 
     def __init__(self, mpi: Any, hosts: list[str]) -> None:
         self._mpi, self._hosts = mpi, hosts
@@ -52,13 +43,7 @@ class Roll:
         self._has_told = False
 
     def look(self, waited: float, timeout: float) -> None:
-        """Tell the others that this rank has come, if it waits for long. Local.
-
-        Parameters
-        ----------
-        waited, timeout : float
-            Seconds.
-        """
+        """Tell the others that this rank has come, if it waits for long. Local."""
         if self._has_told or waited < timeout / 2 or not self._works:
             return
         self._has_told = True

@@ -30,8 +30,6 @@ from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWar
 from collectives.process import environment, living
 from collectives.text.origin import levels
 
-__all__ = ["bootstrap", "release", "settings"]
-
 # Bytes of a lane, the memory where a rank publishes one segment of an operation.
 LANE_BYTES = 1 << 20
 SMALLEST_LANE = 64 << 10
@@ -69,17 +67,7 @@ class _Failure(Exception):
 
 
 def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segment | None:
-    """Return the segment that this rank shares with the others of its host, or None. Collective.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        All ranks, of this host and others.
-    local : list of int
-        The ranks of this host, in rising order.
-    wishes : set of str
-        The kinds of shared memory that they ask for, as in ``COLLECTIVES_SHM``.
-    """
+    """Return the segment that this rank shares with the others of its host, or None. Collective."""
     segment, told = tried(meeting, local, wishes)
     if segment is None and told and meeting.rank == local[0]:
         is_hosted = isinstance(getattr(meeting, "mpi", None), _core.Context)
@@ -92,13 +80,6 @@ def tried(
 ) -> tuple[_core.Segment | None, dict[int, str]]:
     """Return the segment of `bootstrap`, and for each rank of the host what did not work there.
     Collective.
-
-    Parameters
-    ----------
-    meeting, local, wishes
-        As for `bootstrap`.
-    lane_bytes : int, optional
-        Bytes of a lane; what the environment says, by default.
     """
     wish = "0" if "0" in wishes else wishes.pop() if len(wishes) == 1 else "auto"
     segment = None
@@ -118,21 +99,7 @@ def tried(
 
 
 def beside(meeting: Ranks, segment: _core.Segment, lane_bytes: int) -> tuple[Any, list[str]]:
-    """Return another segment of the ranks of one, in the same kind of memory. Collective.
-
-    Parameters
-    ----------
-    meeting : Ranks
-        All ranks, which share the segment.
-    segment : Segment
-    lane_bytes : int
-        Bytes of a lane of the new one.
-
-    Returns
-    -------
-    (Segment or None, list of str)
-        With the problem of each rank, which is empty if it has none.
-    """
+    """Return another segment of the ranks of one, in the same kind of memory. Collective."""
     return _attempt(meeting, segment.ranks, _way[segment], None, lane_bytes)
 
 
@@ -204,24 +171,6 @@ def window(
     """Return an array of bytes in new shared memory, a window of the segment. Collective.
 
     Windows whose arrays are gone on all ranks of the host are reused.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        The ranks of the communicator of the segment, of this host and others.
-    segment : Segment or None
-    sizes : list of int
-        The bytes of each rank's array.
-
-    Returns
-    -------
-    array or None
-        None if there is no segment.
-
-    Raises
-    ------
-    CommunicatorError
-        If there is no memory, or no room for another window.
     """
     if segment is None:  # other hosts have segments
         meeting.allgather(None)
@@ -251,11 +200,6 @@ def window(
 def shared(meeting: Ranks, segment: _core.Segment | None, nbytes: int) -> mmap.mmap | None:
     """Return new memory, zero at first, that the ranks of a segment share. Collective; a rank
     without a segment takes part for the others, and gets None.
-
-    Raises
-    ------
-    CommunicatorError
-        If there is no memory.
     """
     if segment is None:
         meeting.allgather(None)
@@ -303,12 +247,7 @@ def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], numb
 
 
 def release(segment: _core.Segment) -> None:
-    """Leave a segment. Local.
-
-    Parameters
-    ----------
-    segment : Segment
-    """
+    """Leave a segment. Local."""
     segment.leave()
 
 
@@ -320,19 +259,7 @@ def _wish() -> str:
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings of segments, from the environment or by default. Local.
-
-    Returns
-    -------
-    dict
-        ``kind`` (the value of ``COLLECTIVES_SHM``), ``lane_bytes`` (before it is halved to fit the
-        available memory), and ``limit_bytes`` (of all segments of a process).
-
-    Raises
-    ------
-    ArgumentError
-        If an environment variable has an invalid value.
-    """
+    """Return the settings of segments, from the environment or by default. Local."""
     return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
 
 

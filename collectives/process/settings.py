@@ -10,8 +10,6 @@ from collectives.errors import ArgumentError
 from collectives.process import environment, segment
 from collectives.text.words import ranks
 
-__all__ = ["DEVICE_TRANSPORTS", "STORES", "Settings", "difference"]
-
 # How payloads are written: in the way that was measured to be faster, through the cache, or with
 # stores that bypass it.
 STORES = ("auto", "cached", "streamed")
@@ -53,13 +51,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def read(cls, timeout: float | None) -> Settings:
-        """Return the settings of the environment; `timeout` takes precedence. Local.
-
-        Raises
-        ------
-        ArgumentError
-            If `timeout` or a variable has an invalid value.
-        """
+        """Return the settings of the environment; `timeout` takes precedence. Local."""
         if timeout is None:
             timeout = environment.seconds("COLLECTIVES_TIMEOUT", cls().timeout)
         stores = _word("COLLECTIVES_SHM_STORES", STORES)
@@ -85,11 +77,6 @@ COMMON = {
 def difference(settings: Sequence[Settings]) -> str:
     """Return in which variable the ranks differ that must be equal, in words, or an empty string.
     Local.
-
-    Parameters
-    ----------
-    settings : sequence of Settings
-        Those of each rank.
     """
     for field, variable in COMMON.items():
         masks: dict[object, int] = {}

@@ -20,8 +20,6 @@ from collectives.process import abort, binding, hosted, living
 from collectives.process.meeting import Meeting
 from collectives.process.waiting import Wait
 
-__all__ = ["agreed", "shrunk"]
-
 SLICE = 0.02  # seconds between two looks at who has ended
 
 UNSUPPORTED = (
@@ -33,27 +31,6 @@ UNSUPPORTED = (
 def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
     """Return the bitwise and of a number of all ranks that are left, and these ranks.
     Collective, among the ranks that are left.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        All ranks.
-    value : int
-        Of 64 bits; through MPI, of 32.
-
-    Returns
-    -------
-    int
-        The same on all ranks.
-    list of int
-        The ranks that are left, the same on all of them; through MPI, an empty list.
-
-    Raises
-    ------
-    StallError
-        If a rank neither comes nor ends before the deadline.
-    CommunicatorError
-        If the MPI library does not survive the loss of a rank.
     """
     if isinstance(meeting.mpi, hosted.Ranks):
         return _Agreement(meeting, meeting.mpi.again("agree"), value).reached()
@@ -73,18 +50,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
 
 
 def shrunk(meeting: Meeting) -> Any:
-    """Return a new MPI communicator of the ranks that are left. Collective, among them.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        All ranks.
-
-    Raises
-    ------
-    StallError, CommunicatorError
-        As for `agreed`.
-    """
+    """Return a new MPI communicator of the ranks that are left. Collective, among them."""
     if isinstance(meeting.mpi, hosted.Ranks):
         _, ranks = agreed(meeting, -1)
         return meeting.mpi.part(ranks)
@@ -110,17 +76,7 @@ def _check_support(meeting: Meeting) -> None:
 
 
 class _Agreement:
-    """One agreement of ranks without MPI.
-
-    Parameters
-    ----------
-    meeting : Meeting
-        All ranks.
-    ranks : hosted.Ranks
-        The same ranks, with messages for this agreement alone.
-    value : int
-        What this rank says.
-    """
+    """One agreement of ranks without MPI."""
 
     def __init__(self, meeting: Meeting, ranks: hosted.Ranks, value: int) -> None:
         self._meeting, self._ranks, self._value = meeting, ranks, value

@@ -6,8 +6,6 @@ import time
 
 from collectives import _core
 
-__all__ = ["Wait"]
-
 POLLS = 200  # before a waiting rank naps
 NAP = 1e-3  # seconds
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from collectives.errors import ArgumentError
 
-__all__ = ["Parts", "find", "make"]
-
 SUFFIXES = (".json", ".records")
 FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -23,20 +21,10 @@ FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 class Parts:
     """The open folder of the tapes of a timeline.
 
-    Parameters
-    ----------
-    path : str or path
-        The timeline.
-
     Attributes
     ----------
     path : Path
         The folder.
-
-    Raises
-    ------
-    OSError
-        If there is no such folder, or it belongs to another user.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -131,13 +119,7 @@ def find(path: str | os.PathLike[str]) -> Parts | None:
 
 
 def make(path: str | os.PathLike[str]) -> Parts:
-    """Return the folder for the timeline in `path`: a new one, or that of an earlier one. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If it cannot be made, or something else is in its place.
-    """
+    """Return the folder for the timeline in `path`: a new one, or that of an earlier one. Local."""
     try:
         os.mkdir(folder(path), 0o700)
     except FileExistsError:

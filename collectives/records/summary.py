@@ -11,8 +11,6 @@ from typing import Any
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, spans
 
-__all__ = ["Share", "Sum", "summed", "text", "verdict"]
-
 # Ranks are stragglers if they wait at most PART of the time that each of the others waits, and the
 # others wait at least WORTH of the whole time.
 PART = 2 / 3

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from collectives.records.parts import Parts
 
-__all__ = ["Tape", "events"]
-
 # The numbers of the kinds of records; see _core/records/timeline.h.
 (
     CALL,
@@ -119,11 +117,6 @@ class Tape:
 
         (The records stay open, because closing any descriptor of a file releases the lock that the
         process holds on it.)
-
-        Raises
-        ------
-        ValueError
-            If they are not a tape, or end before anything was recorded.
         """
         with open(parts.open(f"{rank}.json", os.O_RDONLY), encoding="utf-8") as lines:
             return cls.parsed(lines.read, file, f"{rank}.records in {parts.path}")
@@ -133,11 +126,6 @@ class Tape:
         """Read open records, and then the `lines` that belong to them. Local.
 
         A rank that still records has written the lines before the records that need them.
-
-        Raises
-        ------
-        ValueError
-            As for `read`; it calls the records by their `name`.
         """
         head = np.frombuffer(os.pread(file, 64, 0).ljust(64, b"\0"), np.uint64)
         version, counts, t0, t1, n0, n1, used, full = head
@@ -193,18 +181,7 @@ def is_held(file: int) -> bool:
 def events(
     tape: Tape, facts: dict[str, Any] | None = None, since: int = 0, rate: float | None = None
 ) -> Iterator[str]:
-    """Yield the trace events of a tape, each as a line of JSON. Local.
-
-    Parameters
-    ----------
-    tape : Tape
-    facts : dict, optional
-        Those of another timeline with the same tape; by default the tape's own.
-    since : int
-        Calls before this tick are left out.
-    rate : float, optional
-        Nanoseconds per tick.
-    """
+    """Yield the trace events of a tape, each as a line of JSON. Local."""
     facts = facts or tape.facts
     read = _Read(tape, facts, tape.rate if rate is None or not tape.counts else rate)
     calls, of_call = read.calls(since)

@@ -32,8 +32,6 @@ from collectives.records import parts, tape, tracefile
 from collectives.records.parts import Parts
 from collectives.text.words import shown
 
-__all__ = ["Timeline", "from_environment", "has_even_counter"]
-
 LIMIT = 32 << 20  # bytes of a tape: a million records; a call has at least 4
 TRIPS = 16  # round trips to measure the offset of a clock
 

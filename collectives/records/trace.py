@@ -11,8 +11,6 @@ from collectives import _core
 from collectives.text.table import aligned
 from collectives.text.words import size_text
 
-__all__ = ["Trace", "TracedCall"]
-
 
 class TracedCall(NamedTuple):
     """A call that has ended.

@@ -24,8 +24,6 @@ from collectives.records import parts, tape
 from collectives.records.parts import Parts
 from collectives.text import files
 
-__all__ = ["add", "complete", "create", "load", "so_far", "token"]
-
 TAIL = b"\n]}\n"
 LINES = 20_000  # number of events that are written at a time: a few MB
 
@@ -34,19 +32,6 @@ def create(path: str | Path, token: str, names: list[str]) -> None:
     """Write a file that has only the names of the ranks, and make the folder for tapes. Local.
 
     The tapes of an earlier timeline of that name are removed.
-
-    Parameters
-    ----------
-    path : str or Path
-    token : str
-        A text that identifies this timeline.
-    names : list of str
-        The names of the ranks' hosts.
-
-    Raises
-    ------
-    ArgumentError
-        If the file cannot be written, or ranks of another job are recording for it.
     """
     if not os.path.isfile(path) and os.path.lexists(path) and not os.path.islink(path):
         raise ArgumentError(f"the timeline {path} cannot be written: it is no regular file")
@@ -83,13 +68,7 @@ def token(path: str | Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[int]:
-    """Lock the file `path` against other writers; yield it, open. Local.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened, or is not a file of its own, but a link.
-    """
+    """Lock the file `path` against other writers; yield it, open. Local."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -105,13 +84,7 @@ def locked(path: str | Path) -> Iterator[int]:
 
 
 def add(path: str | Path, events: Iterable[str]) -> None:
-    """Write `events` at the end of the file `path`. Local.
-
-    Raises
-    ------
-    OSError
-        If writing fails.
-    """
+    """Write `events` at the end of the file `path`. Local."""
     rest = iter(events)
     while lines := list(islice(rest, LINES)):
         with locked(path) as file:
@@ -147,15 +120,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def complete(path: str | Path) -> tuple[list[int], list[int]]:
-    """Add to the file `path` the events of ranks that ended before they added them. Local.
-
-    Returns
-    -------
-    added : list of int
-        The ranks whose events were added.
-    held : list of int
-        The ranks that are still recording.
-    """
+    """Add to the file `path` the events of ranks that ended before they added them. Local."""
     added: list[int] = []
     held: list[int] = []
     tapes = parts.find(path)
@@ -246,13 +211,7 @@ def _is_of(event: dict[str, Any], rank: int) -> bool:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Return the contents of the timeline in `path`. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If it cannot be read, or is not a timeline.
-    """
+    """Return the contents of the timeline in `path`. Local."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

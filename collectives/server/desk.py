@@ -12,8 +12,6 @@ from collectives.errors import ArgumentError
 from collectives.server.policies import Policy
 from collectives.text.words import shown
 
-__all__ = ["Board", "Desk", "Push", "share"]
-
 
 class Push(NamedTuple):
     """A gradient that a worker has sent.
@@ -44,12 +42,6 @@ class Push(NamedTuple):
 
 class Desk:
     """What a server knows of its workers, by a policy. No communication, no arrays.
-
-    Parameters
-    ----------
-    policy : Policy
-    workers : int
-        How many there are.
 
     Attributes
     ----------
@@ -95,12 +87,7 @@ class Desk:
         return [worker for worker in self.steps if worker not in came]
 
     def arrive(self, push: Push) -> bool:
-        """Note that a gradient has come; return False if it is dropped. Local.
-
-        Parameters
-        ----------
-        push : Push
-        """
+        """Note that a gradient has come; return False if it is dropped. Local."""
         self.pushed[push.worker] += 1
         if isnan(push.weight):
             self.refused[push.worker] += 1
@@ -115,11 +102,6 @@ class Desk:
     def take(self) -> list[Push]:
         """Return the gradients of the next update in the order of the workers, and count it; an
         empty list if it waits for more. Local.
-
-        Raises
-        ------
-        ArgumentError
-            If the policy wants no number of gradients.
         """
         if not self.waiting:
             return []
@@ -141,39 +123,18 @@ class Desk:
         return sorted(taken, key=lambda push: push.worker)
 
     def leave(self, worker: int) -> None:
-        """Note that a worker has finished. Local.
-
-        Parameters
-        ----------
-        worker : int
-        """
+        """Note that a worker has finished. Local."""
         self.steps.pop(worker, None)
 
     def lose(self, worker: int, why: str) -> bool:
-        """Note that a worker is lost; return whether the others can go on. Local.
-
-        Parameters
-        ----------
-        worker : int
-        why : str
-            What became of it.
-        """
+        """Note that a worker is lost; return whether the others can go on. Local."""
         self.leave(worker)
         self.lost[worker] = why
         return self.policy.survives(self.total - len(self.lost), self.total)
 
 
 class Board:
-    """The pieces of one batch, and who gets which.
-
-    Parameters
-    ----------
-    count : int
-        The number of examples.
-    workers : int
-    pieces : int
-        Into how many pieces the part of a worker is cut.
-    """
+    """The pieces of one batch, and who gets which."""
 
     def __init__(self, count: int, workers: int, pieces: int) -> None:
         self.count = count
@@ -187,10 +148,6 @@ class Board:
     def claim(self, worker: int) -> tuple[int, int] | None:
         """Return the bounds of a piece of the batch for a worker: of its own part, or the last
         piece of the worker that has most left; None if there is none. Local.
-
-        Parameters
-        ----------
-        worker : int
         """
         if self.left[worker]:
             return self.left[worker].popleft()
@@ -199,11 +156,5 @@ class Board:
 
 
 def share(count: int, worker: int, workers: int) -> tuple[int, int]:
-    """Return the bounds of a worker's part of `count` examples. Local.
-
-    Parameters
-    ----------
-    count : int
-    worker, workers : int
-    """
+    """Return the bounds of a worker's part of `count` examples. Local."""
     return count * worker // workers, count * (worker + 1) // workers

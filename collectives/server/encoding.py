@@ -11,21 +11,11 @@ from numpy.typing import NDArray
 from collectives.compression.codec import Codec, State
 from collectives.server.parameters import Parameter, Piece
 
-__all__ = ["Encoding"]
-
 Bytes = NDArray[np.uint8]
 
 
 class Encoding:
     """How the gradient of a server's pieces is sent.
-
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-    pieces : sequence of Piece
-        Those of one server.
-    codec : Codec or None
-        None to send what there is.
 
     Attributes
     ----------
@@ -33,11 +23,6 @@ class Encoding:
         Of the memory that a gradient takes.
     payload : int
         Of them, those that say something.
-
-    Raises
-    ------
-    ArgumentError
-        If the codec is only for an allreduce.
     """
 
     def __init__(
@@ -59,17 +44,7 @@ class Encoding:
         self._scratch = None if codec is None else np.empty(longest, np.float64)
 
     def write(self, memory: Bytes, gradients: Sequence[NDArray[Any]], rank: int) -> None:
-        """Write gradients as bytes. Local.
-
-        Parameters
-        ----------
-        memory : ndarray
-            `nbytes`.
-        gradients : sequence of ndarray
-            Flat, one for each parameter.
-        rank : int
-            Which worker this is.
-        """
+        """Write gradients as bytes. Local."""
         for i, piece in enumerate(self.pieces):
             part = gradients[piece.parameter][piece.start : piece.stop]
             codes = memory[self.places[i]]
@@ -79,16 +54,7 @@ class Encoding:
                 self.codec.pack(codes, part, self.names[i], self.states[i], rank)
 
     def read(self, memory: Bytes, i: int, call: int) -> NDArray[Any]:
-        """Return the gradient of piece `i`, which is valid until the next call. Local.
-
-        Parameters
-        ----------
-        memory : ndarray
-            What `write` has written.
-        i : int
-        call : int
-            How many gradients the worker had written before.
-        """
+        """Return the gradient of piece `i`, which is valid until the next call. Local."""
         piece, codes = self.pieces[i], memory[self.places[i]]
         if self.codec is None or self._scratch is None:
             return codes.view(piece.dtype)

@@ -30,8 +30,6 @@ from collectives.server.transport import (
     failure_text,
 )
 
-__all__ = ["MessageLine", "MessagePort"]
-
 CHUNK = 1 << 20  # bytes of a message
 IN_FLIGHT = 2  # gradients that a worker has sent and may still be on their way
 
@@ -74,19 +72,7 @@ class _Sends:
 
 
 class MessageLine:
-    """The connection of a worker to a server on another host; see `transport.Line`.
-
-    Parameters
-    ----------
-    meeting : Meeting
-    server, rank : int
-        The number of the server, and its rank.
-    worker : int
-        Which worker this is.
-    nbytes : (int, int)
-        Of the parameters and of a gradient.
-    wait : callable
-    """
+    """The connection of a worker to a server on another host; see `transport.Line`."""
 
     def __init__(
         self,
@@ -225,18 +211,7 @@ class _Incoming:
 
 
 class MessagePort:
-    """The connection of a server to workers of other hosts; see `transport.Port`.
-
-    Parameters
-    ----------
-    meeting : Meeting
-    server : int
-        The number of the server.
-    workers : mapping
-        From their numbers to their ranks.
-    gradient : int
-        Bytes of a gradient.
-    """
+    """The connection of a server to workers of other hosts; see `transport.Port`."""
 
     def __init__(
         self, meeting: Meeting, server: int, workers: Mapping[int, int], gradient: int

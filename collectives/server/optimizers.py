@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = ["SGD", "Adam", "Update"]
-
 Update = Callable[[NDArray[Any], NDArray[Any], dict[str, Any], int], object]
 """What ``optimizer=`` accepts. It is called with a part of a parameter, its gradient, a dict that
 is kept for this part, and the number of the update, from 1 on. It changes the part in place, and

@@ -30,8 +30,6 @@ from collectives.text.words import article, count, error_text, shown
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
 
-__all__ = ["ParameterServer"]
-
 
 class ParameterServer:
     """Parameters on servers, from which workers pull, and to which they push gradients. Collective.

@@ -13,8 +13,6 @@ from collectives.arrays.parameters import assign, check, numbers_of, values_of
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article, known, shown
 
-__all__ = ["Parameter", "Piece", "cut", "gradients", "memory_bytes", "read"]
-
 DTYPES = ("float16", "float32", "float64")
 
 # Bytes from which on the parts of an array are on all servers; a smaller one is on one of them.
@@ -24,22 +22,11 @@ SPLIT = 64 << 10
 class Parameter:
     """A parameter of the program, and its values as a flat array.
 
-    Parameters
-    ----------
-    name : str
-    value : array
-        Of NumPy, torch, Keras or TensorFlow.
-
     Attributes
     ----------
     flat : ndarray
         Its values: its own memory, or a copy.
     shape : tuple of int
-
-    Raises
-    ------
-    ArgumentError, UnsupportedTypeError
-        If it cannot be changed, or its elements are not floating-point numbers that NumPy has.
     """
 
     def __init__(self, name: str, value: Any) -> None:
@@ -65,18 +52,7 @@ class Parameter:
 
 
 def read(parameters: Any) -> list[Parameter]:
-    """Return the parameters of a program. Local.
-
-    Parameters
-    ----------
-    parameters : mapping, iterable or model
-        As for `ParameterServer`.
-
-    Raises
-    ------
-    ArgumentError
-        If there are none, or one of them cannot be used.
-    """
+    """Return the parameters of a program. Local."""
     found = [Parameter(name, value) for name, value in _pairs(parameters)]
     if not found:
         raise ArgumentError("parameters is empty")
@@ -103,21 +79,7 @@ def _pairs(parameters: Any) -> list[tuple[str, Any]]:
 
 
 def gradients(given: Any, parameters: Sequence[Parameter]) -> list[NDArray[Any]]:
-    """Return gradients as flat arrays, in the order of the parameters. Local.
-
-    Parameters
-    ----------
-    given : mapping, iterable or None
-        By the names of the parameters, or in their order. None for the ``grad`` of each parameter.
-    parameters : sequence of Parameter
-
-    Raises
-    ------
-    ArgumentError
-        If one is missing or has another shape.
-    UnsupportedTypeError
-        If the elements of one are no real numbers.
-    """
+    """Return gradients as flat arrays, in the order of the parameters. Local."""
     if given is None:
         listed = [getattr(each.value, "grad", None) for each in parameters]
         without = [each.name for each, grad in zip(parameters, listed, strict=True) if grad is None]
@@ -193,31 +155,12 @@ class Piece(NamedTuple):
         return (self.stop - self.start) * self.dtype.itemsize
 
     def of(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the elements in the bytes of all pieces of a server. Local.
-
-        Parameters
-        ----------
-        memory : ndarray
-        """
+        """Return the elements in the bytes of all pieces of a server. Local."""
         return memory[self.offset : self.offset + self.nbytes].view(self.dtype)
 
 
 def cut(parameters: Sequence[Parameter], servers: int, order: Sequence[int]) -> list[list[Piece]]:
-    """Return the pieces of each server, the most urgent first. Local.
-
-    Parameters
-    ----------
-    parameters : sequence of Parameter
-    servers : int
-    order : sequence of int
-        The numbers of the parameters, the most urgent first.
-
-    Returns
-    -------
-    list of list of Piece
-        A long array is cut into nearly equal parts, one for each server. A short one is given to
-        the server that has least so far.
-    """
+    """Return the pieces of each server, the most urgent first. Local."""
     filled = [0] * servers
     found: list[list[Piece]] = [[] for _ in range(servers)]
 

@@ -8,15 +8,6 @@ from typing import Any
 from collectives.errors import ArgumentError
 from collectives.text.words import shown
 
-__all__ = [
-    "Asynchronous",
-    "BackupWorkers",
-    "BoundedStaleness",
-    "Policy",
-    "RapidReassignment",
-    "Synchronous",
-]
-
 
 class Policy:
     """Base of the policies, and what a policy of your own overrides.

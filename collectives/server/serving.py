@@ -29,26 +29,11 @@ from collectives.server.transport import KINDS, Claim, Event, Left, Port
 from collectives.server.watch import Watch
 from collectives.text.words import count, error_text, spans
 
-__all__ = ["Server"]
-
 BOARDS = 2  # batches whose pieces may be asked for at a time
 
 
 class Server:
-    """A server of some pieces of the parameters.
-
-    Parameters
-    ----------
-    training : Training
-    number : int
-        Which server this is.
-    parameters : sequence of Parameter
-        Their values are those at the beginning.
-    optimizer : callable
-    ports : sequence of Port
-    members : sequence of int
-        The ranks of the communicator in ``COMM_WORLD``.
-    """
+    """A server of some pieces of the parameters."""
 
     def __init__(
         self,
@@ -77,17 +62,7 @@ class Server:
         self.has_warned = False
 
     def serve(self) -> None:
-        """Serve until all workers have finished. Local; the workers know.
-
-        Raises
-        ------
-        PeerLostError, PeerAbortedError
-            If a worker is lost and the policy needs it, or another server has ended.
-        MismatchError
-            If workers ask for parts of different batches in the same step.
-        StallError
-            If nothing has come before the deadline.
-        """
+        """Serve until all workers have finished. Local; the workers know."""
         try:
             self._publish(True)
             while self.desk.steps:

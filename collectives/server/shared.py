@@ -39,8 +39,6 @@ from collectives.server.transport import (
     failure_text,
 )
 
-__all__ = ["Layout", "SharedLine", "SharedPort"]
-
 SLOTS = 2
 HEAD, DESK, SLOT_HEAD, REASON = 2048, 2048, 128, 1000  # bytes
 
@@ -61,15 +59,6 @@ BUFFER_BITS = 16
 class Layout:
     """Where the block of a server lies in the memory of a host.
 
-    Parameters
-    ----------
-    start : int
-        The first byte.
-    workers : sequence of int
-        The numbers of the workers of this host.
-    values, gradient : int
-        Bytes of the parameters, and of a gradient.
-
     Attributes
     ----------
     stop : int
@@ -88,46 +77,22 @@ class Layout:
         self.stop = self.buffers + self.count * self.buffer if self.workers else start
 
     def words(self, memory: mmap.mmap, start: int, nbytes: int) -> _core.Words:
-        """Return the words in some bytes of the memory. Local.
-
-        Parameters
-        ----------
-        memory : mmap
-        start, nbytes : int
-        """
+        """Return the words in some bytes of the memory. Local."""
         return _core.Words(memory, start, nbytes // 8)
 
     def desk(self, memory: mmap.mmap, worker: int) -> _core.Words:
-        """Return the words of the desk of a worker. Local.
-
-        Parameters
-        ----------
-        memory : mmap
-        worker : int
-        """
+        """Return the words of the desk of a worker. Local."""
         return self.words(memory, self.desks + DESK * self.workers.index(worker), 256)
 
     def slot_of(self, memory: mmap.mmap, worker: int, number: int) -> tuple[_core.Words, Bytes]:
-        """Return the head and the bytes of the slot for a worker's gradient of a number. Local.
-
-        Parameters
-        ----------
-        memory : mmap
-        worker, number : int
-        """
+        """Return the head and the bytes of the slot for a worker's gradient of a number. Local."""
         place = SLOTS * self.workers.index(worker) + number % SLOTS
         start = self.slots + place * self.slot
         data = np.frombuffer(memory, np.uint8, self.gradient, start + SLOT_HEAD)
         return self.words(memory, start, 64), data
 
     def buffer_of(self, memory: mmap.mmap, number: int) -> Bytes:
-        """Return the bytes of a buffer. Local.
-
-        Parameters
-        ----------
-        memory : mmap
-        number : int
-        """
+        """Return the bytes of a buffer. Local."""
         return np.frombuffer(memory, np.uint8, self.values, self.buffers + number * self.buffer)
 
 
@@ -142,16 +107,7 @@ def _unpacked(word: int) -> float:
 
 
 class SharedLine:
-    """The connection of a worker to a server of its host; see `transport.Line`.
-
-    Parameters
-    ----------
-    memory : mmap
-    layout : Layout
-    worker : int
-        Which worker this is.
-    wait : callable
-    """
+    """The connection of a worker to a server of its host; see `transport.Line`."""
 
     def __init__(self, memory: mmap.mmap, layout: Layout, worker: int, wait: Wait) -> None:
         self._memory, self._layout, self._worker, self._wait = memory, layout, worker, wait
@@ -223,13 +179,7 @@ class SharedLine:
 
 
 class SharedPort:
-    """The connection of a server to the workers of its host; see `transport.Port`.
-
-    Parameters
-    ----------
-    memory : mmap
-    layout : Layout
-    """
+    """The connection of a server to the workers of its host; see `transport.Port`."""
 
     def __init__(self, memory: mmap.mmap, layout: Layout) -> None:
         self._memory, self._layout = memory, layout

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from collectives.text.words import time_text
 
-__all__ = ["Statistics"]
-
 
 class Statistics(NamedTuple):
     """What a server has done, or a worker: ``ps.statistics`` on each rank.

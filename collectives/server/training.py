@@ -9,23 +9,9 @@ from collectives.server.encoding import Encoding
 from collectives.server.parameters import Parameter, cut, memory_bytes
 from collectives.server.policies import Policy
 
-__all__ = ["Training"]
-
 
 class Training:
     """A training, the same on all ranks.
-
-    Parameters
-    ----------
-    policy : Policy
-    servers, workers : sequence of int
-        Their ranks.
-    parameters : sequence of Parameter
-    order : sequence of int
-        The numbers of the parameters, the most urgent first.
-    codec : Codec or None
-    timeout, warning : float
-        Seconds after which a wait raises an error, and after which it warns.
 
     Attributes
     ----------
@@ -59,11 +45,5 @@ class Training:
         self.gradients = [self.encoding(parameters, number).nbytes for number in numbers]
 
     def encoding(self, parameters: Sequence[Parameter], server: int) -> Encoding:
-        """Return how gradients are sent to a server. Local.
-
-        Parameters
-        ----------
-        parameters : sequence of Parameter
-        server : int
-        """
+        """Return how gradients are sent to a server. Local."""
         return Encoding(parameters, self.pieces[server], self.codec)

@@ -20,8 +20,6 @@ from collectives.errors import (
 )
 from collectives.server.desk import Push
 
-__all__ = ["KINDS", "Claim", "Left", "Line", "Port", "Wait", "failure_of", "failure_text"]
-
 Bytes = NDArray[np.uint8]
 
 KINDS: tuple[type[CollectivesError], ...] = (
@@ -62,27 +60,11 @@ class Line(Protocol):
     """The connection of a worker to a server."""
 
     def push(self, numbers: tuple[int, int, float], write: Callable[[Bytes], object]) -> None:
-        """Send a gradient. Local; it waits while two are on their way.
-
-        Parameters
-        ----------
-        numbers : (int, int, float)
-            How many were sent before, the version of the parameters, and the weight.
-        write : callable
-            Writes it into the memory that it is given.
-        """
+        """Send a gradient. Local; it waits while two are on their way."""
         ...
 
     def ask(self, version: int, slowest: int) -> None:
-        """Ask for parameters. Local.
-
-        Parameters
-        ----------
-        version : int
-            They shall have this version, or a newer one.
-        slowest : int
-            All workers shall have sent so many gradients.
-        """
+        """Ask for parameters. Local."""
         ...
 
     def arriving(self) -> Generator[tuple[int, int, Bytes], None, None]:
@@ -116,16 +98,7 @@ class Port(Protocol):
         ...
 
     def publish(self, version: int, slowest: int, values: Bytes, has_changed: bool) -> None:
-        """Let workers have new parameters. Local.
-
-        Parameters
-        ----------
-        version, slowest : int
-            As for `Line.ask`.
-        values : ndarray
-        has_changed : bool
-            Whether they are others than the last time.
-        """
+        """Let workers have new parameters. Local."""
         ...
 
     def fail(self, error: CollectivesError) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from collectives import _core
 
-__all__ = ["Watch"]
-
 POLLS = 20  # before a wait takes naps
 BRIEF = 0.05  # seconds of a wait with short naps
 SHORT_NAP, NAP = 5e-5, 5e-4  # seconds
@@ -16,14 +14,7 @@ SLICE = 0.05  # seconds between two looks around
 
 
 class Watch:
-    """A wait, or a service that waits again and again.
-
-    Parameters
-    ----------
-    look : callable
-        Called every 0.05 s with the seconds since something has moved, not counting those in which
-        this process was stopped; may raise an error to end the wait.
-    """
+    """A wait, or a service that waits again and again."""
 
     def __init__(self, look: Callable[[float], object]) -> None:
         self.look = look

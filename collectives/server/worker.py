@@ -21,23 +21,12 @@ from collectives.server.training import Training
 from collectives.server.transport import Bytes, Line
 from collectives.server.watch import Watch
 
-__all__ = ["Worker"]
-
 # Seconds that a worker waits longer than a server, which knows for whom.
 MORE = 2.0
 
 
 class Worker:
     """A worker and its lines to the servers.
-
-    Parameters
-    ----------
-    training : Training
-    number : int
-        Which worker this is.
-    parameters : sequence of Parameter
-    members : sequence of int
-        The ranks of the communicator in ``COMM_WORLD``.
 
     Attributes
     ----------
@@ -100,15 +89,7 @@ class Worker:
                 each.close()
 
     def push(self, gradients: Sequence[NDArray[Any]], weight: float) -> None:
-        """Push gradients with a weight. Local.
-
-        Parameters
-        ----------
-        gradients : sequence of ndarray
-            Flat, one for each parameter.
-        weight : float
-            Gradients that are not finite are sent as zeros with the weight NaN.
-        """
+        """Push gradients with a weight. Local."""
         if self.training.policy.waits_for_update and not self.has_pulled:
             raise ArgumentError(
                 f"push() was called twice without a pull() between, and {self.training.policy!r} "
@@ -157,12 +138,7 @@ class Worker:
     # -- waiting ---------------------------------------------------------------------------------
 
     def wait_for(self, server: int) -> Callable[[Callable[[], Any], str], Any]:
-        """Return the `transport.Wait` of a line to a server. Local.
-
-        Parameters
-        ----------
-        server : int
-        """
+        """Return the `transport.Wait` of a line to a server. Local."""
         return partial(self._wait, server)
 
     def _wait(self, server: int, function: Callable[[], Any], what: str) -> Any:

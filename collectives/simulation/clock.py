@@ -501,17 +501,7 @@ def _greedy(source: Numbers, target: Numbers, p: int) -> Numbers:
 
 
 def _fair(ways: Numbers, alone: Times, speeds: Times) -> Times:
-    """Return the max-min fair rates of flows, in bytes per second.
-
-    Parameters
-    ----------
-    ways : (flows, width) array
-        Links that each flow crosses, -1 for none.
-    alone : array
-        The rate of each flow if it were alone.
-    speeds : array
-        Bytes per second of each link.
-    """
+    """Return the max-min fair rates of flows, in bytes per second."""
     rates = np.zeros(len(ways))
     used = ways >= 0
     links = np.where(used, ways, len(speeds))

@@ -13,8 +13,6 @@ from collectives.simulation.simulate import simulate
 from collectives.simulation.traffic import exceeds
 from collectives.text.words import count
 
-__all__ = ["Grid", "simulated"]
-
 # If the time at the middle of two sizes is on the straight line between them, up to this relative
 # error, the sizes in between are interpolated: time is a maximum of sums that grow with the size,
 # hence convex, and a convex function that touches such a line in between is equal to it.
@@ -68,15 +66,7 @@ class Grid:
         return found
 
     def crossing(self, p: int, before: str | None, after: str | None, k: int) -> float | None:
-        """Return the size at which two algorithms take equally long, or None. Local.
-
-        Parameters
-        ----------
-        p : int
-        before, after : str or None
-            The fastest algorithms at the sizes number k - 1 and k.
-        k : int
-        """
+        """Return the size at which two algorithms take equally long, or None. Local."""
         if before is None or after is None:
             return None
         a, b = self.times[p][before], self.times[p][after]
@@ -99,34 +89,7 @@ def simulated(
     limit: int,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Grid:
-    """Simulate algorithms on all numbers of ranks and at all sizes. Local.
-
-    Parameters
-    ----------
-    rows : sequence of Algorithm
-        Algorithms of one collective.
-    machine, numbers : str
-        The name of the machine, and its numbers in words.
-    make : callable
-        Returns the machine with p ranks.
-    ranks, sizes : list of int
-        Numbers of ranks, and bytes.
-    root, segment : int
-        As for `simulate`.
-    limit : int
-        Algorithms that send more messages than this are left out.
-    tell : callable
-        Called with the progress.
-
-    Returns
-    -------
-    Grid
-
-    Raises
-    ------
-    ArgumentError
-        If the machine cannot have the first number of ranks.
-    """
+    """Simulate algorithms on all numbers of ranks and at all sizes. Local."""
     times: dict[int, dict[str, list[float]]] = {}
     left_out = []
     done, steps = 0, len(rows) * len(ranks)

@@ -15,8 +15,6 @@ from collectives.errors import ArgumentError
 from collectives.simulation.networks import Topology, seconds
 from collectives.text.words import count
 
-__all__ = ["MessageHost", "PassRate", "SharedMemory"]
-
 # Seconds per byte: a number, or rows of (bytes, alone, at once). A row has the seconds per byte in
 # memory of so many bytes, with one core at work, and with all.
 PassRate = Union[float, Sequence["tuple[float, float, float]"]]

@@ -22,8 +22,6 @@ from collectives.algorithms.groups import Groups
 from collectives.errors import ArgumentError
 from collectives.text.words import count
 
-__all__ = ["FatTree", "Flat", "Hosts", "Links", "Network", "Rate", "Topology", "Torus"]
-
 Ranks = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 Route = Callable[[int, int], "tuple[float, Sequence[Hashable]]"]

@@ -11,17 +11,9 @@ from collectives.picture.figures import label_ends, save, short
 from collectives.simulation.grid import Grid
 from collectives.text.words import count
 
-__all__ = ["draw"]
-
 
 def draw(grid: Grid, path: str) -> None:
-    """Write the plot of the times in `grid` to `path`. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If the file cannot be written.
-    """
+    """Write the plot of the times in `grid` to `path`. Local."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -12,8 +12,6 @@ from collectives.algorithms.registry import Algorithm
 from collectives.simulation.networks import Topology
 from collectives.text.words import count, size_text, time_text
 
-__all__ = ["RECORDED", "Simulation", "Transfer"]
-
 # Messages are recorded by default if there are at most this many, over all segments.
 RECORDED = 200_000
 

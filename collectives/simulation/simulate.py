@@ -15,8 +15,6 @@ from collectives.simulation.result import RECORDED, Simulation
 from collectives.simulation.shared import simulation
 from collectives.simulation.traffic import Cut, traffic
 
-__all__ = ["simulate"]
-
 
 def simulate(
     collective: str,

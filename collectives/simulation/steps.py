@@ -19,8 +19,6 @@ from collectives.plans.program import (
 from collectives.plans.schedule import IN, OUT, TMP, Plan
 from collectives.simulation.host import MessageHost, SharedMemory
 
-__all__ = ["INLINE", "Step", "segments_of", "translated"]
-
 INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/shared/segment.h
 
 
@@ -36,18 +34,7 @@ class Step(NamedTuple):
 
 
 def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, bool]:
-    """Return the number of segments of a call, and whether runs of blocks stay whole. Local.
-
-    Parameters
-    ----------
-    plan : Plan
-    nbytes : int
-        Bytes of the caller's whole array.
-    segment : int
-        The largest size of a segment of a block in bytes; 0 for no limit.
-    room : int
-        The largest size of a publication in bytes.
-    """
+    """Return the number of segments of a call, and whether runs of blocks stay whole. Local."""
     contract = plan.algorithm.collective
     block = -(-(nbytes // contract.per_array(plan.p)) // plan.cut)
     largest = min(segment or room, room)
@@ -159,16 +146,5 @@ class _Translation:
 def translated(
     plan: Plan, packed: Program, nbytes: int, segments: int, host: SharedMemory
 ) -> list[Step]:
-    """Return the steps of a rank's program, with the times of one segment. Local.
-
-    Parameters
-    ----------
-    plan : Plan
-    packed : Program
-        The program of the plan.
-    nbytes : int
-        Bytes of the caller's whole array.
-    segments : int
-    host : SharedMemory
-    """
+    """Return the steps of a rank's program, with the times of one segment. Local."""
     return _Translation(plan, nbytes, segments, host).steps(packed)

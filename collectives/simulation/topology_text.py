@@ -18,8 +18,6 @@ from collectives.simulation.networks import (
 )
 from collectives.text.words import count, known, time_text
 
-__all__ = ["HELP", "numbers", "rate", "seconds", "topology"]
-
 HELP = (
     "flat; hosts=8 (ranks on each) or hosts=512x8; fattree=8 or fattree=512x8, with per_switch=16 "
     "and oversubscription=2; torus=16x16x16 or torus (as square as can be); and for each, after a "
@@ -62,13 +60,7 @@ def _read(text: str, units: dict[str, float], wanted: str) -> float:
 
 
 def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
-    """Read a topology from `text`; return its name and a function from p to the machine. Local.
-
-    Raises
-    ------
-    ArgumentError
-        If the text cannot be read. The function raises it if the machine cannot have p ranks.
-    """
+    """Read a topology from `text`; return its name and a function from p to the machine. Local."""
     kind, size, options = _words(text)
     alpha = seconds(options.pop("alpha", str(ALPHA)))
     beta = rate(options.pop("beta", str(BETA)))

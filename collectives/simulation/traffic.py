@@ -33,8 +33,6 @@ from collectives.errors import ProofError
 from collectives.plans.schedule import compile
 from collectives.text.words import count
 
-__all__ = ["Traffic", "exceeds", "traffic"]
-
 # With more groups than this, arrays do not pay: each group is a run of the generator, and a run for
 # one rank is faster without arrays.
 GROUPS = 64
@@ -163,23 +161,7 @@ class Cut:
 
 
 def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> Traffic:
-    """Return all messages of an algorithm. Local.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-    p, root : int
-    cut : Cut
-        How the array is cut into blocks.
-    apart : bool
-        Whether each of the blocks that travel together is a message of its own.
-
-    Raises
-    ------
-    ProofError
-        If a rank sends to a rank that does not exist or to itself, or if sent and received messages
-        do not match.
-    """
+    """Return all messages of an algorithm. Local."""
     parts = []
     lone = _Lists(cut, apart)
     alone: list[tuple[int, int, int, int]] = []
@@ -274,11 +256,6 @@ def _together(
     """Record the rounds of a group, or return None if its generator does not work with arrays.
 
     The rounds of some ranks are compared with those that the generator yields for one rank.
-
-    Raises
-    ------
-    _Split
-        If not all ranks of the group take the same path.
     """
     every: Any = ranks.view(_Ranks)
     few = sorted({0, len(ranks) // 2, len(ranks) - 1})

@@ -18,8 +18,6 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import allgather
 from collectives.tensorflow.reducing import reduce_all
 
-__all__ = ["CrossDeviceOps"]
-
 Tensor = Any
 
 

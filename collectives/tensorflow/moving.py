@@ -17,16 +17,6 @@ from collectives.horovod.handles import Handle, names
 from collectives.horovod.ops import Average
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = [
-    "allgather",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "gathering",
-    "grouped_allgather",
-    "sending",
-]
-
 Tensor = Any
 Finish = Callable[[], Any]
 
@@ -105,12 +95,6 @@ def grouped_allgather(
 def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Finish:
     """Submit a tensor, as `allgather` does; return a function that waits for the result.
     Collective.
-
-    Parameters
-    ----------
-    phases : Phases
-    tensor, name, process_set
-        As for `allgather`.
     """
     if tensor.shape.rank == 0:
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
@@ -196,13 +180,6 @@ def sending(
 ) -> Finish:
     """Submit a tensor, as `broadcast` does; return a function that waits for the result, which is
     not differentiable. Collective.
-
-    Parameters
-    ----------
-    phases : Phases
-    x : Tensor
-    root_rank, name, process_set
-        As for `broadcast`.
     """
     comm, root = process_set.comm(), process_set.place(root_rank)
     if comm.size == 1:
@@ -263,14 +240,7 @@ def broadcast_(
 
 
 def assigned(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
-    """Set some variables; return the operations in a graph of TensorFlow 1. Local.
-
-    Parameters
-    ----------
-    variables : sequence of Variable
-        Of TensorFlow, or of Keras.
-    values : sequence of Tensor
-    """
+    """Set some variables; return the operations in a graph of TensorFlow 1. Local."""
     made = [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
     return [each for each in made if each is not None]
 

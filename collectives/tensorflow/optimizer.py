@@ -12,8 +12,6 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.tape import Groups, Reducer, checked_groups, predivided
 
-__all__ = ["DistributedOptimizer"]
-
 Graphs: Any = tf.compat.v1.train.Optimizer  # that of TensorFlow 1
 
 

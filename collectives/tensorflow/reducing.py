@@ -19,14 +19,6 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.moving import allgather, gathering
 
-__all__ = [
-    "allreduce",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "reduce_all",
-    "reducescatter",
-]
-
 Tensor = Any
 
 
@@ -133,16 +125,7 @@ def grouped_allreduce(
 
 
 def reduce_all(tensors: Sequence[Any], terms: Terms, groups: Groups | None = None) -> list[Any]:
-    """Reduce tensors and IndexedSlices of all ranks.
-    Collective.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor, Variable or IndexedSlices
-    terms : Terms
-    groups : sequence of sequence of int, optional
-        As for `collectives.graphs.buckets.buckets`.
-    """
+    """Reduce tensors and IndexedSlices of all ranks. Collective."""
     phases = Phases()
     sparse = {k for k, each in enumerate(tensors) if isinstance(each, tf.IndexedSlices)}
     if sparse and terms.op not in (Average, Sum):

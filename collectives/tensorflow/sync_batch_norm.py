@@ -12,8 +12,6 @@ from collectives.horovod.ops import Sum
 from collectives.tensorflow.moving import allgather
 from collectives.tensorflow.reducing import reducescatter
 
-__all__ = ["SyncBatchNormalization"]
-
 Tensor = Any
 
 

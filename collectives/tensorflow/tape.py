@@ -18,24 +18,11 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.reducing import reduce_all
 
-__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape", "Reducer"]
-
 Groups = int | Sequence[Sequence[Any]] | None
 
 
 class Reducer:
-    """How the gradients of some variables are reduced, and of which they are not.
-
-    Parameters
-    ----------
-    terms : Terms
-    sparse_as_dense : bool
-        Whether IndexedSlices are reduced as dense tensors.
-    groups : int, or list of list of Variable, or None
-        Which gradients are reduced together.
-    scale_local_gradients : bool
-        Whether gradients of local variables are divided by the number of ranks.
-    """
+    """How the gradients of some variables are reduced, and of which they are not."""
 
     def __init__(
         self, terms: Terms, sparse_as_dense: bool, groups: Groups, scale_local_gradients: bool
@@ -55,13 +42,6 @@ class Reducer:
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Return the gradients of all ranks; on a rank outside of the process set, its own.
         Collective.
-
-        Parameters
-        ----------
-        gradients : sequence of Tensor, IndexedSlices or None
-            None, on all ranks, where there is none.
-        variables : sequence of Variable
-            Whose they are.
         """
         results = list(gradients)
         if self.terms.process_set.included() is False:
@@ -138,26 +118,7 @@ class _Methods:
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """Compute the gradients, and reduce them.
-        Collective.
-
-        Parameters
-        ----------
-        target, sources, output_gradients, unconnected_gradients
-            As for ``tf.GradientTape.gradient``.
-        use_generic_names : bool
-            Ignored; it is there for programs that pass it.
-
-        Returns
-        -------
-        list or nested structure of Tensor, IndexedSlices or None
-            As the sources.
-
-        Raises
-        ------
-        HorovodInternalError
-            As for `allreduce`.
-        """
+        """Compute the gradients, and reduce them. Collective."""
         own: Any = super()
         gradients = own.gradient(target, sources, output_gradients, unconnected_gradients)
         reduced = self._reducer.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
@@ -174,19 +135,7 @@ class _Methods:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """Compute the gradients, and reduce those that are not local.
-        Collective.
-
-        Parameters
-        ----------
-        target, sources, output_gradients, use_generic_names
-            As for `gradient`.
-
-        Returns
-        -------
-        tuple of list of (Variable, Tensor)
-            The local sources with their gradients, and the others.
-        """
+        """Compute the gradients, and reduce those that are not local. Collective."""
         every = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(self.gradient(target, sources, output_gradients))
         pairs = list(zip(every, gradients, strict=True))
@@ -270,16 +219,7 @@ def DistributedGradientTape(
 
 
 def predivided(op: Any, factor: float, compression: Any, process_set: ProcessSet) -> Terms:
-    """Return how gradients are reduced. Local.
-
-    Parameters
-    ----------
-    op : ReduceOp
-    factor : float
-        As ``gradient_predivide_factor``.
-    compression, process_set
-        As for `DistributedGradientTape`.
-    """
+    """Return how gradients are reduced. Local."""
     op = chosen(op, None)
     check_compression(op, compression)
     if factor == 1.0:
@@ -290,13 +230,7 @@ def predivided(op: Any, factor: float, compression: Any, process_set: ProcessSet
 
 
 def checked_groups(num_groups: int, groups: Groups) -> Groups:
-    """Return which gradients are reduced together. Local.
-
-    Parameters
-    ----------
-    num_groups, groups
-        As for `DistributedGradientTape`.
-    """
+    """Return which gradients are reduced together. Local."""
     if num_groups:
         warnings.warn("num_groups= is deprecated: pass groups=", DeprecationWarning, stacklevel=3)
         groups = num_groups if groups is None else groups

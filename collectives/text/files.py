@@ -13,28 +13,12 @@ import os
 import stat
 from typing import Any
 
-__all__ = ["make_folder", "write"]
-
 # What the names in these folders stand for is written to, and not replaced.
 STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 def write(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Write a file: its readers see the old one or the new one. Local.
-
-    Parameters
-    ----------
-    path : str or path
-        A symbolic link is replaced by the file. What is in ``/dev``, and a pipe of this user, is
-        written to.
-    data : str or bytes
-        Text is encoded in UTF-8.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; it has the `path`.
-    """
+    """Write a file: its readers see the old one or the new one. Local."""
     encoded = data.encode() if isinstance(data, str) else data
     whole = os.path.abspath(os.fspath(path))
     folder = os.path.dirname(whole)
@@ -118,13 +102,7 @@ def _is_own_pipe(path: str) -> bool:
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make the folder `path` if there is none, and the folders above it. Local.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made, or a symbolic link of another user is in its place.
-    """
+    """Make the folder `path` if there is none, and the folders above it. Local."""
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(path)
         if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):

@@ -7,8 +7,6 @@ import sys
 import traceback
 from types import FrameType
 
-__all__ = ["Origin", "levels", "place"]
-
 DEPTH = 16  # number of frames to keep, the innermost ones
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
@@ -32,13 +30,7 @@ def place() -> str:
 
 
 class Origin:
-    """The stack of the caller. To record it is cheap: source lines are read when it is shown.
-
-    Parameters
-    ----------
-    frame : frame, optional
-        The innermost frame to keep; that of the caller by default.
-    """
+    """The stack of the caller. To record it is cheap: source lines are read when it is shown."""
 
     def __init__(self, frame: FrameType | None = None) -> None:
         walk = traceback.walk_stack(frame or sys._getframe(1))

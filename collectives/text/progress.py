@@ -5,20 +5,12 @@ from __future__ import annotations
 import sys
 import time
 
-__all__ = ["Bar", "Line"]
-
 WIDTH = 30  # characters of a bar
 PAUSE = 10.0  # seconds between two lines, if there is no terminal
 
 
 class Line:
-    """One line on the terminal that is overwritten again and again.
-
-    Parameters
-    ----------
-    wanted : bool
-        Whether to write anything.
-    """
+    """One line on the terminal that is overwritten again and again."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
@@ -34,13 +26,7 @@ class Line:
 
 
 class Bar:
-    """A bar that fills, on a terminal; elsewhere a line every ten seconds.
-
-    Parameters
-    ----------
-    terminal, wanted : bool
-        Whether stderr is a terminal, and whether this process writes at all.
-    """
+    """A bar that fills, on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, terminal: bool, wanted: bool = True) -> None:
         self.line = Line(terminal and wanted)

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["aligned"]
-
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table, without blanks at their ends. Local.
-
-    Parameters
-    ----------
-    rows : sequence of sequence of str
-        As many cells in each, the titles first.
-    left : collection of int
-        The columns that are set to the left; the others are set to the right.
-    """
+    """Return the lines of a table, without blanks at their ends. Local."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -36,16 +36,7 @@ def article(noun: str) -> str:
 
 
 def known(word: object, names: Iterable[str], heading: str) -> str:
-    """Write which names there are, after the one that `word` was probably meant to be. Local.
-
-    Parameters
-    ----------
-    word : object
-        What somebody wrote; it need not be text.
-    names : iterable of str
-    heading : str
-        The first word of the list, as in ``it has``.
-    """
+    """Write which names there are, after the one that `word` was probably meant to be. Local."""
     from difflib import get_close_matches  # only errors need it
 
     names = list(names)

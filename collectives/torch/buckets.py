@@ -27,8 +27,6 @@ from collectives.torch.handles import array
 from collectives.torch.moving import sparse_allreduce_async
 from collectives.torch.reducing import allreduce_async_, is_double
 
-__all__ = ["Buckets", "Terms"]
-
 Waiting = Callable[[], object]  # it waits, and writes the result back
 
 # The buckets that reduce the gradients of a parameter: those of the optimizer that was made last.
@@ -68,16 +66,7 @@ class Terms(NamedTuple):
 
 
 class Bucket:
-    """Parameters whose gradients are reduced as one.
-
-    Parameters
-    ----------
-    name : str
-        What its reduction is called.
-    parameters : list of Parameter
-        Of one dtype.
-    priority : int
-    """
+    """Parameters whose gradients are reduced as one."""
 
     def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
         self.name, self.parameters, self.priority = name, parameters, priority
@@ -118,20 +107,7 @@ class Bucket:
 
 
 class Buckets:
-    """The gradients of an optimizer.
-
-    Parameters
-    ----------
-    named : list of (str, Parameter)
-        In the order of the optimizer.
-    terms : Terms
-    passes : int
-        How many backward passes there are until a gradient is reduced.
-    groups : int or list of list of Parameter, optional
-        What is reduced together; what fits into a bucket by default.
-    suffix : str
-        What distinguishes the names of buckets from those of other optimizers.
-    """
+    """The gradients of an optimizer."""
 
     def __init__(
         self,
@@ -159,13 +135,7 @@ class Buckets:
         named: list[tuple[str, torch.Tensor]],
         groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     ) -> None:
-        """Take more parameters. Local after the first call, and the same on all ranks.
-
-        Parameters
-        ----------
-        named, groups
-            As for the class.
-        """
+        """Take more parameters. Local after the first call, and the same on all ranks."""
         named = [(name, each) for name, each in named if each.requires_grad]
         for _, each in named:
             owner = _owners[each]() if each in _owners else None

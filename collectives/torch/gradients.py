@@ -10,15 +10,6 @@ from torch.autograd import Function
 from collectives.horovod.ops import Average, Sum
 from collectives.torch import moving, reducing
 
-__all__ = [
-    "Allgather",
-    "Allreduce",
-    "Alltoall",
-    "Broadcast",
-    "GroupedAllreduce",
-    "Reducescatter",
-]
-
 
 class Allreduce(Function):
     """`allreduce`: its gradient is reduced in the same way."""

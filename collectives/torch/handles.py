@@ -11,8 +11,6 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import Handle
 from collectives.text.words import shown
 
-__all__ = ["Tensors", "array", "changed", "new", "poll", "synchronize"]
-
 Tensors = Sequence[torch.Tensor]
 
 
@@ -59,18 +57,7 @@ def synchronize(handle: Handle) -> Any:
 
 
 def array(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor whose memory the collectives can read: contiguous, without a graph. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        It is returned itself, or its memory is shared, if that is possible.
-
-    Raises
-    ------
-    HorovodArgumentError
-        If it is no tensor, not in host memory, or sparse.
-    """
+    """Return a tensor whose memory the collectives can read: contiguous, without a graph. Local."""
     if not isinstance(tensor, torch.Tensor):
         raise HorovodArgumentError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
     if not tensor.is_cpu:
@@ -89,25 +76,12 @@ def array(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def new(tensor: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialised tensor for a result like what `array` has returned. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-    """
+    """Return an uninitialised tensor for a result like what `array` has returned. Local."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def changed(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that a collective has changed. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        What the program has passed.
-    result : Tensor
-        What was submitted: with the same memory, or a copy, which is copied back.
-    """
+    """Return a tensor that a collective has changed. Local."""
     if result.data_ptr() != tensor.data_ptr():
         with torch.no_grad():
             tensor.copy_(result)

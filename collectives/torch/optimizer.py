@@ -20,8 +20,6 @@ from collectives.torch.compression import Compression
 from collectives.torch.functions import give_zeros
 from collectives.torch.reducing import allreduce_async, allreduce_async_
 
-__all__ = ["DistributedOptimizer"]
-
 Named = list[tuple[str, torch.Tensor]]
 _numbers: Counter[tuple[str, ...]] = Counter()  # how many optimizers have had these parameters
 
@@ -272,16 +270,7 @@ class _DistributedOptimizer(_Methods):
                 buckets.left[each] = passes
 
     def step(self, closure: Any = None, *arguments: Any, **options: Any) -> Any:
-        """Reduce the gradients, and run the optimizer's own step. Collective.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            It computes the loss and the gradients, which are reduced each time. LBFGS, which
-            decides by the loss, is given its mean over the ranks.
-        *arguments, **options
-            As for the optimizer's own step.
-        """
+        """Reduce the gradients, and run the optimizer's own step. Collective."""
         now = self._distribution
         if not now.synchronizes:
             now.is_synchronized = False
@@ -362,11 +351,6 @@ class _DistributedAdasumOptimizer(_Methods):
     def step(self, closure: Any = None, *arguments: Any, **options: Any) -> Any:
         """Run the optimizer's own step, and combine the changes that it makes on all ranks.
         Collective.
-
-        Parameters
-        ----------
-        closure, *arguments, **options
-            As for the optimizer's own step.
         """
         named = [pair for pair in self._parameter_names.items() if pair[0].requires_grad]
         give_zeros(each for each, _ in named)

@@ -13,8 +13,6 @@ from collectives.horovod.ops import Sum
 from collectives.torch.moving import allgather_async
 from collectives.torch.reducing import allreduce_async
 
-__all__ = ["SyncBatchNorm"]
-
 
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation over the batches of all ranks, of any number of dimensions from 2 on.

@@ -1,5 +1,6 @@
 """Every name of the reference has a docstring in the one form, which names its parameters."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -212,3 +213,37 @@ def test_functions_have_the_parameters_of_the_methods(name):
     expected = list(inspect.signature(getattr(Communicator, name)).parameters.values())[1:]
     assert list(inspect.signature(getattr(collectives, name)).parameters.values()) == expected
     assert f"`Communicator.{name}`" in getattr(collectives, name).__doc__
+
+
+def exports(tree):
+    """Return the names that a module exports."""
+    return {
+        each.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.Constant)
+    }
+
+
+def manuals(node, public):
+    """Yield the names of what is not public, and is documented as if it was."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name not in public:
+            text = ast.get_docstring(each) or ""
+            if re.search(r"^(Parameters|Returns|Yields|Raises)\n---", text, re.MULTILINE):
+                yield each.name
+            yield from manuals(each, public)
+
+
+def test_internals_have_a_line_and_no_manual():
+    """Public are the names in `__all__` of some module; all of a public class is."""
+    package = Path(collectives.__file__).parent
+    trees = {path: ast.parse(path.read_text()) for path in package.rglob("*.py")}
+    public = set().union(*map(exports, trees.values()))
+    public |= {base.__name__ for each in PUBLIC.values() for base in getattr(each, "__mro__", ())}
+    public |= {name.rpartition(".")[2] for name in PUBLIC}
+    found = {
+        str(path.relative_to(package)): list(manuals(tree, public)) for path, tree in trees.items()
+    }
+    assert not {path: names for path, names in found.items() if names}

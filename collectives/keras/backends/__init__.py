@@ -21,13 +21,7 @@ NAMES = "tensorflow", "torch", "jax"
 
 
 def chosen() -> Any:
-    """Return the module of the backend that Keras has. Local.
-
-    Raises
-    ------
-    ImportError
-        If it is none of the three.
-    """
+    """Return the module of the backend that Keras has. Local."""
     name = keras.backend.backend()
     if name not in NAMES:
         raise ImportError(

@@ -1,13 +1,5 @@
 """Callbacks for ``fit``: those of `collectives.keras.callbacks`, which ``tf_keras`` takes, too."""
 
-from collectives.keras.callbacks import (
-    BestModelCheckpoint,
-    BroadcastGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    MetricAverageCallback,
-)
-
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
@@ -15,3 +7,11 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
 ]
+
+from collectives.keras.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)

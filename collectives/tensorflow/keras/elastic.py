@@ -1,13 +1,5 @@
 """Horovod's elastic interface for models of Keras: that of `collectives.keras.elastic`."""
 
-from collectives.keras.elastic import (
-    CommitStateCallback,
-    KerasState,
-    UpdateBatchStateCallback,
-    UpdateEpochStateCallback,
-    run,
-)
-
 __all__ = [
     "CommitStateCallback",
     "KerasState",
@@ -15,3 +7,11 @@ __all__ = [
     "UpdateEpochStateCallback",
     "run",
 ]
+
+from collectives.keras.elastic import (
+    CommitStateCallback,
+    KerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)

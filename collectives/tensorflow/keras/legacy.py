@@ -11,8 +11,6 @@ import tensorflow as tf
 from collectives.keras.distribution import Distribution, swap_class
 from collectives.keras.gradients import Plan
 
-__all__ = ["distribute", "is_legacy", "is_used", "loaded"]
-
 
 def is_legacy(optimizer: Any) -> bool:
     """Return whether an `optimizer` is one of ``tf_keras``. Local."""
@@ -29,32 +27,13 @@ def _is_of_tf_keras(cls: type) -> bool:
 
 
 def loaded(filepath: Any, objects: Mapping[str, Any]) -> Any:
-    """Return a model of ``tf_keras`` that was saved. Local.
-
-    Parameters
-    ----------
-    filepath : str
-    objects : mapping of str
-        Classes and functions that Keras does not have, by their names.
-    """
+    """Return a model of ``tf_keras`` that was saved. Local."""
     models = importlib.import_module("tf_keras").models
     return models.load_model(filepath, custom_objects=dict(objects))
 
 
 def distribute(optimizer: Any, plan: Plan) -> Any:
-    """Have an optimizer of ``tf_keras`` reduce its gradients; return it. Local.
-
-    Parameters
-    ----------
-    optimizer : tf_keras.optimizers.Optimizer
-        Also one that scales the loss: then it is that which is distributed, and not the one in it.
-    plan : Plan
-
-    Raises
-    ------
-    NotImplementedError
-        If gradients of several passes are to be added.
-    """
+    """Have an optimizer of ``tf_keras`` reduce its gradients; return it. Local."""
     if plan.passes > 1:
         raise NotImplementedError(
             "backward_passes_per_step needs Keras 3: this is an optimizer of tf_keras"

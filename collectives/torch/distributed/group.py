@@ -77,13 +77,7 @@ def _ending(event: Event | None, after: After | None) -> After | None:
 
 
 class CollectivesProcessGroup(dist.ProcessGroup):
-    """A process group on communicators. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks. It is used for nothing else, and freed with the group.
-    """
+    """A process group on communicators. Collective."""
 
     def __init__(self, comm: Communicator) -> None:
         super().__init__(comm.rank, comm.size)

@@ -17,8 +17,6 @@ from collectives.errors import CommunicatorError
 from collectives.process import binding, hosted
 from collectives.process.rendezvous import Keyed, Rendezvous
 
-__all__ = ["communicator", "is_started_by_mpi"]
-
 TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
 
 # Ranks of torch, in their order, as a communicator of MPI or what stands in for it: those of the
@@ -39,30 +37,6 @@ def communicator(
 ) -> Communicator:
     """Return a new communicator for a process group.
     Collective over the members.
-
-    Parameters
-    ----------
-    store : Store
-        A store of torch that the ranks share, by which they meet without MPI.
-    rank, size : int
-        This rank's number in the group, and how many there are.
-    members : sequence of int
-        The ranks of the group in the default group, in the order of their ranks in the new one; of
-        the default group itself, none.
-    timeout : float
-        Seconds that a call may take.
-    name : str
-        The name of the group, the same on all of its ranks and in no other group.
-
-    Returns
-    -------
-    Communicator
-
-    Raises
-    ------
-    CommunicatorError
-        If MPI started the ranks, and not as many as torch says; or if it did not, and they are on
-        several hosts.
     """
     made = name, tuple(members)
     _made[made] += 1

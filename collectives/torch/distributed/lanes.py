@@ -10,8 +10,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Lane", "is_in_lane"]
-
 _here = threading.local()
 
 
@@ -21,13 +19,7 @@ def is_in_lane() -> bool:
 
 
 class Lane:
-    """A thread that runs functions one after the other. It starts with the first.
-
-    Parameters
-    ----------
-    name : str
-        The name of the thread.
-    """
+    """A thread that runs functions one after the other. It starts with the first."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,13 +28,7 @@ class Lane:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], object]) -> None:
-        """Have a function run after those that were given before. Local.
-
-        Parameters
-        ----------
-        function : callable
-            It may wait, and raises nothing.
-        """
+        """Have a function run after those that were given before. Local."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
@@ -62,10 +48,6 @@ class Lane:
         """End the thread when it has run what it was given; wait for that, but not for longer than
         so many seconds.
         Local.
-
-        Parameters
-        ----------
-        seconds : float
         """
         with self._lock:
             thread, self._thread = self._thread, None

@@ -15,8 +15,6 @@ from collectives.communicator import Communicator
 from collectives.errors import StallError
 from collectives.torch.distributed.tensors import writable
 
-__all__ = ["AnySourceWork"]
-
 POLLS = 100  # before a waiting thread yields the CPU
 BRIEF = 0.1  # seconds of a wait without naps
 NAP = 5e-4  # seconds
@@ -24,15 +22,7 @@ SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
 
 
 class AnySourceWork(dist._Work):
-    """A message that any rank may send.
-
-    Parameters
-    ----------
-    comm : Communicator
-    tensor : Tensor
-        Where it goes.
-    tag : int
-    """
+    """A message that any rank may send."""
 
     _receiving = threading.Lock()  # between the look at a message and its receipt
 
@@ -57,13 +47,7 @@ class AnySourceWork(dist._Work):
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for a message, and receive it. Local.
-
-        Parameters
-        ----------
-        timeout : timedelta, optional
-            How long to wait; as long as the group says by default, or if it is 0.
-        """
+        """Wait for a message, and receive it. Local."""
         began = looked = time.monotonic()
         limit = timeout.total_seconds() if timeout else self._comm.timeout
         polls = 0

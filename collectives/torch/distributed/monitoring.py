@@ -21,8 +21,6 @@ from collectives.text.words import ranks
 from collectives.torch.distributed.group import CollectivesProcessGroup
 from collectives.torch.distributed.messages import AnySourceWork
 
-__all__ = ["monitored_barrier"]
-
 TAG = TAGS - 1
 LEAST = 1e-6  # seconds, because torch takes 0 for the default
 

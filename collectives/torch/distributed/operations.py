@@ -11,8 +11,6 @@ from collectives import reductions
 from collectives.errors import ArgumentError
 from collectives.reductions import Reduction
 
-__all__ = ["deadline", "reduction"]
-
 REDUCTIONS: dict[Any, Reduction] = {
     ReduceOp.SUM: reductions.SUM,
     ReduceOp.AVG: reductions.AVG,
@@ -27,13 +25,7 @@ ZERO = timedelta(0)
 
 
 def reduction(options: Any) -> tuple[Reduction, float]:
-    """Return the reduction of some options, and the factor of each contribution. Local.
-
-    Parameters
-    ----------
-    options : AllreduceOptions, ReduceOptions, ReduceScatterOptions or None
-        None stands for the defaults.
-    """
+    """Return the reduction of some options, and the factor of each contribution. Local."""
     if options is None:
         return reductions.SUM, 1.0
     wish = options.reduceOp
@@ -50,12 +42,6 @@ def reduction(options: Any) -> tuple[Reduction, float]:
 
 
 def deadline(options: Any) -> float | None:
-    """Return the seconds that a call may take, or None for those of its group. Local.
-
-    Parameters
-    ----------
-    options : object
-        Options of torch, or None.
-    """
+    """Return the seconds that a call may take, or None for those of its group. Local."""
     timeout = None if options is None else options.timeout
     return None if timeout is None or timeout <= ZERO else timeout.total_seconds()

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch._C import _autograd
 
-__all__ = ["Event"]
-
 TITLES = {
     "allreduce": "all_reduce",
     "allreduce_many": "all_reduce",

@@ -25,8 +25,6 @@ from collectives.process.rendezvous import ADDRESS
 from collectives.torch.distributed.group import CollectivesProcessGroup
 from collectives.torch.distributed.joining import communicator, is_started_by_mpi
 
-__all__ = ["init_process_group", "register"]
-
 NAME = "collectives"
 VARIABLES = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 LOOPBACK = "127.0.0.1"

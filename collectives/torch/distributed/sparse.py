@@ -11,8 +11,6 @@ from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.reductions import Reduction
 
-__all__ = ["add_sparse"]
-
 
 def add_sparse(
     comm: Communicator, tensor: Any, op: Reduction, factor: float, timeout: float | None

@@ -9,19 +9,12 @@ import torch
 
 from collectives.errors import ArgumentError, UnsupportedTypeError
 
-__all__ = ["joined", "lengths", "plain", "readable", "scattered", "writable"]
-
 Tensor = Any  # torch.Tensor
 After = Callable[[], object]
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Return a tensor without its gradient; raise an error if it cannot be communicated. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-    """
+    """Return a tensor without its gradient; raise an error if it cannot be communicated. Local."""
     if not tensor.is_cpu:
         raise UnsupportedTypeError(
             f"a tensor is on {tensor.device}, and the backend 'collectives' of torch.distributed "
@@ -37,23 +30,12 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """Return a tensor in one piece with the elements of another, or that itself. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-    """
+    """Return a tensor in one piece with the elements of another, or that itself. Local."""
     return plain(tensor).contiguous()
 
 
 def writable(tensor: Tensor) -> tuple[Tensor, After | None]:
-    """Return a tensor in one piece to receive into, and what to call afterwards. Local.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        Where the result goes. If it is in several pieces, the first tensor is a copy of it.
-    """
+    """Return a tensor in one piece to receive into, and what to call afterwards. Local."""
     target = plain(tensor)
     if target.is_contiguous():
         return target, None
@@ -62,12 +44,7 @@ def writable(tensor: Tensor) -> tuple[Tensor, After | None]:
 
 
 def lengths(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the numbers of elements of some tensors. Local.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-    """
+    """Return the numbers of elements of some tensors. Local."""
     return [tensor.numel() for tensor in tensors]
 
 
@@ -75,10 +52,6 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
     """Return one tensor with the elements of several, one after the other; without a copy if they
     lie in a row in memory already.
     Local.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
     """
     parts = [plain(tensor) for tensor in tensors]
     _check_dtypes(parts)
@@ -89,11 +62,6 @@ def scattered(tensors: Sequence[Tensor]) -> tuple[Tensor, After | None]:
     """Return one tensor to receive into that has room for the elements of several, and what to
     call afterwards to copy them there.
     Local.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Where the results go.
     """
     parts = [plain(tensor) for tensor in tensors]
     _check_dtypes(parts)

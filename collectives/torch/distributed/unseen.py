@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["unseen"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -19,15 +17,6 @@ def unseen(function: Function) -> Function:
     Dynamo takes a process group for an object without attributes. `torch.compiler.disable` keeps it
     out, too. But its wrapper takes half as long as a small allreduce, in programs that compile
     nothing as well, and it imports Dynamo, which takes seconds.
-
-    Parameters
-    ----------
-    function : callable
-
-    Returns
-    -------
-    callable
-        The function itself, marked.
     """
     try:
         frames: Any = torch._C._dynamo.eval_frame

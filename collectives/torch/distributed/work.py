@@ -31,8 +31,6 @@ from collectives import background
 from collectives.torch.distributed.lanes import Lane, is_in_lane
 from collectives.torch.distributed.unseen import unseen
 
-__all__ = ["DONE", "DoneWork", "PendingWork", "united"]
-
 
 def _must_wait(caller: FrameType) -> bool:
     """Return whether functions may be attached to a future that start collectives: by a hook of
@@ -51,15 +49,7 @@ def _future(result: Any) -> torch.futures.Future[Any]:
 
 
 class DoneWork(dist._Work):
-    """A call that is complete.
-
-    Parameters
-    ----------
-    tensors : sequence of Tensor
-        Its results.
-    source : int
-        The rank that has sent them, of a message.
-    """
+    """A call that is complete."""
 
     def __init__(self, tensors: Sequence[Any] = (), source: int = -1) -> None:
         super().__init__()
@@ -67,13 +57,7 @@ class DoneWork(dist._Work):
 
     @unseen
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once. Local.
-
-        Parameters
-        ----------
-        timeout : timedelta, optional
-            It has no effect.
-        """
+        """Return at once. Local."""
         return True
 
     def synchronize(self) -> None:
@@ -110,21 +94,7 @@ DONE = DoneWork()  # of synchronous calls, for which torch wants no more than wa
 
 
 class PendingWork(dist._Work):
-    """A call that may be in flight.
-
-    Parameters
-    ----------
-    requests : sequence of Request
-        All of them have to be complete.
-    tensors : sequence of Tensor
-        The results.
-    lane : Lane or None
-        Where the future is completed; in a thread of its own if it is None.
-    after : callable, optional
-        What copies the results to their places.
-    source : int
-        The rank that sends them, of a message.
-    """
+    """A call that may be in flight."""
 
     def __init__(
         self,
@@ -148,11 +118,6 @@ class PendingWork(dist._Work):
         """Wait until the call is complete; raise its error. Local.
 
         The calling thread does the work itself, so that it need not wait for another to wake up.
-
-        Parameters
-        ----------
-        timeout : timedelta, optional
-            How long to wait; as long as the group says by default, or if it is 0.
         """
         seconds = timeout.total_seconds() if timeout else None
         for request in self._requests:
@@ -254,16 +219,7 @@ class PendingWork(dist._Work):
 
 
 def united(works: Sequence[Any], tensors: Sequence[Any], lane: Lane) -> Any:
-    """Return one work for several that are of the same group. Local.
-
-    Parameters
-    ----------
-    works : sequence of PendingWork or DoneWork
-    tensors : sequence of Tensor
-        The results of all of them.
-    lane : Lane
-        Where the future is completed.
-    """
+    """Return one work for several that are of the same group. Local."""
     pending = [each for each in works if isinstance(each, PendingWork)]
     if not pending:
         return DONE

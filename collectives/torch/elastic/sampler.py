@@ -10,8 +10,6 @@ import torch
 
 from collectives.horovod import basics
 
-__all__ = ["ElasticSampler"]
-
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """What of a data set this rank processes, without what was processed in this epoch.

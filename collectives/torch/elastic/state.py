@@ -17,8 +17,6 @@ from collectives.torch.functions import (
     broadcast_parameters,
 )
 
-__all__ = ["TorchState"]
-
 
 class StateHandler:
     """What keeps the state of one object of a program: its `value`."""
