@@ -13,6 +13,9 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
 
     With ``q`` the largest power of two up to ``p``, the first ``2(p - q)`` ranks form pairs of
     an even rank, which is in the core, and its odd neighbour, which is not.
+
+    It returns ``q``, the number of this rank (or of its partner) in the core, and the partner, or
+    None if this rank is in no pair.
     """
     q = 1 << (p.bit_length() - 1)
     paired = 2 * (p - q)
