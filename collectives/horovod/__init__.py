@@ -33,8 +33,7 @@ from collectives.horovod.basics import (
     stop_timeline,
 )
 from collectives.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
-from collectives.horovod.objects import allgather_object, broadcast_object
-from collectives.horovod.ops import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from collectives.horovod.ops import Adasum, Average, Max, Min, Product, Sum
 from collectives.horovod.process_sets import (
     ProcessSet,
     add_process_set,
@@ -51,11 +50,8 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
-    "ReduceOp",
     "Sum",
     "add_process_set",
-    "allgather_object",
-    "broadcast_object",
     "ccl_built",
     "cross_rank",
     "cross_size",

@@ -50,6 +50,18 @@ MISSING = {
 }
 
 
+def exported(names: Mapping[str, Any], *modules: str) -> list[str]:
+    """Return the public names of a front end, with those `modules` in it that Horovod has. Local.
+
+    They come by star imports, which re-export them for type checkers, too.
+    """
+    return sorted(
+        name
+        for name, value in names.items()
+        if name[0] != "_" and (name in modules or not isinstance(value, ModuleType))
+    )
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """It finds the modules of Horovod."""
 

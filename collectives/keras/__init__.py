@@ -21,103 +21,25 @@ if int(_keras.__version__.partition(".")[0]) < 3:
         f"pip install 'keras>=3'"
     )
 
-from collectives.horovod import (
-    Adasum,
-    Average,
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    add_process_set,
-    allgather_object,
-    broadcast_object,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from collectives.horovod.handles import barrier
-from collectives.keras import callbacks, compat, elastic, hooks
-from collectives.keras.compression import Compression
-from collectives.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from collectives.keras.saving import load_model
-from collectives.keras.values import allgather, allreduce, broadcast, reducescatter
-from collectives.keras.variables import broadcast_global_variables, broadcast_variables
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "barrier",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_variables",
-    "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
+from collectives.horovod import *
+from collectives.horovod.handles import barrier as barrier
+from collectives.horovod.names import exported as _exported
+from collectives.horovod.objects import allgather_object as allgather_object
+from collectives.horovod.objects import broadcast_object as broadcast_object
+from collectives.keras import callbacks as callbacks
+from collectives.keras import compat, hooks
+from collectives.keras import elastic as elastic
+from collectives.keras.compression import Compression as Compression
+from collectives.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from collectives.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+from collectives.keras.saving import load_model as load_model
+from collectives.keras.values import *
+from collectives.keras.variables import *
+
+if not _TYPE_CHECKING:  # type checkers follow the imports
+    __all__ = _exported(globals(), "callbacks", "elastic")
 
 hooks.install()
 compat.install()

@@ -17,6 +17,8 @@ from collectives.horovod.arrays import (
 from collectives.horovod.ops import Average, ReduceOp, chosen
 from collectives.keras.compression import Compression
 
+__all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
+
 
 def allreduce(
     value: Any,

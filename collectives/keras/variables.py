@@ -14,6 +14,8 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.objects import allgather_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
+__all__ = ["broadcast_global_variables", "broadcast_variables"]
+
 SEED = "seed_generator_state"  # Keras's name of the state of random numbers
 
 

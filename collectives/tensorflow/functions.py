@@ -12,6 +12,15 @@ from collectives.horovod import objects
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import assigned, sending
 
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
 SEEDS = "seed_generator_state"  # what Keras calls the state of a generator of random numbers
 
 

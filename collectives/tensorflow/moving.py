@@ -17,6 +17,8 @@ from collectives.horovod.handles import Handle, names
 from collectives.horovod.ops import Average
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
+__all__ = ["allgather", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
+
 Tensor = Any
 Finish = Callable[[], Any]
 

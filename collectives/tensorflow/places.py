@@ -9,6 +9,16 @@ from collectives.horovod import basics, handles, state
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
+__all__ = [
+    "barrier",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+]
+
 NOT_INITIALISED, UNKNOWN = -1, -2  # Horovod's numbers for what is wrong
 
 

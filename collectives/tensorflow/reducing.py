@@ -19,6 +19,8 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
 from collectives.tensorflow.moving import allgather, gathering
 
+__all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
+
 Tensor = Any
 
 

@@ -17,156 +17,23 @@ except ImportError as error:
         f"collectives.torch needs PyTorch, which cannot be imported ({error}): pip install torch"
     ) from error
 
-from collectives.horovod import HostsUpdatedInterrupt
-from collectives.torch import elastic, mpi_ops
-from collectives.torch.compression import Compression
-from collectives.torch.distributed import init_process_group, monitored_barrier, register
-from collectives.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from collectives.torch.mpi_ops import (
-    Adasum,
-    Average,
-    HorovodInternalError,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    add_process_set,
-    allgather,
-    allgather_async,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall,
-    alltoall_async,
-    barrier,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    poll,
-    rank,
-    reducescatter,
-    reducescatter_async,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    sparse_allreduce_async,
-    start_timeline,
-    stop_timeline,
-    synchronize,
-)
-from collectives.torch.optimizer import DistributedOptimizer
-from collectives.torch.sync_batch_norm import SyncBatchNorm
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "SyncBatchNorm",
-    "add_process_set",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "init",
-    "init_process_group",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "monitored_barrier",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_ops",
-    "mpi_threads_supported",
-    "nccl_built",
-    "poll",
-    "rank",
-    "reducescatter",
-    "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "synchronize",
-]
+from collectives.horovod.names import exported as _exported
+from collectives.torch import elastic as elastic
+from collectives.torch import mpi_ops as mpi_ops
+from collectives.torch.compression import Compression as Compression
+from collectives.torch.distributed import init_process_group as init_process_group
+from collectives.torch.distributed import monitored_barrier as monitored_barrier
+from collectives.torch.distributed import register as _register
+from collectives.torch.functions import *
+from collectives.torch.mpi_ops import *
+from collectives.torch.optimizer import DistributedOptimizer as DistributedOptimizer
+from collectives.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 
-register()
+if not _TYPE_CHECKING:  # type checkers follow the imports
+    __all__ = _exported(globals(), "elastic", "mpi_ops")
 
-del _torch, register
+_register()
+
+del _torch

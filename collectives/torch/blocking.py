@@ -29,6 +29,20 @@ from collectives.torch.reducing import (
     reducescatter_async,
 )
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
 
 def allreduce(
     tensor: torch.Tensor,

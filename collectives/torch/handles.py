@@ -11,6 +11,8 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import Handle
 from collectives.text.words import shown
 
+__all__ = ["poll", "synchronize"]
+
 Tensors = Sequence[torch.Tensor]
 
 

@@ -15,6 +15,15 @@ from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
 from collectives.torch.handles import Tensors, array, changed, new
 
+__all__ = [
+    "allgather_async",
+    "alltoall_async",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather_async",
+    "sparse_allreduce_async",
+]
+
 
 def allgather_async(
     tensor: torch.Tensor,

@@ -15,6 +15,15 @@ from collectives.horovod.ops import Adasum, Average, ReduceOp, Scaling, chosen, 
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.torch.handles import Tensors, array, changed, new
 
+__all__ = [
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter_async",
+    "reducescatter_async",
+]
+
 
 def allreduce_async(
     tensor: torch.Tensor,

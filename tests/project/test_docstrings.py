@@ -216,14 +216,14 @@ def test_functions_have_the_parameters_of_the_methods(name):
 
 
 def exports(tree):
-    """Return the names that a module exports."""
-    return {
-        each.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
-        for each in ast.walk(node.value)
-        if isinstance(each, ast.Constant)
-    }
+    """Return the names that a module exports, by `__all__` or ``import name as name``."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            found |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {each.name for each in node.names if each.name == each.asname}
+    return found
 
 
 def manuals(node, public):
@@ -237,7 +237,7 @@ def manuals(node, public):
 
 
 def test_internals_have_a_line_and_no_manual():
-    """Public are the names in `__all__` of some module; all of a public class is."""
+    """Public are the names that some module exports; all of a public class is."""
     package = Path(collectives.__file__).parent
     trees = {path: ast.parse(path.read_text()) for path in package.rglob("*.py")}
     public = set().union(*map(exports, trees.values()))

@@ -1,4 +1,7 @@
-"""Optimizers of ``tf_keras``, the older Keras that ``TF_USE_LEGACY_KERAS=1`` brings back."""
+"""Optimizers and models of Keras 3, and of ``tf_keras``, the older Keras of TensorFlow.
+
+``TF_USE_LEGACY_KERAS=1`` brings that back.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,123 @@ from typing import Any
 
 import tensorflow as tf
 
+from collectives.horovod.ops import Average, ReduceOp
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.keras import optimizer as optimizers
+from collectives.keras import saving
+from collectives.keras.backends import tensorflow as backend
 from collectives.keras.distribution import Distribution, swap_class
 from collectives.keras.gradients import Plan
+from collectives.tensorflow.compression import Compression
+
+__all__ = ["DistributedOptimizer", "load_model"]
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer reduce the gradients of all ranks before each step.
+    Collective.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Of Keras 3, or of ``tf_keras``.
+    name, device_dense, device_sparse, compression, sparse_as_dense, gradient_predivide_factor, op
+        As for `collectives.keras.DistributedOptimizer`.
+    backward_passes_per_step, average_aggregated_gradients, num_groups, groups, process_set
+        As for `collectives.keras.DistributedOptimizer`.
+    scale_local_gradients
+        As for `collectives.keras.DistributedOptimizer`.
+
+    Returns
+    -------
+    Optimizer
+        `optimizer`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    if not is_legacy(optimizer):
+        return optimizers.DistributedOptimizer(
+            optimizer,
+            name,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            gradient_predivide_factor,
+            op,
+            num_groups,
+            groups,
+            backward_passes_per_step,
+            average_aggregated_gradients,
+            process_set,
+            scale_local_gradients,
+        )
+    plan = optimizers.planned(
+        backend,
+        name or f"Distributed{type(optimizer).__name__}",
+        op,
+        gradient_predivide_factor,
+        compression,
+        process_set,
+        sparse_as_dense=sparse_as_dense,
+        passes=backward_passes_per_step,
+        averages=average_aggregated_gradients,
+        groups=groups if num_groups == 0 else num_groups,
+        scales_local=scale_local_gradients,
+    )
+    return distribute(optimizer, plan)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a model; its optimizer goes on where it was, and is distributed.
+    Collective.
+
+    Parameters
+    ----------
+    filepath : str
+        What ``model.save`` has written, with or without this library. It is a model of ``tf_keras``
+        if ``tf.keras`` is that.
+    custom_optimizers, custom_objects, compression
+        As for `collectives.keras.load_model`.
+    legacy_opts : bool
+        Ignored; it is there for programs that pass it.
+
+    Returns
+    -------
+    Model
+        As it was saved; if that was without an optimizer, it has none.
+    """
+    if not is_used():
+        return saving.load_model(filepath, custom_optimizers, custom_objects, compression)
+    objects = {each.__name__: each for each in custom_optimizers or ()}
+    model = loaded(filepath, {**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        DistributedOptimizer(model.optimizer, compression=compression)
+    return model
 
 
 def is_legacy(optimizer: Any) -> bool:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+from horovod_names import exported, wanted
 
 import collectives.keras as hvd
+
+
+def test_it_has_the_names_of_horovod():
+    assert exported("keras") == wanted("keras")
 
 
 def test_programs_of_older_versions_run():

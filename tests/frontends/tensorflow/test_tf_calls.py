@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from horovod_names import exported, wanted
 from places import RANK, SIZE
 
 import collectives.tensorflow as hvd
@@ -27,6 +28,11 @@ def equal(tensor, expected, dtype=None):
     assert dtype is None or tensor.dtype == dtype
     assert tuple(tensor.shape) == np.shape(expected)
     return bool(np.array_equal(tensor.numpy().astype(np.float64), np.asarray(expected)))
+
+
+@pytest.mark.parametrize("front_end", ["tensorflow", "tensorflow.mpi_ops", "tensorflow.keras"])
+def test_it_has_the_names_of_horovod(front_end):
+    assert exported(front_end) == wanted(front_end)
 
 
 def test_it_says_which_rank_this_is(way):

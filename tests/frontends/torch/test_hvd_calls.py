@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from horovod_names import exported, wanted
 from places import SIZE
 
 import collectives.torch as hvd
@@ -22,6 +23,11 @@ def initialised():
 def of_each(make):
     """Return what each rank makes, given its number."""
     return [make(rank) for rank in range(hvd.size())]
+
+
+@pytest.mark.parametrize("front_end", ["torch", "torch.mpi_ops"])
+def test_it_has_the_names_of_horovod(front_end):
+    assert exported(front_end) == wanted(front_end)
 
 
 def test_it_says_which_rank_this_is():
