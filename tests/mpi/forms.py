@@ -7,7 +7,7 @@ all of them alone, by `cases`, and can make the same call with mpi4py.
 from __future__ import annotations
 
 import numpy as np
-from cases import PERIOD, contribution, dtype_of, hold, names, reference
+from cases import PERIOD, contribution, dtype_of, hold, names, reference, runnable
 from mpi4py import MPI
 
 import collectives as cc
@@ -35,6 +35,7 @@ class Form:
     vector = False
     rooted = False
     reduces = False
+    scales = False
 
     def __init__(self, p, n, *, dtype="float32", op="SUM", root=0, seed=0):
         self.p, self.n, self.dtype, self.op, self.root = p, n, dtype, op, root
@@ -48,6 +49,11 @@ class Form:
     @classmethod
     def algorithms(cls):
         return names(cls.collective)
+
+    @classmethod
+    def runnable(cls, p=MPI.COMM_WORLD.size):
+        """Return the algorithms that run on so many ranks."""
+        return [name for name in cls.algorithms() if runnable(cls.collective, name, p)]
 
     def lengths(self, shape):
         """Return the length of each part."""
@@ -112,8 +118,8 @@ class Form:
             del options["counts"]
         return getattr(comm, "i" * start + self.name)(x, out=out, **options)
 
-    def verify(self, got, r):
-        """Hold the result of a rank against what it must be."""
+    def verify(self, got, r, scale=1.0):
+        """Hold the result of a rank against `scale` times what it must be."""
         want = self.wanted(r)
         if want is None:
             assert got is None
@@ -123,7 +129,7 @@ class Form:
         assert got.dtype == dtype_of(self.dtype)
         stacked = self.collective in ("allgather", "gather") and not self.vector
         assert got.shape in (values.shape, *[(self.p, self.n)] * stacked)
-        hold(got.reshape(-1), values, bound, self.dtype)
+        hold(got.reshape(-1), values, bound, self.dtype, scale)
 
     def theirs(self, mpi, x):
         """Return what mpi4py makes of the same call, or None where this rank gets nothing."""
@@ -159,7 +165,7 @@ class Form:
 
 class Allreduce(Form):
     collective = "allreduce"
-    reduces = True
+    reduces = scales = True
 
     def wanted(self, r):
         return self.folded(self.p, self.n)
@@ -246,7 +252,7 @@ class Scatter(Form):
 class ReduceScatter(Form):
     collective = "reduce_scatter"
     cut = True
-    reduces = True
+    reduces = scales = True
 
     def x(self, r):
         return self.data(r, self.total)

@@ -2,76 +2,21 @@
 
 import numpy as np
 import pytest
-from cases import (
-    COMPLEX,
-    DTYPES,
-    FLOATS,
-    FULL,
-    INTEGERS,
-    LARGE,
-    SUPPORTED,
-    contribution,
-    digest,
-    dtype_of,
-    longer,
-    names,
-    op_of,
-    runnable,
-    sizes,
-    verify,
-)
-from forms import MPI_OPS, Allreduce
-from interpreter import run
+from cases import DTYPES, FLOATS, LARGE, SUPPORTED, contribution, digest, dtype_of, op_of, verify
+from forms import Allreduce
+from promises import Promises
 
 import collectives as cc
 
-ALGORITHMS = names("allreduce")
 
-
-def skip_unless_runnable(name, p):
-    if not runnable("allreduce", name, p):
-        pytest.skip(cc.algorithms.get("allreduce", name).refusal(p))
+class TestAllreduce(Promises):
+    form = Allreduce
+    whole = True
 
 
 @pytest.mark.parametrize("op", SUPPORTED)
 def test_supported_dtypes(op):
     assert tuple(op_of(op).dtypes()) == SUPPORTED[op]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_matrix(plain, algorithm, dtype):
-    """Every operation and length at once, in flight together; and again one by one.
-
-    Where ranks outnumber cores, what is in flight together shares the turns of the processes.
-    """
-    comm = plain.comm
-    skip_unless_runnable(algorithm, comm.size)
-    cases = [(op, n) for op in SUPPORTED if dtype in SUPPORTED[op] for n in sizes(comm.size)]
-    requests = [
-        comm.iallreduce(contribution(op, dtype, n, comm.rank), op=op_of(op), algorithm=algorithm)
-        for op, n in cases
-    ]
-    results = [request.wait() for request in requests]
-    for (op, n), result in zip(cases, results, strict=True):
-        verify(result, op, dtype, n, comm.size)
-    if cc.algorithms.get("allreduce", algorithm).same_bits:
-        plain.agree(digest(*results))
-    # By default one in seven, which is each length in turn.
-    for turn, ((op, n), result) in enumerate(zip(cases, results, strict=True)):
-        if FULL or turn % 7 == 0:
-            x = contribution(op, dtype, n, comm.rank)
-            y = comm.allreduce(x, op=op_of(op), algorithm=algorithm)
-            assert digest(y) == digest(result)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_large_with_every_algorithm(world, algorithm):
-    comm = world.comm
-    skip_unless_runnable(algorithm, comm.size)
-    y = comm.allreduce(contribution("SUM", "float32", LARGE, comm.rank), algorithm=algorithm)
-    verify(y, "SUM", "float32", LARGE, comm.size)
-    world.agree(digest(y))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -83,133 +28,12 @@ def test_large_of_every_dtype(world, dtype):
     world.agree(digest(y))
 
 
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, None])
-def test_every_communicator(group, algorithm):
-    comm = group.comm
-    if algorithm is not None:
-        skip_unless_runnable(algorithm, comm.size)
-    for n in sizes(comm.size):
-        for dtype in ("float32", "int64"):
-            y = comm.allreduce(contribution("SUM", dtype, n, comm.rank), algorithm=algorithm)
-            verify(y, "SUM", dtype, n, comm.size)
-
-
-@pytest.mark.parametrize("op", MPI_OPS)
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "float64"])
-def test_agrees_with_mpi(world, op, dtype):
-    comm = world.comm
-    for n in sizes(comm.size):
-        form = Allreduce(comm.size, n, dtype=dtype, op=op)
-        x = form.x(comm.rank).copy()
-        theirs = form.theirs(world.mpi, x)
-        ours = comm.allreduce(x, op=op_of(op))
-        if dtype in INTEGERS or op in ("MIN", "MAX"):
-            which = form.comparable(world.mpi, x)
-            np.testing.assert_array_equal(ours[which], theirs[which])
-        else:
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=comm.size**2 * 2.3e-16 * 26)
-
-
-@pytest.mark.parametrize("n", [0, 1, 1009, 20000])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_where_the_result_goes(world, algorithm, n):
-    """A new array, `out`, and `x` itself hold the same bits; only in place is `x` changed."""
-    comm = world.comm
-    skip_unless_runnable(algorithm, comm.size)
-    x = contribution("SUM", "float32", n, comm.rank).copy()
-    before = x.copy()
-    new = comm.allreduce(x, algorithm=algorithm)
-    assert not np.shares_memory(new, x)
-    out = np.full_like(x, np.nan)
-    assert comm.allreduce(x, out, algorithm=algorithm) is out
-    assert digest(x) == digest(before)
-    assert comm.allreduce(x, x, algorithm=algorithm) is x
-    verify(new, "SUM", "float32", n, comm.size)
-    assert digest(new) == digest(out) == digest(x)
-
-
-@pytest.mark.parametrize("nbytes", [64, 1000])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_segments_change_no_bits(plain, segments, algorithm, nbytes):
-    comm = plain.comm
-    skip_unless_runnable(algorithm, comm.size)
-    for dtype, n in (
-        ("float32", 1009),
-        ("float32", longer(nbytes)),
-        ("float16", 1009),
-        ("complex128", 7),
-    ):
-        x = contribution("SUM", dtype, n, comm.rank)
-        with segments(comm, 0):
-            want = comm.allreduce(x, algorithm=algorithm)
-        verify(want, "SUM", dtype, n, comm.size)
-        with segments(comm, nbytes):
-            got = comm.allreduce(x, algorithm=algorithm)
-            inplace = x.copy()
-            comm.allreduce(inplace, inplace, algorithm=algorithm)
-        assert digest(got) == digest(want) == digest(inplace), (dtype, n)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_agrees_with_the_plain_interpreter(world, algorithm):
-    """The core folds in the order of the plan: equal bits, on every rank."""
-    comm = world.comm
-    skip_unless_runnable(algorithm, comm.size)
-    for n in (comm.size + 1, 1009):
-        y = comm.allreduce(contribution("SUM", "float32", n, comm.rank), algorithm=algorithm)
-        digests = world.mpi.gather(digest(y))
-        if comm.rank == 0:
-            inputs = [contribution("SUM", "float32", n, r) for r in range(comm.size)]
-            row = cc.algorithms.get("allreduce", algorithm)
-            results = run(row, inputs, 0, np.add, [n])
-            assert digests == [digest(parts[0]) for parts in results]
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
-def test_scales(world, dtype):
-    comm = world.comm
-    for n in (0, 1, 1009, 20000):
-        x = contribution("SUM", dtype, n, comm.rank)
-        y = comm.allreduce(x, prescale=0.25)
-        verify(y, "SUM", dtype, n, comm.size, 0.25)
-        y = comm.allreduce(x, postscale=-2.0)
-        verify(y, "SUM", dtype, n, comm.size, -2.0)
-        y = comm.allreduce(x, op=cc.AVG, prescale=0.5, postscale=3.0)
-        verify(y, "AVG", dtype, n, comm.size, 1.5)
-        y = x.copy()
-        comm.allreduce(y, y, prescale=0.5, postscale=0.5)
-        verify(y, "SUM", dtype, n, comm.size, 0.25)
-        assert digest(x) == digest(contribution("SUM", dtype, n, comm.rank))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_scales_with_every_algorithm_and_segments(world, segments, algorithm):
-    comm = world.comm
-    skip_unless_runnable(algorithm, comm.size)
-    x = contribution("SUM", "float64", 1009, comm.rank)
-    for nbytes in (0, 64, 1000):
-        with segments(comm, nbytes):
-            y = comm.allreduce(x, op=cc.AVG, prescale=2.0, algorithm=algorithm)
-        verify(y, "AVG", "float64", 1009, comm.size, 2.0)
-
-
-@pytest.mark.parametrize("dtype", ["bool", *INTEGERS])
-@pytest.mark.parametrize("scale", ["prescale", "postscale"])
-def test_integers_are_not_scaled(world, dtype, scale):
-    op = cc.LOR if dtype == "bool" else cc.SUM
-    x = np.ones(3, dtype)
-    with pytest.raises(cc.errors.UnsupportedTypeError, match=f"need a floating dtype.*is {dtype}"):
-        world.comm.allreduce(x, op=op, **{scale: 0.5})
-    world.comm.allreduce(x, op=op, **{scale: 1.0})
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", ["MIN", "MAX"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_nan_goes_on(world, algorithm, op, dtype):
     """Wherever one rank has NaN the result has it, as with numpy.minimum."""
     comm = world.comm
-    skip_unless_runnable(algorithm, comm.size)
     x = contribution(op, dtype, 100, comm.rank).copy()
     x[comm.rank :: 16] = np.nan
     y = comm.allreduce(x, op=op_of(op), algorithm=algorithm)

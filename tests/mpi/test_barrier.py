@@ -5,6 +5,8 @@ import time
 import pytest
 from cases import names
 
+from collectives.errors import ArgumentError
+
 
 @pytest.mark.parametrize("algorithm", [*names("barrier"), None])
 def test_returns(group, algorithm):
@@ -33,3 +35,10 @@ def test_nonblocking(world):
     for request in requests if comm.rank % 2 else reversed(requests):
         assert request.wait() is None
         assert request.test()
+
+
+def test_unknown_algorithm(world):
+    text = f"barrier has no algorithm 'nonsense'; it has: {', '.join(names('barrier'))}"
+    with pytest.raises(ArgumentError, match=text):
+        world.comm.barrier(algorithm="nonsense")
+    world.comm.barrier()

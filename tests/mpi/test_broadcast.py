@@ -2,74 +2,19 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, LARGE, contribution, digest, longer, names, sizes
+from forms import Broadcast
+from promises import Promises
 
 import collectives as cc
 from collectives.errors import BufferError, MismatchError
 
-ALGORITHMS = names("broadcast")
+
+class TestBroadcast(Promises):
+    form = Broadcast
+    whole = True
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_matrix(world, algorithm, dtype):
-    comm = world.comm
-    for turn, n in enumerate(sizes(comm.size)):
-        root = turn % comm.size
-        x = contribution("SUM", dtype, n, comm.rank)
-        y = comm.broadcast(x, root=root, algorithm=algorithm)
-        assert y.dtype == x.dtype
-        assert y is not x
-        assert digest(y) == digest(contribution("SUM", dtype, n, root))
-        assert digest(x) == digest(contribution("SUM", dtype, n, comm.rank))
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, None])
-def test_every_root_of_every_communicator(group, algorithm):
-    comm = group.comm
-    for root in range(comm.size):
-        for n in (1, comm.size + 1, 1009):
-            x = contribution("SUM", "int32", n, comm.rank)
-            y = comm.broadcast(x, root=root, algorithm=algorithm)
-            np.testing.assert_array_equal(y, contribution("SUM", "int32", n, root))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_large(world, algorithm):
-    comm = world.comm
-    root = comm.size - 1
-    y = comm.broadcast(
-        contribution("SUM", "float64", LARGE, comm.rank), root=root, algorithm=algorithm
-    )
-    assert digest(y) == digest(contribution("SUM", "float64", LARGE, root))
-
-
-@pytest.mark.parametrize("nbytes", [64, 1000])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_segments(plain, segments, algorithm, nbytes):
-    comm = plain.comm
-    root = comm.size // 2
-    for n in (1009, longer(nbytes)):
-        x = contribution("SUM", "float32", n, comm.rank)
-        with segments(comm, nbytes):
-            y = comm.broadcast(x, root=root, algorithm=algorithm)
-        assert digest(y) == digest(contribution("SUM", "float32", n, root))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_in_place_and_into_out(world, algorithm):
-    comm = world.comm
-    root = comm.size - 1
-    want = digest(contribution("SUM", "float32", 1009, root))
-    x = contribution("SUM", "float32", 1009, comm.rank).copy()
-    out = np.full_like(x, np.nan)
-    assert comm.broadcast(x, out, root=root, algorithm=algorithm) is out
-    assert digest(out) == want
-    assert comm.broadcast(x, x, root=root, algorithm=algorithm) is x
-    assert digest(x) == want
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", Broadcast.runnable())
 def test_nan_payloads_survive(world, algorithm):
     """Bits are moved, not numbers."""
     comm = world.comm

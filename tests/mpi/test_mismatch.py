@@ -20,21 +20,13 @@ def regular(comm):
 # What one rank calls instead of `regular`, and how the others hear of it.
 ODD = {
     "collective": (lambda comm: comm.broadcast(X), r"broadcast\(count=8, dtype=float64, root=0,"),
-    "barrier": (lambda comm: comm.barrier(), r"barrier\(algorithm=\w+"),
-    "count": (lambda comm: comm.allreduce(X[:7]), r"allreduce\(count=7, dtype=float64, op=SUM,"),
-    "dtype": (lambda comm: comm.allreduce(X.astype("f4")), r"allreduce\(count=8, dtype=float32,"),
     "same bytes": (
         lambda comm: comm.allreduce(X.view(np.int64)),
         r"allreduce\(count=8, dtype=int64,",
     ),
-    "op": (lambda comm: comm.allreduce(X, op=cc.MAX), r"dtype=float64, op=MAX,"),
     "average": (lambda comm: comm.allreduce(X, op=cc.AVG), r"dtype=float64, op=AVG,"),
     "prescale": (lambda comm: comm.allreduce(X, prescale=2.0), r"op=SUM, algorithm=.*prescale=2\b"),
     "postscale": (lambda comm: comm.allreduce(X, postscale=0.5), r"postscale=0\.5\b"),
-    "algorithm": (
-        lambda comm: comm.allreduce(X, algorithm="round_robin"),
-        r"=round_robin\b",
-    ),
     "nonblocking": (lambda comm: comm.iallreduce(X[:5]), r"allreduce\(count=5"),
 }
 
@@ -58,19 +50,6 @@ def test_every_rank_is_told_who_called_what(world, kind):
             told
         )
         world.agree(told)
-        assert (regular(comm) == comm.size).all()
-
-
-@pytest.mark.parametrize("collective", ["reduce", "broadcast"])
-def test_roots_differ(world, collective):
-    comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
-    for odd in odd_ranks(comm):
-        with pytest.raises(MismatchError, match="the ranks do not agree") as caught:
-            getattr(comm, collective)(X, root=1 if comm.rank == odd else 0)
-        assert re.search(rf"\brank {odd} called {collective}\([^;]*root=1", str(caught.value))
-        assert "root=0" in str(caught.value)
         assert (regular(comm) == comm.size).all()
 
 
@@ -107,7 +86,6 @@ REFUSED = {
     ),
     "dtype": (lambda comm: comm.allreduce(np.array([None])), TypeError, "x has dtype object"),
     "root": (lambda comm: comm.reduce(X, root=-1), ArgumentError, "root is -1"),
-    "list": (lambda comm: comm.allreduce([1]), errors.BufferError, "x is a list"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import COMPLEX, FLOATS, FULL, names, verify
+from cases import names
 from forms import ReduceScatter
 from mpi4py import MPI
 from promises import Promises
@@ -101,35 +101,6 @@ def test_a_plan_reads_where_the_array_lies(world):
     else:
         with pytest.raises(errors.BufferError, match="out overlaps x in part; pass out as this ra"):
             comm.plan("reduce_scatter", x, x[:2])
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX] if FULL else ["bfloat16", "complex128"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_scales(world, segments, algorithm, dtype):
-    comm = world.comm
-    form = ReduceScatter(comm.size, 101, dtype=dtype)
-    x = form.x(comm.rank)
-    for nbytes in (0, 64):
-        with segments(comm, nbytes):
-            y = comm.reduce_scatter(x, prescale=0.5, postscale=-3.0, algorithm=algorithm)
-            z = comm.reduce_scatter(x, op=cc.AVG, prescale=2.0, algorithm=algorithm)
-            inside = x.copy()
-            comm.reduce_scatter(inside, inside[form.part(comm.rank)], prescale=0.5)
-        everybody = comm.allgather_object
-        full = np.concatenate(everybody(y))
-        verify(full, "SUM", dtype, form.total, comm.size, -1.5)
-        verify(np.concatenate(everybody(z)), "AVG", dtype, form.total, comm.size, 2.0)
-        mine = inside[form.part(comm.rank)]
-        verify(np.concatenate(everybody(mine)), "SUM", dtype, form.total, comm.size, 0.5)
-        others = np.delete(inside, np.r_[form.part(comm.rank)])
-        np.testing.assert_array_equal(others, np.delete(x, np.r_[form.part(comm.rank)]))
-
-
-def test_integers_are_not_scaled(world):
-    for scale in ("prescale", "postscale"):
-        with pytest.raises(errors.UnsupportedTypeError, match="need a floating dtype"):
-            world.comm.reduce_scatter(np.ones(world.comm.size, np.int64), **{scale: 0.5})
-    world.comm.barrier()
 
 
 def test_then_allgather_is_an_allreduce(world):

@@ -4,7 +4,6 @@ import contextlib
 
 import numpy as np
 import pytest
-from cases import COMPLEX, FLOATS, verify
 from forms import VECTOR, Allgatherv, Alltoallv, Gatherv, ReduceScatterv, Scatterv
 from promises import Promises
 
@@ -320,24 +319,6 @@ def test_flat_where_rows_are_cut(world):
     y = comm.scatterv(x, counts=counts)
     np.testing.assert_array_equal(y.reshape(-1), x.reshape(-1)[2 * comm.rank :][: y.size])
     assert y.shape == ((y.size // 3, 3) if y.size % 3 == 0 else (y.size,))
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
-def test_scales(world, dtype):
-    comm = world.comm
-    case = ReduceScatterv(comm.size, 101, dtype=dtype)
-    x = case.x(comm.rank)
-    y = comm.reduce_scatterv(x, counts=case.counts, prescale=0.5, postscale=-3.0)
-    z = comm.reduce_scatterv(x, op=cc.AVG, prescale=2.0)
-    y, z = (np.concatenate(world.mpi.allgather(part)) for part in (y, z))
-    verify(y, "SUM", dtype, case.total, comm.size, -1.5)
-    verify(z, "AVG", dtype, case.total, comm.size, 2.0)
-    inside = x.copy()
-    mine = inside[case.part(comm.rank)]
-    comm.reduce_scatterv(inside, mine, counts=case.counts, prescale=0.5)
-    others = np.delete(inside, np.r_[case.part(comm.rank)])
-    np.testing.assert_array_equal(others, np.delete(x, np.r_[case.part(comm.rank)]))
-    verify(np.concatenate(world.mpi.allgather(mine)), "SUM", dtype, case.total, comm.size, 0.5)
 
 
 def test_partial_overlap(world):
