@@ -1,19 +1,22 @@
 """What tests have in common that all ranks run together; a ``conftest.py`` imports it.
 
-A rank whose test fails prints its report and ends the job, because the others wait for it. A test
-that takes longer than DEADLINE seconds prints where it is and exits.
+All ranks run the same tests in the same order. A rank whose test fails cannot go on: the others are
+inside a collective and wait for it. So its report is printed at once, with the rank, and the job is
+aborted. A test that takes longer than DEADLINE seconds prints where it is and exits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
 import time
 from typing import Any
 
+# Before collectives is imported: all of its communicators read these.
 os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
-os.environ["COLLECTIVES_PROFILE"] = "0"
+os.environ["COLLECTIVES_PROFILE"] = "0"  # that of this machine is not under test
 
 import pytest
 from places import RANK, SIZE, abort
@@ -23,6 +26,7 @@ __all__ = [
     "pytest_internalerror",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
+    "pytest_runtest_setup",
 ]
 
 DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
@@ -40,19 +44,29 @@ def pytest_configure(config: pytest.Config) -> None:
             reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if SIZE == 1 and item.get_closest_marker("several"):
+        pytest.skip("it takes several ranks")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     if report.failed and SIZE > 1:
-        where = f"[rank {RANK} of {SIZE}]"
-        text = f"\n{where} {item.nodeid}: failed in {call.when}\n{report.longreprtext}\n"
-        os.write(item.config.stash[_stderr].fileno(), text.encode())
+        sections = "".join(f"--- {name} ---\n{text}\n" for name, text in report.sections)
+        text = f"{item.nodeid}: failed in {call.when}\n{report.longreprtext}\n{sections}"
+        text = "".join(f"\n[rank {RANK} of {SIZE}] {line}" for line in text.splitlines())
+        capture = item.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            sys.stdout.flush()
+            os.write(item.config.stash[_stderr].fileno(), f"{text}\n".encode())
         time.sleep(0.5)  # launchers do not forward what they have not read when a job is aborted
         abort()
     return report
 
 
-def pytest_internalerror(excrepr: Any, excinfo: Any) -> None:
+def pytest_internalerror(excrepr: object) -> None:
     print(f"[rank {RANK}] {excrepr}", file=sys.__stderr__, flush=True)
     abort()
 

@@ -1,30 +1,24 @@
 """Tests under an outer launcher: ``mpiexec -n 4 python -m pytest tests/mpi``.
 
-All ranks run the same tests in the same order. A rank whose test fails cannot go on: the others
-are inside a collective and wait for it. So its report is printed at once, with the rank, and the
-job is aborted. A test that takes longer than DEADLINE seconds prints where it is and exits.
+All ranks run the same tests.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import zlib
-from pathlib import Path
 from typing import Any, NamedTuple
 
-# Before collectives is imported: all of its communicators read these.
-os.environ.setdefault("COLLECTIVES_VALIDATE", "1")
-os.environ.setdefault("COLLECTIVES_TIMEOUT", "60")
-os.environ["COLLECTIVES_PROFILE"] = "0"  # that of this machine is not under test
+os.environ.setdefault("COLLECTIVES_VALIDATE", "1")  # all communicators read it
 
-import cases
+from together import *  # noqa: F403  pytest's hooks, and the environment, which comes first
+
+import cases  # isort: skip
 import pytest
 from mpi4py import MPI
 
@@ -70,36 +64,7 @@ OF_MPI = (
 # How arrays of a framework are read does not depend on MPI, and each rank imports it for seconds.
 OF_FRAMEWORKS = re.compile("torch|tensor|jax")
 OPEN_MPI = "Open MPI" in MPI.Get_library_version()
-DEADLINE = float(os.environ.get("COLLECTIVES_TEST_DEADLINE", "120"))  # seconds, for one test
-TESTS = Path(__file__).resolve().parent.parent
-if str(TESTS) not in sys.path:
-    sys.path.append(str(TESTS))  # for interpreter.py
-
-_stderr = pytest.StashKey[Any]()
 pytest.register_assert_rewrite("fake_devices")  # a plugin of some modules, which import it first
-
-
-def abort(config: pytest.Config, text: str) -> None:
-    """Print a report with the rank, and end the job on all ranks."""
-    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    capture = config.pluginmanager.getplugin("capturemanager")
-    disabled = capture.global_and_fixture_disabled() if capture else contextlib.nullcontext()
-    with disabled:
-        lines = [f"[rank {rank} of {size}] {line}" for line in text.splitlines()]
-        sys.stdout.flush()
-        os.write(config.stash[_stderr].fileno(), ("\n" + "\n".join(lines) + "\n").encode())
-    time.sleep(0.5)  # launchers do not forward what they have not read when the job is aborted
-    MPI.COMM_WORLD.Abort(1)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    # Nothing is captured yet here: descriptor 2 is what the launcher gave us.
-    config.stash[_stderr] = os.fdopen(os.dup(2), "w")
-    if MPI.COMM_WORLD.rank:
-        reporter = config.pluginmanager.getplugin("terminalreporter")
-        if reporter:
-            reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115  it lasts as long as we do
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -141,31 +106,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_header(config: pytest.Config) -> str:
     library = MPI.Get_library_version().replace("\0", "").splitlines()[0][:60]
     return f"mpi: {MPI.COMM_WORLD.size} ranks, {library}"
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    report = yield
-    if report.failed and MPI.COMM_WORLD.size > 1:
-        sections = "".join(f"--- {name} ---\n{text}\n" for name, text in report.sections)
-        abort(
-            item.config, f"{item.nodeid}: failed in {call.when}\n{report.longreprtext}\n{sections}"
-        )
-    return report
-
-
-def pytest_internalerror(excrepr: Any, excinfo: Any) -> None:
-    print(f"[rank {MPI.COMM_WORLD.rank}] {excrepr}", file=sys.__stderr__, flush=True)
-    MPI.COMM_WORLD.Abort(1)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Any:
-    faulthandler.dump_traceback_later(DEADLINE, exit=True, file=item.config.stash[_stderr])
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 class Group(NamedTuple):

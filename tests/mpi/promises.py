@@ -330,12 +330,11 @@ class Promises:
         with pytest.raises(TypeError, match="unexpected keyword argument 'timeout'"):
             form.call(comm, start=True, timeout=1.0)
 
+    @pytest.mark.several
     @pytest.mark.parametrize("start", [False, True])
     def test_a_deadline_of_its_own(self, world, fresh, start):
         """Rank 0 does not come: somebody waits for it as long as the call says, not longer."""
         comm = fresh(validate=False, timeout=1000.0)
-        if comm.size == 1:
-            pytest.skip("nobody to wait for")
         gives = self.form.collective in ("broadcast", "scatter")
         form = self.form(comm.size, 6, root=0 if gives else comm.size - 1)
         form.counts = np.full_like(form.counts, 6)  # nobody waits for an empty part
@@ -425,11 +424,10 @@ class Promises:
         refuses = form.wanted(comm.rank) is not None and not alone
         self.one_refuses(comm, form, refuses, text, x, out)
 
+    @pytest.mark.several
     def test_every_rank_is_told_who_called_what(self, world, difference):
         comm = world.comm
         p, name = comm.size, self.form.name
-        if p == 1:
-            pytest.skip("one rank agrees with itself")
         other = {
             "count": {"n": 7},
             "dtype": {"dtype": "float64"},
@@ -467,10 +465,9 @@ class Promises:
             world.agree(told)
             form.verify(form.call(comm), comm.rank)
 
+    @pytest.mark.several
     def test_a_refused_call_is_told_to_the_others(self, world):
         comm = world.comm
-        if comm.size == 1:
-            pytest.skip("nobody to tell")
         form = self.form(comm.size, 6)
         for odd in {0, comm.size - 1}:
             for exchange in {False, form.vector}:

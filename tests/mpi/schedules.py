@@ -109,12 +109,7 @@ class Schedule:
         """Return a call, and the name of an algorithm or None."""
         kinds = (*WHOLE, *CUT) if planned else (*WHOLE, *CUT, *VECTOR)
         kind = kinds[int(rng.integers(len(kinds)))]
-        names = [
-            each
-            for each in kind.algorithms()
-            if cc.algorithms.get(kind.collective, each).refusal(p) is None
-        ]
-        algorithm = None if rng.integers(4) == 0 else str(rng.choice(names))
+        algorithm = None if rng.integers(4) == 0 else str(rng.choice(kind.runnable(p)))
         op, dtype = "SUM", str(rng.choice(DTYPES))
         if kind.reduces:
             ops = [each for each in SUPPORTED if dtype in SUPPORTED[each]]

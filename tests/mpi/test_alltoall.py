@@ -49,11 +49,10 @@ def test_any_overlap(world, algorithm, shift):
     np.testing.assert_array_equal(out, want)
 
 
+@pytest.mark.several
 def test_what_cannot_be_shared_equally(world):
     comm = world.comm
     p = comm.size
-    if p == 1:
-        pytest.skip("one rank gets all")
     text = f"x has {p + 1} elements, which {p} ranks cannot share equally; alltoallv takes a count"
     for out in (None, np.ones(p + 1)):
         with pytest.raises(errors.ArgumentError, match=text):

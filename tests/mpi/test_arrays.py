@@ -263,10 +263,9 @@ def test_dtypes_that_are_only_moved(world, kind):
                 comm.allreduce(kind.make(values))
 
 
+@pytest.mark.several
 def test_nans_of_ranks_become_one(world, kind):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank keeps its bits")
     for name in ("float16", "bfloat16", "float32", "float64"):
         if name not in kind.dtypes:
             continue
@@ -411,10 +410,9 @@ def test_each_rank_its_kind(world, kind):
         np.testing.assert_array_equal((NumPy() if other else kind).look(got), values)
 
 
+@pytest.mark.several
 def test_other_dtypes_are_told_apart(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     kind = ml_dtypes.float8_e5m2 if comm.rank else ml_dtypes.float8_e4m3fn
     with pytest.raises(errors.MismatchError, match=r"dtype=float8_e4m3fn.*dtype=float8_e5m2"):
         comm.broadcast(np.zeros(5, kind))

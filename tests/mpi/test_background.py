@@ -201,10 +201,9 @@ def test_compression_that_differs_or_is_impossible(comm):
 @pytest.mark.parametrize(
     "what", ["shape", "dtype", "op", "root", "scale", "kind", "priority", "terms"]
 )
+@pytest.mark.several
 def test_submissions_that_differ(comm, what):
     """All ranks raise the same error, which says what each has submitted; and go on."""
-    if comm.size == 1:
-        pytest.skip("nobody differs")
     last = comm.rank == comm.size - 1
     x = np.ones(3 + (last and what == "shape"), np.float32 if last and what == "dtype" else None)
     options = {"op": cc.MAX} if last and what == "op" else {}
@@ -231,10 +230,9 @@ def test_submissions_that_differ(comm, what):
     assert SUBMIT("allreduce", np.ones(1), name="wrong", group=comm).wait()[0] == comm.size
 
 
+@pytest.mark.several
 def test_ranks_that_look_for_a_match_for_long(other):
     """Ranks have different things in flight for a second, and then the same."""
-    if other.size == 1:
-        pytest.skip("there are no others")
     other.timeout = 60
     background.start(other)
     first, second = ("a", "b") if other.rank == 0 else ("b", "a")
@@ -244,10 +242,9 @@ def test_ranks_that_look_for_a_match_for_long(other):
     assert one.wait(30)[0] == two.wait(30)[0] == other.size
 
 
+@pytest.mark.several
 def test_what_others_never_submit(other):
     """It ends with the ranks and names in the text, and what others do is not affected."""
-    if other.size == 1:
-        pytest.skip("there are no others")
     other.timeout = 0.4
     background.start(other)
     other.timeout = 60
@@ -262,10 +259,9 @@ def test_what_others_never_submit(other):
     background.stop(other)
 
 
+@pytest.mark.several
 def test_a_rank_that_does_not_come(other):
     """Others warn, then raise; nothing can be submitted any more."""
-    if other.size == 1:
-        pytest.skip("nobody else comes")
     other._engine.warning = 0.2
     other.timeout = 0.6
     background.start(other)
@@ -311,9 +307,8 @@ def test_ranks_that_join(comm):
     assert SUBMIT("allreduce", np.ones(1), group=comm).wait()[0] == size
 
 
+@pytest.mark.several
 def test_other_collectives_while_a_rank_has_joined(comm):
-    if comm.size == 1:
-        pytest.skip("nobody has joined")
     if comm.rank:
         handle = SUBMIT("allgather", np.ones(1), name="all", group=comm)
         with pytest.raises(MismatchError, match=r"rank 0 has joined|rank 0 joined"):
@@ -385,10 +380,9 @@ def test_threads_that_submit_and_wait_at_once(comm):
     assert failed == []
 
 
+@pytest.mark.several
 def test_what_comes_after_it_was_given_up(other):
     """Nothing that is submitted later is mixed up with it."""
-    if other.size == 1:
-        pytest.skip("nothing is given up")
     other.timeout = 0.3
     background.start(other)
     other.timeout = 60
@@ -506,9 +500,8 @@ def test_arguments(comm):
         background.flush(comm, timeout=-1)
 
 
+@pytest.mark.several
 def test_a_name_that_is_in_flight(comm):
-    if comm.size == 1:
-        pytest.skip("nothing is in flight")
     if comm.rank == 0:
         handle = SUBMIT("allreduce", np.ones(1), name="twice", group=comm)
         with pytest.raises(ArgumentError, match="name is 'twice', and what was submitted under it"):

@@ -86,10 +86,9 @@ def test_stop_while_another_thread_submits(comm):
     assert comm.allreduce(np.ones(1))[0] == comm.size
 
 
+@pytest.mark.several
 def test_free_after_a_submission_has_failed(comm):
     """The error is raised, and everything is freed nevertheless."""
-    if comm.size == 1:
-        pytest.skip("nothing differs")
     made = comm.dup()
     SUBMIT("allreduce", np.ones(1 + comm.rank), name="wrong", group=made)
     with pytest.raises(MismatchError):

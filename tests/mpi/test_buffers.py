@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from cases import contribution, digest, dtype_of
+from forms import Allreduce
 
 import collectives as cc
 from collectives import errors
@@ -128,12 +129,10 @@ def test_numbers_of_python(world):
         assert comm.recv(out, 0) == 7
 
 
-@pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_any_alignment_of_elements(world, algorithm):
     """Vector kernels begin and end anywhere; what lies around the result is not touched."""
     comm = world.comm
-    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     for offset in (1, 3, 7):
         x = contribution("SUM", "float32", 300, comm.rank)
         frame = np.full(300 + 16, 7.5, np.float32)

@@ -402,10 +402,9 @@ def agreeing(request, world, plain):
         ({"name": "y"}, "name='y'"),
     ],
 )
+@pytest.mark.several
 def test_ranks_that_compress_differently(agreeing, odd, text):
     comm, x = agreeing.comm, np.ones(8, np.float32)
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     options = odd if comm.rank == 0 else {}
     with pytest.raises(MismatchError, match="the ranks do not agree") as caught:
         comm.allreduce(x, **{"compression": Int8(), "name": "x", **options})
@@ -416,10 +415,9 @@ def test_ranks_that_compress_differently(agreeing, odd, text):
     assert comm.allreduce(x, compression="none")[0] == comm.size  # it is usable
 
 
+@pytest.mark.several
 def test_ranks_that_disagree_about_the_calls(agreeing):
     comm, x, codec = agreeing.comm, np.ones(8, np.float32), RandomK(0.5)
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     comm.allreduce(x, compression=codec, name="x")
     if comm.rank == 0:
         codec.reset()
@@ -427,10 +425,9 @@ def test_ranks_that_disagree_about_the_calls(agreeing):
         comm.allreduce(x, compression=codec, name="x")
 
 
+@pytest.mark.several
 def test_a_rank_whose_arguments_are_wrong(agreeing):
     comm, x = agreeing.comm, np.ones(8, np.float32)
-    if comm.size == 1:
-        pytest.skip("no other rank waits")
     wrong = x.astype(np.int32) if comm.rank == 0 else x
     error, text = (
         (UnsupportedTypeError, "x is int32")
@@ -442,10 +439,9 @@ def test_a_rank_whose_arguments_are_wrong(agreeing):
     assert comm.allreduce(x, compression="none")[0] == comm.size
 
 
+@pytest.mark.several
 def test_a_rank_that_does_not_compress(world, fresh):
     x = np.ones(8, np.float32)
-    if world.comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     options = {"compression": "int8"} if world.comm.rank else {}
     with pytest.raises(MismatchError, match=r"allreduce\(compression=int8\(block=512\)") as caught:
         world.comm.allreduce(x, **options)

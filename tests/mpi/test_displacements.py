@@ -186,10 +186,9 @@ def test_wrong_displacements(world, text):
     comm.barrier()
 
 
+@pytest.mark.several
 def test_parts_that_overlap_where_they_are_written(world):
     comm, p = world.comm, world.comm.size
-    if p == 1:
-        pytest.skip("it takes two parts")
     with pytest.raises(ArgumentError, match=r"displs is .* the parts 0 and 1 of out overlap"):
         comm.allgatherv(np.ones(2), np.empty(2 * p), counts=[2] * p, displs=range(p))
     with pytest.raises(ArgumentError, match=r"receive_displs is .* the parts 0 and 1 of out over"):

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from forms import Allreduce
 
 import collectives as cc
 from collectives.errors import ArgumentError, CommunicatorError, StallError, UnsupportedTypeError
@@ -118,13 +119,12 @@ def test_errors_pickle(world):
     assert str(again) == str(caught.value)
 
 
-@pytest.mark.parametrize("algorithm", cc.algorithms.names("allreduce"))
+@pytest.mark.several
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_stall(world, fresh, stalls, algorithm):
     """The last rank does not come. Whoever waits says for whom, and the communicator is broken."""
     comm = fresh(validate=False, timeout=0.3)
     p = comm.size
-    if p == 1 or cc.algorithms.get("allreduce", algorithm).refusal(p):
-        pytest.skip("nobody to wait for, or it cannot run on this number of ranks")
     told = ""
     if comm.rank < p - 1:
         start = (
@@ -147,10 +147,9 @@ def test_stall(world, fresh, stalls, algorithm):
         assert f"for rank {p - 1} to " in " ".join(everything)
 
 
+@pytest.mark.several
 def test_stall_of_a_request(world, fresh, stalls):
     comm = fresh(validate=False, timeout=0.3)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
         with stalls(comm, r"allreduce 'butterfly' .* timed out after 0\.3 s") as caught:
             request = comm.iallreduce(np.ones(3), algorithm="butterfly")
@@ -164,21 +163,19 @@ def test_stall_of_a_request(world, fresh, stalls):
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_stall_of_a_barrier(world, fresh, stalls):
     comm = fresh(validate=False, timeout=0.3)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     if comm.rank > 0:
         with stalls(comm, r"barrier '\w+' .* for rank \d+ to "):
             comm.barrier()
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_stall_under_validation(world, fresh, stalls):
     """A rank that does not come is noticed before anything starts."""
     comm = fresh(validate=True, timeout=0.3)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     if comm.rank < comm.size - 1:
         with stalls(comm, rf"rank {comm.rank} called allreduce\(count=3.*0\.3 s") as caught:
             comm.allreduce(np.ones(3))
@@ -188,10 +185,9 @@ def test_stall_under_validation(world, fresh, stalls):
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_a_later_timeout_counts_under_validation(world, fresh, stalls):
     comm = fresh(validate=True, timeout=1000.0)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     comm.timeout = 0.3
     if comm.rank < comm.size - 1:
         with stalls(comm, r"0\.3 s"):
@@ -227,11 +223,10 @@ def calls_with_a_deadline(comm):
         if not validate or name not in ("iallreduce_many", "plan.wait")
     ],
 )
+@pytest.mark.several
 def test_a_deadline_of_its_own(world, fresh, name, validate):
     """Rank 0 does not come, and rank 1 waits for it as long as its call says."""
     comm = fresh(validate=validate, timeout=1000.0)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     if comm.rank == 1:
         with pytest.raises(StallError, match=r"\brank 1 .*timed out after 0\.2 s"):
             calls_with_a_deadline(comm)[name](0.2)

@@ -43,10 +43,9 @@ def test_in_place_for_a_matrix(world, algorithm):
         np.testing.assert_array_equal(y, np.repeat(rows, 10).reshape(comm.size, 10))
 
 
+@pytest.mark.several
 def test_x_is_out(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank has all there is")
     y = np.zeros((comm.size, 2))
     n = y.size
     with pytest.raises(

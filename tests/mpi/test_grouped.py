@@ -9,7 +9,8 @@ import cases
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import contribution, digest, names, runnable
+from cases import contribution, digest
+from forms import Allreduce
 
 import collectives as cc
 from collectives import _core
@@ -132,11 +133,9 @@ def test_scales(world):
         assert all((each == comm.size).all() for each in got)
 
 
-@pytest.mark.parametrize("algorithm", names("allreduce"))
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_algorithms(world, algorithm):
     comm = world.comm
-    if not runnable("allreduce", algorithm, comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     verify_mixed(comm.allreduce_many(mixed(comm.rank), algorithm=algorithm), comm.size)
 
 
@@ -327,10 +326,9 @@ def test_nothing_starts_before_all_is_checked(plain):
     verify_mixed(comm.allreduce_many(mixed(comm.rank)), comm.size)
 
 
+@pytest.mark.several
 def test_ranks_that_disagree(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     odd = comm.rank == 0
     with pytest.raises(
         MismatchError,

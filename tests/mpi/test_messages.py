@@ -360,10 +360,9 @@ def test_wrong_arrays(world):
 
 
 @pytest.mark.parametrize("lengths", [(3, 4), (4, 3), (0, 3), (3, 0), (LARGE, 3), (3, LARGE)])
+@pytest.mark.several
 def test_a_wrong_length_is_noticed(world, fresh, lengths):
     comm = fresh(validate=True, timeout=5.0)
-    if comm.size == 1:
-        pytest.skip("it takes two")
     sent, due = lengths
     if sent == LARGE and "Open MPI" in MPI.Get_library_version():
         # 5.0.11 does so with mpi4py alone: Isend of 4 MiB, Irecv of 24 bytes, Testsome.

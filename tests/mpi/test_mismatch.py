@@ -36,10 +36,9 @@ def odd_ranks(comm):
 
 
 @pytest.mark.parametrize("kind", ODD)
+@pytest.mark.several
 def test_every_rank_is_told_who_called_what(world, kind):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     call, text = ODD[kind]
     for odd in odd_ranks(comm):
         with pytest.raises(MismatchError, match="the ranks do not agree: ") as caught:
@@ -53,11 +52,10 @@ def test_every_rank_is_told_who_called_what(world, kind):
         assert (regular(comm) == comm.size).all()
 
 
+@pytest.mark.several
 def test_segments_differ(world, segments):
     """Ranks that read different settings would send pieces of different lengths."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     x = np.ones(1000)
     with (
         segments(comm, 64 if comm.rank == 0 else 128),
@@ -67,10 +65,9 @@ def test_segments_differ(world, segments):
     assert (comm.allreduce(x) == comm.size).all()
 
 
+@pytest.mark.several
 def test_all_differ(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     with pytest.raises(MismatchError) as caught:
         comm.allreduce(np.ones(10 + comm.rank))
     for r in range(comm.size):
@@ -90,10 +87,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.several
 def test_a_refused_call_is_told_to_the_others(world, kind):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("nobody to tell")
     call, error, text = REFUSED[kind]
     for odd in odd_ranks(comm):
         if comm.rank == odd:
@@ -133,17 +129,11 @@ def attempt(call):
     [(WHOLE, 5), (CUT, 100), (VECTOR, 5)],
     ids=["whole-5", "cut-100", "vector-5"],
 )
+@pytest.mark.several
 def test_a_wrong_length_is_noticed_without_validation(world, fresh, forms, count):
     """Rank 0 has another count: somebody gets a message of a length that was not due."""
     p = world.comm.size
-    if p == 1:
-        pytest.skip("one rank agrees with itself")
-    usable = [
-        (form, name)
-        for form in forms
-        for name in form.algorithms()
-        if not cc.algorithms.get(form.collective, name).refusal(p)
-    ]
+    usable = [(form, name) for form in forms for name in form.runnable()]
     # Ranks that share memory hear of it when another one has noticed; others wait for nothing.
     deadline = 20.0 if world.comm.transport == "shm" else 0.5
     requests = []
@@ -171,10 +161,9 @@ def test_a_wrong_length_is_noticed_without_validation(world, fresh, forms, count
             ), text
 
 
+@pytest.mark.several
 def test_a_wrong_length_breaks_the_communicator(world, fresh):
     comm = fresh(validate=False, timeout=1.0)
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     with pytest.raises((MismatchError, PeerAbortedError, StallError)):
         comm.allreduce(np.ones(3 if comm.rank == 0 else 4), algorithm="all_to_all")
     with pytest.raises(errors.CommunicatorError, match="the communicator is broken: rank"):

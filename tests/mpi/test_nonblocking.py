@@ -7,27 +7,22 @@ import time
 
 import numpy as np
 import pytest
-from cases import LARGE, contribution, digest, names, verify
+from cases import LARGE, contribution, digest, verify
+from forms import Allreduce
 
 import collectives as cc
 
-ALGORITHMS = names("allreduce")
+ALGORITHMS = Allreduce.runnable()
 
 
 def start(comm, k, n=1000):
     """Start the k-th of a series of allreduces; `want` gives what each element must be."""
-    return comm.iallreduce(np.full(n, k + comm.rank, np.int64), algorithm=pick(comm, k))
+    algorithm = ALGORITHMS[k % len(ALGORITHMS)]
+    return comm.iallreduce(np.full(n, k + comm.rank, np.int64), algorithm=algorithm)
 
 
 def want(comm, k):
     return comm.size * k + comm.size * (comm.size - 1) // 2
-
-
-def pick(comm, k):
-    usable = [
-        name for name in ALGORITHMS if not cc.algorithms.get("allreduce", name).refusal(comm.size)
-    ]
-    return usable[k % len(usable)]
 
 
 def test_three_hundred_in_flight(plain):
@@ -152,8 +147,6 @@ def test_dropped_before_the_others_come(plain):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_large_ones_overlap(plain, algorithm):
     comm = plain.comm
-    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     n = LARGE  # float32: 4 MiB
     count = 3 if comm.size <= 4 else 2
     requests = [
@@ -189,11 +182,10 @@ def test_repr_says_how_far_it_is(world):
     assert repr(request) == f"<Request of allreduce 'ring' on {ranks}: complete>"
 
 
+@pytest.mark.several
 def test_pending_operations_are_listed(plain):
     """Before the other ranks come, a request says whom it waits for."""
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     if comm.rank == 0:
         request = comm.iallreduce(np.ones(3), algorithm="tree")
         start = f"<Request of allreduce 'tree' on {comm.size} ranks: "

@@ -197,11 +197,10 @@ def test_large_buffers_are_not_copied(world, monkeypatch):
         assert np.shares_memory(parcel.buffers[0], got)
 
 
+@pytest.mark.several
 def test_messages_of_the_caller_are_not_taken(plain):
     """Sends under way between the same ranks meet nothing of an object's."""
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("nobody to send to")
     mine, theirs = np.full(LARGE, comm.rank, np.uint8), np.empty(LARGE, np.uint8)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     requests = [comm.isend(mine, right, tag=tag) for tag in (0, 16382)]
@@ -351,10 +350,9 @@ def test_wrong_root(either, name, root):
         getattr(comm, name)([1] * comm.size, root)
 
 
+@pytest.mark.several
 def test_ranks_that_disagree(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     with pytest.raises(MismatchError, match=r"rank 0 called gather_object\(root=1\)"):
         comm.gather_object(0, root=1 if comm.rank == 0 else 0)
     with pytest.raises(MismatchError, match=r"called allgather_object\(root=0\)"):

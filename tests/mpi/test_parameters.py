@@ -93,10 +93,9 @@ def test_no_parameter_where_none_is_taken(world):
     world.comm.barrier()
 
 
+@pytest.mark.several
 def test_ranks_with_different_parameters(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     with pytest.raises(cc.errors.MismatchError, match=r"algorithm=kary:3.*algorithm=kary:5"):
         comm.allreduce(np.ones(3), algorithm="kary:5" if comm.rank else "kary:3")
     comm.barrier()

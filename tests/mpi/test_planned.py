@@ -24,9 +24,7 @@ def plan(form, comm, x, out=None, **changes):
 @every_form
 def test_runs_again_with_what_is_in_the_arrays_then(world, form):
     comm = world.comm
-    for choice in [None, *form.algorithms()]:
-        if choice and cc.algorithms.get(form.collective, choice).refusal(comm.size):
-            continue
+    for choice in [None, *form.runnable()]:
         case = form(comm.size, 101, root=comm.size - 1, dtype="int32")
         x = case.x(comm.rank).copy()
         out = case.empty(comm.rank)
@@ -98,11 +96,9 @@ def test_many_in_flight_and_other_calls_in_between(world):
         assert (other.wait() == comm.size).all()
 
 
-@pytest.mark.parametrize("algorithm", Allreduce.algorithms())
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_segments_are_those_of_the_plan(plain, segments, algorithm):
     comm = plain.comm
-    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     case = Allreduce(comm.size, 1009)
     with segments(comm, 1000):
         planned = comm.plan("allreduce", case.x(comm.rank), algorithm=algorithm)
@@ -239,10 +235,9 @@ def test_inputs_that_are_read_where_they_lie(world, kind):
         assert (planned() == comm.size * (2.0 if kind == "scalar" else turn)).all()
 
 
+@pytest.mark.several
 def test_an_alltoall_in_place_would_be_copied_once(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("the only block stays where it is")
     x = np.ones(comm.size)
     with pytest.raises(errors.BufferError, match="out overlaps x, and a planned alltoall reads x"):
         comm.plan("alltoall", x, x)
@@ -269,11 +264,10 @@ def test_nothing_was_started(world):
         planned.wait()
 
 
+@pytest.mark.several
 def test_started_twice(plain):
     """Before the other ranks come, the second start is refused, and so is a call."""
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("one rank is done at once")
     x = np.ones(3)
     planned = comm.plan("allreduce", x, algorithm="tree")
     if comm.rank == 0:
@@ -358,10 +352,9 @@ def test_planning_is_local(world):
     comm.barrier()
 
 
+@pytest.mark.several
 def test_ranks_that_run_different_things(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     one = comm.plan("allreduce", np.ones(3))
     two = comm.plan("allreduce", np.ones(4))
     with pytest.raises(MismatchError, match=r"allreduce\(count=4, .*allreduce\(count=3, "):
@@ -374,10 +367,9 @@ def test_ranks_that_run_different_things(world):
     assert (result == comm.size).all()
 
 
+@pytest.mark.several
 def test_stall(world, fresh, stalls):
     comm = fresh(validate=False, timeout=0.3)
-    if comm.size == 1:
-        pytest.skip("nobody to wait for")
     planned = comm.plan("allreduce", np.ones(3), algorithm="butterfly")
     if comm.rank < comm.size - 1:
         with stalls(comm, r"allreduce 'butterfly' .* timed out after 0\.3 s") as caught:

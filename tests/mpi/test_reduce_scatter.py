@@ -37,11 +37,10 @@ def test_flat_where_the_first_axis_cannot_be_cut(world):
     np.testing.assert_array_equal(y.reshape(-1), p * x.reshape(p, -1)[comm.rank])
 
 
+@pytest.mark.several
 def test_what_cannot_be_shared_equally(world):
     comm = world.comm
     p = comm.size
-    if p == 1:
-        pytest.skip("one rank gets all")
     text = f"x has {2 * p + 1} elements, which {p} ranks cannot share equally; reduce_scatterv"
     with pytest.raises(errors.ArgumentError, match=text):
         comm.reduce_scatter(np.ones(2 * p + 1))

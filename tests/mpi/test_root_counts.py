@@ -83,11 +83,10 @@ def test_as_mpi_does_it(world):
 
 @both
 @pytest.mark.parametrize("start", [False, True])
+@pytest.mark.several
 def test_nobody_waits_for_a_root_that_comes_later(plain, form, start):
     """A nonblocking call with counts returns at once, whatever the root does first."""
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("one rank is the root")
     case = form(comm.size, 3, dtype="int64")
     if comm.rank == 0:
         comm.recv(np.empty(1), comm.size - 1)
@@ -104,11 +103,10 @@ def test_nobody_waits_for_a_root_that_comes_later(plain, form, start):
 
 
 @both
+@pytest.mark.several
 def test_a_wrong_length_on_one_rank(world, form):
     """The ranks that can know raise the error; under validation all do."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("nobody to tell")
     counts, last = [2] * comm.size, comm.size - 1
     root = comm.rank == 0
     if form is Gatherv:
@@ -128,10 +126,9 @@ def test_a_wrong_length_on_one_rank(world, form):
 
 
 @both
+@pytest.mark.several
 def test_other_counts_than_the_root_has(world, fresh, form):
     comm = fresh(validate=False, timeout=2.0)
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     last = comm.size - 1
     case = form(comm.size, 1, dtype="int64")
     case.counts = np.full(comm.size, 2)
@@ -157,11 +154,10 @@ def test_other_counts_than_the_root_has(world, fresh, form):
 
 
 @both
+@pytest.mark.several
 def test_not_on_the_root(world, fresh, form):
     """Counts on another rank than the root are an error on that rank at least."""
     comm = fresh(validate=False, timeout=2.0)
-    if comm.size == 1:
-        pytest.skip("one rank is the root")
     last = comm.size - 1
     case = form(comm.size, 2, dtype="int64")
     if comm.transport == "shm":
@@ -179,11 +175,10 @@ def test_not_on_the_root(world, fresh, form):
 @both
 @pytest.mark.parametrize("start", [False, True])
 @pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.several
 def test_a_root_that_does_not_come(world, fresh, stalls, form, start, knows):
     """One error says so, and nothing is left in flight."""
     comm = fresh(validate=False, timeout=0.3)
-    if comm.size == 1:
-        pytest.skip("one rank is the root")
     case = form(comm.size, 20_000)
 
     def call():

@@ -61,22 +61,20 @@ def test_parts_along_the_first_axis(world, rest):
     np.testing.assert_array_equal(y, x[2 * comm.rank :][:2])
 
 
+@pytest.mark.several
 def test_flat_where_the_first_axis_cannot_be_cut(world):
     comm = world.comm
     p = comm.size
-    if p == 1:
-        pytest.skip("one rank gets all")
     x = np.arange(3 * p).reshape(3, p) if 3 % p else np.arange(2 * p).reshape(1, 2 * p)
     y = comm.scatter(x)
     assert y.shape == (x.size // p,)
     np.testing.assert_array_equal(y, x.reshape(p, -1)[comm.rank])
 
 
+@pytest.mark.several
 def test_what_cannot_be_shared_equally(world):
     comm = world.comm
     p = comm.size
-    if p == 1:
-        pytest.skip("one rank gets all")
     text = f"x has {p + 1} elements, which {p} ranks cannot share equally; scatterv takes a count"
     with pytest.raises(errors.ArgumentError, match=text):
         comm.scatter(np.ones(p + 1))
@@ -94,11 +92,10 @@ def test_in_place_leaves_the_other_parts(world, algorithm):
         np.testing.assert_array_equal(x, before)
 
 
+@pytest.mark.several
 def test_out_of_another_length_is_told(world):
     """Where a rank has an `out` and no x, its length says what the root must have."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("nobody to tell")
     x = np.ones(2 * comm.size) if comm.rank == 0 else None
     with pytest.raises(errors.MismatchError, match=rf"scatter\(count={3 * comm.size},"):
         comm.scatter(x, np.ones(2 + (comm.rank == 1)))

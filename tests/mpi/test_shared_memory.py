@@ -23,18 +23,10 @@ LEARNED, STREAMED = 8 << 20, 32 << 20  # bytes of all ranks; as in calls/configu
 COMMUNICATORS = 200 if FULL or MPI.COMM_WORLD.size < 4 else 60
 
 
-def runnable(form, p):
-    return [
-        name
-        for name in form.algorithms()
-        if cc.algorithms.get(form.collective, name).refusal(p) is None
-    ]
-
-
 def with_each_algorithm(p, lengths, seed=0, **options):
     """Yield (form, algorithm) for all of them."""
     for form in FORMS:
-        for turn, name in enumerate(runnable(form, p)):
+        for turn, name in enumerate(form.runnable(p)):
             for n in lengths:
                 yield form(p, n, root=(turn + seed) % p, seed=seed, **options), name
 

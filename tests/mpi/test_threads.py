@@ -290,10 +290,9 @@ class Signal:
         signal.signal(self.number, self.before)
 
 
+@pytest.mark.several
 def test_a_signal_handler_cannot_reenter(plain):
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     seen = []
 
     def handler(number, frame):
@@ -313,10 +312,9 @@ def test_a_signal_handler_cannot_reenter(plain):
     assert (y == comm.size).all()
 
 
+@pytest.mark.several
 def test_a_signal_handler_may_use_another_communicator(plain):
     comm, other = plain.comm, plain.comm.split(plain.comm.rank)
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     seen = []
 
     def handler(number, frame):
@@ -333,11 +331,10 @@ def test_a_signal_handler_may_use_another_communicator(plain):
     other.free()
 
 
+@pytest.mark.several
 def test_interrupted_while_queued(plain):
     """Nothing was started: the communicator is as good as before, and so is the queue."""
     comm = plain.comm
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     if comm.rank == 0:
         results = []
         inside = threading.Thread(
@@ -400,11 +397,10 @@ def test_freed_while_another_thread_is_inside(plain):
         comm.free()
 
 
+@pytest.mark.several
 def test_a_stall_wakes_the_queue(plain, fresh):
     """The thread inside reaches its deadline; the one behind it learns why it cannot go on."""
     comm = fresh(validate=False, timeout=0.5)
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     if comm.rank == 0:
 
         def inside():
@@ -420,10 +416,9 @@ def test_a_stall_wakes_the_queue(plain, fresh):
     plain.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_a_stalled_request_in_several_threads(plain, fresh):
     comm = fresh(validate=False, timeout=0.5)
-    if comm.size == 1:
-        pytest.skip("one rank waits for nobody")
     if comm.rank == 0:
         request = comm.iallreduce(np.ones(3), algorithm="tree")
 

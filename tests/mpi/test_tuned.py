@@ -143,11 +143,10 @@ def test_trials_are_right_and_few_and_end(world, tried, monkeypatch):
     request.wait()
 
 
+@pytest.mark.several
 def test_the_fastest_stays(world, tried, monkeypatch):
     """Whatever ranks take for the fastest, they agree on what is so for the slowest of them."""
     comm = tried
-    if comm.size == 1:
-        pytest.skip("one rank has nothing to try")
     rank = comm.rank
     wanted = []
 

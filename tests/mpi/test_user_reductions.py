@@ -175,11 +175,9 @@ def test_algorithms_that_fold_in_another_order_are_refused(world, form):
         assert got is None if want is None else (got == want).all()
 
 
-@pytest.mark.parametrize("algorithm", Allreduce.algorithms())
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_commutative_ones_run_everywhere(world, segments, algorithm):
     comm = world.comm
-    if cc.algorithms.get("allreduce", algorithm).refusal(comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     inputs = [contribution("SUM", "int32", 1009, r) for r in range(comm.size)]
     want = folded(further, inputs)
     for nbytes in (0, 256):
@@ -239,10 +237,9 @@ def test_a_function_that_raises(world, fresh, collective):
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_a_function_that_raises_in_a_request(world, fresh):
     comm = fresh(validate=False, timeout=10.0)
-    if comm.size == 1:
-        pytest.skip("one rank folds nothing")
 
     def fails(incoming, accumulator):
         world.mpi.Barrier()  # nobody gives up before all are here
@@ -257,11 +254,10 @@ def test_a_function_that_raises_in_a_request(world, fresh):
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_an_operand_that_is_written(world, fresh):
     """`incoming` may be the caller's own array: writing it is refused."""
     comm = fresh(validate=False, timeout=10.0)
-    if comm.size == 1:
-        pytest.skip("one rank folds nothing")
     x = np.ones(3)
 
     def swapped(incoming, accumulator):
@@ -274,10 +270,9 @@ def test_an_operand_that_is_written(world, fresh):
     world.mpi.Barrier()
 
 
+@pytest.mark.several
 def test_interrupts_come_through(world, fresh):
     comm = fresh(validate=False, timeout=10.0)
-    if comm.size == 1:
-        pytest.skip("one rank folds nothing")
 
     def interrupted(incoming, accumulator):
         world.mpi.Barrier()  # nobody gives up before all are here
@@ -303,10 +298,9 @@ def test_names():
     assert (again.name, again.function, again.commutative) == ("joined", joined, False)
 
 
+@pytest.mark.several
 def test_different_operations_are_told(world):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     x = np.ones(3, np.uint64)
     with pytest.raises(errors.MismatchError, match=r"op=(joined|SUM).*op=(joined|SUM)"):
         comm.scan(x, op=JOINED if comm.rank else cc.SUM)
@@ -325,11 +319,10 @@ def test_ufuncs_with_an_output(world, form):
     assert got is None if want is None else (got == want).all()
 
 
+@pytest.mark.several
 def test_a_function_that_returns_its_result():
     """It has not written it: every rank would end with what it had."""
     comm = cc.Communicator()
-    if comm.size == 1:
-        pytest.skip("nothing is folded")
     with pytest.raises((ArgumentError, PeerAbortedError), match="returned a new array, and must"):
         comm.allreduce(np.ones(3), op=cc.reduction(lambda x, y: x + y))
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from cases import contribution, digest, names
+from cases import contribution, digest
+from forms import Allreduce
 
 import collectives as cc
 
@@ -14,20 +15,17 @@ def test_read_when_a_communicator_is_made(world, environ, value, on):
         comm.barrier()
 
 
-@pytest.mark.parametrize("algorithm", names("allreduce"))
+@pytest.mark.parametrize("algorithm", Allreduce.runnable())
 def test_results_are_the_same(world, plain, algorithm):
-    if cc.algorithms.get("allreduce", algorithm).refusal(world.comm.size):
-        pytest.skip("it cannot run on this number of ranks")
     x = contribution("SUM", "float32", 1009, world.comm.rank)
     results = [each.comm.allreduce(x, algorithm=algorithm) for each in (world, plain)]
     assert digest(results[0]) == digest(results[1])
 
 
+@pytest.mark.several
 def test_long_arguments_are_cut(world):
     """What a rank says of itself has a fixed length; more is not lost on the others."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("nobody to tell")
     if comm.rank == 0:
         with pytest.raises(cc.errors.ArgumentError, match="has no algorithm"):
             comm.allreduce(np.ones(3), algorithm="long" * 1000)

@@ -82,11 +82,10 @@ def test_scatterv_to_the_sizes_of_the_outs(world):
         case.verify(out, comm.rank)
 
 
+@pytest.mark.several
 def test_scatterv_with_some_outs(world):
     """Lengths on some ranks only say nothing."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("it takes two")
     out = np.zeros(1) if comm.rank == 0 else None
     text = r"out is given on some ranks and not on others \(1.*\); give it on all, or counts"
     with pytest.raises(ArgumentError, match=text):
@@ -188,11 +187,10 @@ def test_more_elements_than_there_can_be(world):
 
 
 @every_form
+@pytest.mark.several
 def test_a_wrong_count_on_one_rank_is_told(world, form):
     """Also what is refused before the ranks would exchange their counts."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("nobody to tell")
     case = form(comm.size, 3)
     for odd in {0, comm.size - 1}:
         for exchange in (False, True):
@@ -207,10 +205,9 @@ def test_a_wrong_count_on_one_rank_is_told(world, form):
 
 
 @pytest.mark.parametrize("form", [Allgatherv, Gatherv])
+@pytest.mark.several
 def test_counts_on_some_ranks_only(world, form):
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     case = form(comm.size, 3)
     with pytest.raises(MismatchError, match=rf"called allgather\(.*called {form.name}\(counts="):
         case.call(comm, exchange=comm.rank == 0)
@@ -234,11 +231,10 @@ def test_receive_counts_that_are_not_what_is_sent(world):
         comm.barrier()
 
 
+@pytest.mark.several
 def test_receive_counts_that_are_not_what_is_sent_without_validation(world, fresh):
     comm = fresh(validate=False, timeout=2.0)
     p = comm.size
-    if p == 1:
-        pytest.skip("one rank sends itself nothing")
     received = [2] * p
     if comm.rank == p - 1:
         received[0] = 3
@@ -332,11 +328,10 @@ def test_partial_overlap(world):
     comm.barrier()
 
 
+@pytest.mark.several
 def test_many_ranks_say_a_checksum(world):
     """Eight counts are told as they are, more as a checksum; either way a difference shows."""
     comm = world.comm
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     counts = [1] * comm.size
     if comm.rank == 0:
         counts[0], counts[1] = 0, 2
@@ -384,10 +379,9 @@ def test_errors_are_also_what_a_caller_would_guess(world):
         (2**43, errors.CommunicatorError, "there is no memory"),
     ],
 )
+@pytest.mark.several
 def test_counts_that_no_memory_can_hold(fresh, count, kind, text):
     comm = fresh(validate=False, timeout=20)
-    if comm.size == 1:
-        pytest.skip("a rank knows what it sends to itself")
     receive_counts = [1] * comm.size
     receive_counts[comm.rank - 1] = count
     with pytest.raises(kind, match=text):

@@ -261,7 +261,7 @@ def test_arguments_are_checked_when_a_function_is_traced(how):
         how(cj.broadcast)(jax.random.key(0))
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.several
 def test_the_error_of_the_library_reaches_the_program():
     part = cc.world().dup()
     wrong = jax.jit(lambda x: cj.allreduce(x, comm=part))(jnp.ones(3)) if SIZE == 1 else None

@@ -131,14 +131,14 @@ def test_parameters_of_a_rank():
     assert float(jax.random.normal(made["key"])) == float(expected)
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.several
 def test_parameters_that_differ():
     with pytest.raises(MismatchError, match="rank 1 have another structure"):
         cj.broadcast_parameters([jnp.ones(3)] * (2 if RANK == 1 else 1))
     close(cj.broadcast_parameters([jnp.ones(3)]), [jnp.ones(3)])
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.several
 @BOTH
 def test_gradients_that_differ(how):
     call = how(lambda x: cj.allreduce_gradients([x], name="odd"))
@@ -154,7 +154,7 @@ def test_gradients_that_differ(how):
     close(call(jnp.ones(3)), [jnp.ones(3)])
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.several
 @BOTH
 def test_gradients_that_differ_and_are_as_many(how):
     """They are packed into arrays of one size, also one alone."""

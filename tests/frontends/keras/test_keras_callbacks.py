@@ -9,8 +9,6 @@ from places import RANK, SIZE
 
 import collectives.keras as hvd
 
-several = pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
-
 
 def model(*layers, rate=0.1):
     keras.utils.set_random_seed(RANK)
@@ -195,7 +193,7 @@ def test_a_state_is_kept_restored_and_sent():
         hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(1)]))
 
 
-@several
+@pytest.mark.several
 def test_an_error_restores_the_state():
     net = model(keras.Input((3,)))
     state = hvd.elastic.KerasState(net)

@@ -18,8 +18,6 @@ BACKEND = keras.backend.backend()
 ROWS = 8  # of the whole batch: 1, 2 and 4 ranks divide them
 RATE = 0.5
 
-several = pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
-
 
 def data():
     rng = np.random.default_rng(1)
@@ -290,7 +288,7 @@ def test_what_is_no_optimizer_is_refused():
         hvd.PartialDistributedOptimizer(sgd(), local_layers=[3])
 
 
-@several
+@pytest.mark.several
 def test_errors_of_the_library_come_out_of_fit():
     net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3 + RANK)])
     net.compile(optimizer=hvd.DistributedOptimizer(sgd()), loss="mse")

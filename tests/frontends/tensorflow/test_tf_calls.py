@@ -307,9 +307,8 @@ def test_objects():
     assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
 
 
+@pytest.mark.several
 def test_process_sets(way):
-    if SIZE == 1:
-        pytest.skip("one rank has no other sets")
     last = hvd.add_process_set([SIZE - 1])
     pair = hvd.add_process_set([0, SIZE - 1]) if SIZE > 2 else hvd.global_process_set
     x = tf.constant([float(RANK)])
@@ -340,7 +339,7 @@ def test_ranks_with_less_data_join(way):
 # -- errors ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(SIZE == 1, reason="nobody else differs")
+@pytest.mark.several
 def test_what_differs_between_ranks_is_an_error_on_all(way):
     reduce = way(lambda x: hvd.allreduce(x, name="differs"))
     for _ in range(2):
@@ -355,7 +354,7 @@ def test_what_differs_between_ranks_is_an_error_on_all(way):
     assert isinstance(caught.value, hvd.HorovodInternalError)
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank does not communicate")
+@pytest.mark.several
 def test_a_function_that_xla_compiles_is_refused():
     @tf.function(jit_compile=True)
     def compiled(x):

@@ -174,7 +174,7 @@ def test_local_sources_are_not_reduced(way):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[1])
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has no other sets")
+@pytest.mark.several
 def test_ranks_outside_of_a_process_set_keep_their_gradients(way):
     process_set = hvd.add_process_set([SIZE - 1])
     x, mine = tf.Variable([1.0, 2.0]), np.full(2, RANK + 1)
@@ -260,10 +260,9 @@ def test_threads_have_functions_of_their_own():
         assert all(np.array_equal(each, [total, 2 * total]) for each in values)
 
 
+@pytest.mark.several
 def test_submissions_come_before_the_backward_pass_ends():
     """The last layer's gradient is submitted while the first ones are computed."""
-    if SIZE == 1:
-        pytest.skip("one rank submits nothing")
     order = []
     variables = [tf.Variable(tf.ones((600, 600))) for _ in range(6)]  # each is more than a bucket
     from collectives.graphs.buckets import Bucket
@@ -356,7 +355,7 @@ def test_states_are_sent_kept_and_restored():
     assert int(counts) == 0
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.several
 def test_gradients_that_differ_and_are_as_many(way):
     """They are packed into arrays of one size."""
     shapes = (3, 4 + RANK % 2), (2,)

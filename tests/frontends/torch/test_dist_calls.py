@@ -241,7 +241,7 @@ def test_coalesced():
     assert outs[1][::2].tolist() == (RANKS + 1).tolist()
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+@pytest.mark.several
 def test_messages():
     following, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     x, y = mine((100_000,)), torch.empty(100_000)
@@ -279,7 +279,7 @@ def test_barrier():
     dist.barrier(async_op=True).wait()
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+@pytest.mark.several
 def test_monitored_barrier(group):
     long, late = timedelta(seconds=50), SIZE - 1
     beside = dist.new_group()
@@ -338,7 +338,7 @@ def test_an_asynchronous_checkpoint(group, tmp_path):
     assert read["x"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+@pytest.mark.several
 def test_two_groups_wait_for_each_other_crosswise():
     other = dist.new_group(list(range(SIZE)))
     x, y = mine(), mine()

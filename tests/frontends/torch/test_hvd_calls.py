@@ -233,9 +233,8 @@ def test_objects():
     assert hvd.allgather_object([hvd.rank()] * hvd.rank()) == of_each(lambda rank: [rank] * rank)
 
 
+@pytest.mark.several
 def test_what_differs_between_ranks_is_said():
-    if hvd.size() == 1:
-        return
     with pytest.raises(hvd.HorovodInternalError, match=r"'allreduce.loss' differs") as caught:
         hvd.allreduce(torch.ones(2 + hvd.rank()), name="loss")
     assert isinstance(caught.value.__cause__, MismatchError)
@@ -299,7 +298,7 @@ def test_begin_and_end_again():
     hvd.shutdown()
 
 
-@pytest.mark.skipif(SIZE < 2, reason="a rank has no other to differ from")
+@pytest.mark.several
 def test_process_sets_of_communicators_have_numbers_that_all_ranks_know():
     from mpi4py import MPI
 

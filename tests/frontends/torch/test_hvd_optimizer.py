@@ -125,9 +125,8 @@ def test_it_is_the_same_object_for_schedulers():
         hvd.DistributedOptimizer(optimizer)
 
 
+@pytest.mark.several
 def test_gradients_are_kept_in_buckets():
-    if hvd.size() == 1:
-        return
     net = model()
     optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
     places = []
@@ -180,9 +179,8 @@ def test_a_scaler_goes_between_synchronize_and_step():
     assert distance(net, alone(sgd)) < 1e-6
 
 
+@pytest.mark.several
 def test_misuse_is_said():
-    if hvd.size() == 1:
-        return
     net = model()
     optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
     batch = [mine(each) for each in data()]

@@ -38,9 +38,8 @@ def test_optimizers_step_as_those_of_torch(ours, theirs):
     assert np.allclose(w, wanted, rtol=1e-12, atol=0)
 
 
+@pytest.mark.several
 def test_parameters_of_a_module():
-    if cc.size() == 1:
-        pytest.skip("a server and a worker are two ranks")
     model = torch.nn.Linear(3, 2)
     model.bias.requires_grad = False
     bias = model.bias.clone()
