@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from collectives import _core
 from collectives.calls.grouped import GroupedRequest
 from collectives.devices.entry import is_request
 from collectives.errors import ArgumentError
+from collectives.process.waiting import REQUESTS, Wait
 from collectives.text.words import article, shown
 
 if TYPE_CHECKING:  # few programs need them
@@ -22,9 +22,6 @@ if TYPE_CHECKING:  # few programs need them
     Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
 
 KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, type(None))
-
-SLICE = 0.05  # seconds between two looks at the deadline
-EAGER = 100  # looks before the core is shared with other processes
 
 
 def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) -> list[Any]:
@@ -113,8 +110,8 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
             f"place of the complete request becomes None"
         )
     _checked(requests, timeout)
-    began = looked = told = time.monotonic()
-    looks = 0
+    waiting: Any = None
+    wait = Wait(REQUESTS, lambda waited: waiting._look(waited, timeout))
     while True:
         waiting = None
         for i, each in enumerate(requests):
@@ -126,14 +123,7 @@ def wait_any(requests: list[Any], timeout: float | None = None) -> tuple[int | N
             waiting = waiting or each
         if waiting is None:
             return None, None
-        looks += 1
-        if looks > EAGER:
-            time.sleep(0)
-        began += _core.stopped(looked)
-        looked = time.monotonic()
-        if looked - told > SLICE:
-            told = looked
-            waiting._look(looked - began, timeout)
+        wait.turn()
 
 
 def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None:

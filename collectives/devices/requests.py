@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,9 +12,9 @@ from collectives import _core
 from collectives.devices.driver import Driver
 from collectives.devices.job import Job, give_up
 from collectives.errors import StallError
+from collectives.process.waiting import Naps, Wait
 
-SLICE = 0.05  # seconds between two looks at the deadline
-NAP = 1e-4  # seconds between two looks at the device
+NAPS = Naps(nap=1e-4)  # between two looks at the device
 
 
 class Call(NamedTuple):
@@ -112,14 +111,9 @@ class StreamRequest:
         if self._job.before is not None:
             self._job.before[0].wait(timeout)
         if host or self._by_host:
-            began = looked = time.monotonic()
+            wait = Wait(NAPS, lambda waited: self._look(waited, timeout))
             while not self._is_done():
-                time.sleep(NAP)
-                now = time.monotonic()
-                if now - looked > SLICE:
-                    began += _core.stopped(looked)
-                    looked = now
-                    self._look(now - began, timeout)
+                wait.turn()
         return self._result()
 
     def state(self) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +28,7 @@ from collectives.devices.driver import Driver
 from collectives.devices.job import Job, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
+from collectives.process.waiting import REQUESTS, Wait
 from collectives.reductions import MAX
 from collectives.text.origin import place
 
@@ -37,8 +37,6 @@ ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 # What MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []
 _in_flight: set[DeviceRequest] = set()
-SLICE = 0.05  # seconds between two looks at the deadline
-EAGER = 100  # looks before the core is shared with other processes
 
 
 class Line:
@@ -253,8 +251,8 @@ class DeviceRequest:
         """Wait until the pieces have ended, and move calls on other communicators on: the other
         ranks may wait for these first.
         """
-        began = looked = told = time.monotonic()
-        ended = looks = 0
+        wait = Wait(REQUESTS, lambda waited: self._look(waited, timeout))
+        ended = 0
         while not self._is_finished:
             self._move_line(False, timeout)
             with self._guarded():
@@ -263,15 +261,9 @@ class DeviceRequest:
                     with contextlib.suppress(Exception):  # it keeps its error
                         each.test()
                 if self._ended > ended:
-                    ended, began = self._ended, time.monotonic()
-                looks += 1
-                if looks > EAGER:
-                    time.sleep(0)
-                began += _core.stopped(looked)
-                looked = time.monotonic()
-                if looked - told > SLICE:
-                    told = looked
-                    self._look(looked - began, timeout)
+                    ended = self._ended
+                    wait.again()
+                wait.turn()
 
     @property
     def _has_begun(self) -> bool:

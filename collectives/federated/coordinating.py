@@ -14,7 +14,7 @@ from collectives.federated.strategies import Arrays, Update
 from collectives.federated.tasks import Round
 from collectives.federated.training import Bytes, Training
 from collectives.process.waiting import Wait
-from collectives.text.words import ranks
+from collectives.text.words import named
 
 
 class Coordinator:
@@ -127,12 +127,12 @@ class Coordinator:
             if self.deadline is not None and passed > self.deadline:
                 break
             if self.deadline is None and passed > self.timeout:
-                whom = ranks(sum(1 << link.rank for link in waited_for))
+                whom = named(sorted(link.rank for link in waited_for))
                 raise StallError(
                     f"federated.run(), round {self.round}: rank 0 has waited {self.timeout:g} s "
                     f"for {whom}; pass deadline= to go on without clients that are late"
                 )
-            clock.pause()
+            clock.turn()
         if not self.training.clients and all(link.lost for link in self.links):
             lost = self.links[0]
             raise PeerLostError(
@@ -156,14 +156,13 @@ class Coordinator:
         """Send the final parameters, and wait until all ranks have them, or for a deadline."""
         for link in self.links:
             link.end(body)
-        clock = Wait()
         limit = self.timeout if self.deadline is None else self.deadline
+        wait = Wait(timeout=limit)
         while True:
             self._poll()
             left = [link for link in self.links if not (link.lost or link.has_ended)]
-            if not left or clock.passed() > limit:
+            if not left or not wait.turn():
                 break
-            clock.pause()
         for link in left:
             link.lose(f"the training has ended, and rank {link.rank} was not there")
         for link in self.links:

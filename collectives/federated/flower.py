@@ -6,7 +6,6 @@ the messages, and decides who is there. Import it yourself: nothing else imports
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +16,7 @@ from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Strategy, Update
 from collectives.federated.tasks import Task, seed_of
 from collectives.federated.training import Fit, updated
-from collectives.process.waiting import Wait
+from collectives.process.waiting import Naps, Wait
 
 try:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -31,7 +30,7 @@ __all__ = ["FlowerStrategy", "answer"]
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # Flower's own names of the records
 COUNT = "num-examples"
-PAUSE = 0.5  # seconds between two looks at who is there
+NAPS = Naps(nap=0.5)  # between two looks at who is there
 
 
 class FlowerStrategy(Base):
@@ -93,14 +92,13 @@ class FlowerStrategy(Base):
         StallError
             If too few clients are connected in time.
         """
-        wait = Wait()
+        wait = Wait(NAPS, timeout=self.timeout)
         while len(nodes := sorted(grid.get_node_ids())) < self.clients and self._state is None:
-            if wait.passed() > self.timeout:
+            if not wait.turn():
                 raise StallError(
                     f"{len(nodes)} of {self.clients} clients have connected in {self.timeout:g} s "
                     f"(timeout=)"
                 )
-            time.sleep(PAUSE)
         self._names = list(arrays.keys())
         self._arrays = [np.asarray(each) for each in arrays.to_numpy_ndarrays()]
         if self._state is None:

@@ -241,12 +241,11 @@ class Inbox:
 
     def _complete(self, request: Any) -> None:
         """Wait until a message has been sent, or received."""
-        wait = Wait()
+        wait = Wait(timeout=self._timeout)
         with self._errors():
             while not request.test():
-                if wait.passed() > self._timeout:
+                if not wait.turn():
                     request._look(wait.passed(), self._timeout)
-                wait.pause()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

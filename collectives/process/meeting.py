@@ -6,6 +6,7 @@ nonblocking, and a wait ends with an error if its deadline passes or a rank of t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import pickle
@@ -14,15 +15,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from collectives import _core
 from collectives.errors import MPIError, PeerLostError, StallError, StallWarning
 from collectives.process import binding, hosted, living
-from collectives.process.roll import Roll
 from collectives.process.settings import Settings
+from collectives.process.waiting import MESSAGES, SLICE, Wait, until
 from collectives.text.origin import levels
 
 T = TypeVar("T")
@@ -31,11 +31,10 @@ T = TypeVar("T")
 HEAD = 512
 LENGTH = struct.Struct("q")
 
-POLLS = 100  # of MPI before a waiting rank yields the CPU
-SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
-BRIEF = 0.1  # seconds of a wait without naps
-NAP = 5e-4  # seconds
-GRACE = 0.5  # seconds in which what a rank that has ended had sent before arrives
+GRACE = 0.5  # seconds in which arrives what a rank had sent when it ended, or at its deadline
+
+TAG = 32768  # the first one behind those of the library's messages; MPI need not have so many
+NAP = 0.005  # seconds between two looks at who has come
 
 # Memory that MPI may still write to, of exchanges that were given up.
 _abandoned: list[Any] = []
@@ -64,30 +63,107 @@ def inside() -> list[str]:
 
 def completed(request: Any, timeout: float, look: Callable[[float], None], *buffers: Any) -> bool:
     """Wait for a request of mpi4py; return whether it is complete. Collective."""
-    began = looked = time.monotonic()
-    polls = 0
+
+    def is_complete() -> bool:
+        with _core.Turn():
+            return bool(request.Test())
+
     done = False
     try:
-        while True:
-            with _core.Turn():
-                done = request.Test()
-            if done:
-                return True
-            _core.guard()  # the program may have ended
-            _core.advance_all()  # another rank may wait for an operation in flight before it comes
-            now = time.monotonic()
-            if now - looked > SLICE:
-                began += _core.stopped(looked)
-                looked = now
-                look(now - began)
-                if now - began > timeout:
-                    return False
-            polls += 1
-            if polls > POLLS:
-                time.sleep(0 if now - began < BRIEF else NAP)
+        done = until(is_complete, Wait(MESSAGES, look, timeout))
+        return done
     finally:
         if not done:
             _abandoned.append((request, buffers))
+
+
+class _Call(threading.Thread):
+    """A call of MPI that may block, in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(name="collectives-mpi", daemon=True)
+        self._call = call
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self.error = error
+
+
+class _Attendance:
+    """Who has come to a wait inside of MPI, which does not say so.
+
+    On one host, shared memory says what each rank does. Between hosts, a rank that has waited for
+    half of its deadline sends a message to all others. At their deadlines, they know who has sent
+    none.
+    """
+
+    def __init__(self, mpi: Any, hosts: list[str]) -> None:
+        self._mpi, self._hosts = mpi, hosts
+        self._rank = mpi.Get_rank()
+        self._number = 0
+        self._has_told = False
+        self._sent: list[Any] = []  # with their memory, which MPI may still read
+        MPI = binding.load()
+        is_able = MPI.Query_thread() == MPI.THREAD_MULTIPLE  # another thread may be inside
+        self._works = is_able and MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) >= TAG
+
+    def begin(self) -> None:
+        """Begin a wait. Local, but all ranks must do it in the same order."""
+        self._number += 1
+        self._has_told = False
+
+    def look(self, waited: float, timeout: float) -> None:
+        """Tell the others that this rank has come, if it waits for long. Local."""
+        if self._has_told or waited < timeout / 2 or not self._works:
+            return
+        self._has_told = True
+        _Call(self._tell).join(GRACE)
+
+    def absent(self) -> list[str]:
+        """Return the ranks that have not told this one that they have come, with their hosts; none
+        if that is not known. Local, at the deadline.
+        """
+        if not self._works:
+            return []
+        call = _Call(self._missing)  # MPICH may keep a thread inside, and all others out
+        call.join(2 * GRACE)
+        missing: set[int] = call.result or set()
+        return [f"rank {rank} on {self._hosts[rank]}" for rank in sorted(missing)]
+
+    def _tell(self) -> None:
+        record = bytearray(LENGTH.pack(self._number))
+        with contextlib.suppress(binding.load().Exception):
+            for rank in self._others():
+                self._sent.append((self._mpi.Isend(record, rank, TAG), record))
+
+    def _missing(self) -> set[int]:
+        missing = set(self._others())
+        limit = time.monotonic() + GRACE
+        with contextlib.suppress(binding.load().Exception):
+            while missing and time.monotonic() < limit:
+                for rank in sorted(missing):
+                    if self._number in self._heard(rank):
+                        missing.discard(rank)
+                _core.advance_all()
+                time.sleep(NAP)
+        return missing
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(len(self._hosts)) if rank != self._rank]
+
+    def _heard(self, rank: int) -> list[int]:
+        """Return the numbers of the waits that a rank has told of."""
+        record = bytearray(LENGTH.size)
+        numbers = []
+        while self._mpi.Iprobe(rank, TAG):
+            self._mpi.Recv(record, rank, TAG)
+            numbers.append(LENGTH.unpack(record)[0])
+        return numbers
 
 
 class Meeting:
@@ -110,7 +186,7 @@ class Meeting:
         self.members = members(mpi)
         self._seen_ended: float | None = None  # seconds waited when a rank had first ended
         self._has_warned = False
-        self._roll: Roll | None = None
+        self._attendance: _Attendance | None = None
 
     def duplicate(self) -> Any:
         """Return a new MPI communicator of the same ranks. Collective.
@@ -185,7 +261,7 @@ class Meeting:
         """Return a meeting of the same ranks, on an MPI communicator of its own. Collective."""
         meeting = copy.copy(self)
         meeting.mpi = self.duplicate()
-        meeting._roll = None
+        meeting._attendance = None
         return meeting
 
     def send(self, number: int, dest: int) -> None:
@@ -260,47 +336,41 @@ class Meeting:
             with self._errors():
                 return call()
         self._begin()
-        results: list[T] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                with _core.Turn():
-                    results.append(call())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, name="collectives-mpi", daemon=True)
-        _inside[thread] = self.call
-        thread.start()
         self._seen_ended = None
-        began = looked = time.monotonic()
+
+        def in_turn() -> T:
+            with _core.Turn():
+                return call()
+
+        thread = _Call(in_turn)
+        _inside[thread] = self.call
+        wait = Wait()
         while True:
             thread.join(SLICE)
             if not thread.is_alive():
                 break
-            began += _core.stopped(looked)
-            looked = time.monotonic()
-            (look or self._look)(looked - began)
-            if looked - began > self.timeout:
+            waited = wait.passed()
+            (look or self._look)(waited)
+            if waited > self.timeout:
                 raise self._stalled()
         del _inside[thread]
         with self._errors():
-            if errors:
-                raise errors[0]
-        return results[0]
+            if thread.error is not None:
+                raise thread.error
+        made: T = thread.result
+        return made
 
     def _begin(self) -> None:
         """Begin to wait for all ranks. Local."""
-        if self._roll is None and self.engine is not None and self.engine.hosts is not None:
-            self._roll = Roll(self.mpi, self.engine.hosts)
-        if self._roll is not None:
-            self._roll.begin()
+        if self._attendance is None and self.engine is not None and self.engine.hosts is not None:
+            self._attendance = _Attendance(self.mpi, self.engine.hosts)
+        if self._attendance is not None:
+            self._attendance.begin()
 
     def _look(self, waited: float) -> None:
         """Raise an error if there is no hope; warn once if a wait is long. Local."""
-        if self._roll is not None:
-            self._roll.look(waited, self.timeout)
+        if self._attendance is not None:
+            self._attendance.look(waited, self.timeout)
         gone = living.ended(self.members)
         if gone and self._seen_ended is None:
             self._seen_ended = waited
@@ -333,11 +403,11 @@ class Meeting:
         return f": {', '.join(told)} {verb} stopped" if told else ""
 
     def _stalled(self) -> StallError:
-        silent = [] if self._roll is None else self._roll.absent()
+        silent = [] if self._attendance is None else self._attendance.absent()
         told = f"; nothing was heard from {', '.join(silent)}" if silent else ""
         return StallError(f"{self.call} timed out: {self._where(self.timeout)}{told}")
 
-    @contextmanager
+    @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         """Raise MPI's errors as those of the library."""
         try:

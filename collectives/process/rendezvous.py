@@ -34,7 +34,7 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
-from collectives.process.waiting import Wait
+from collectives.process.waiting import Naps, Wait
 
 # Set in every rank that `spawn` or `collectives run --no-mpi` starts.
 ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
@@ -158,7 +158,7 @@ class Folder:
         """Return what the file of `key` has, as soon as there is one. Local."""
         name = self._name(key)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        wait = Wait()
+        wait = Wait(Naps(nap=LOOK), timeout=self._timeout)
         while True:
             try:
                 with open(os.open(name, flags, dir_fd=self._folder), "rb") as file:
@@ -167,13 +167,12 @@ class Folder:
                         raise CommunicatorError(f"{self._path / name} is not a file of this user")
                     return file.read()
             except FileNotFoundError:
-                if wait.passed() > self._timeout:
+                if not wait.turn():
                     text = f"nothing came to {self._path / name} in {self._timeout:g} s"
                     raise StallError(text) from None
             except OSError as error:
                 text = f"{self._path / name} cannot be read: {error.strerror}"
                 raise CommunicatorError(text) from None
-            time.sleep(LOOK)
 
     def _name(self, key: str) -> str:
         return key.replace("/", "-")

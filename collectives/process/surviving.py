@@ -14,11 +14,10 @@ import struct
 import time
 from typing import Any
 
-from collectives import _core
 from collectives.errors import CommunicatorError, StallError
 from collectives.process import abort, binding, hosted, living
 from collectives.process.meeting import Meeting
-from collectives.process.waiting import Wait
+from collectives.process.waiting import Wait, until
 
 SLICE = 0.02  # seconds between two looks at who has ended
 
@@ -84,7 +83,7 @@ class _Agreement:
         self._sent: list[Any] = []  # messages, kept until they are read
         self._ended: set[int] = set()
         self._looked = 0.0
-        self._wait = Wait()
+        self._wait = Wait(timeout=meeting.timeout)
 
     def reached(self) -> tuple[int, list[int]]:
         """Return what is agreed. Collective."""
@@ -117,22 +116,24 @@ class _Agreement:
         """Return what a rank has sent; None if it has ended without."""
         record = bytearray(self._format.size)
         letter = self._ranks.irecv(record, rank, tag)
-        while True:
+        has_come = False
+
+        def is_over() -> bool:
+            nonlocal has_come
             has_ended = rank in self._gone()  # before the look at what it may have sent
-            if letter.test():
-                value, mask = self._format.unpack(record)
-                return value, int.from_bytes(mask, "little")
-            if has_ended:
-                return None
-            _core.guard()
-            _core.advance_all()
-            if self._wait.passed() > self._meeting.timeout:
-                raise StallError(
-                    f"{self._meeting.call}: rank {self._meeting.rank} of {self._meeting.size} has "
-                    f"waited {self._meeting.timeout:.3g} s for rank {rank}, which has neither "
-                    f"called it nor ended"
-                )
-            self._wait.pause()
+            has_come = letter.test()
+            return has_come or has_ended
+
+        if not until(is_over, self._wait):
+            raise StallError(
+                f"{self._meeting.call}: rank {self._meeting.rank} of {self._meeting.size} has "
+                f"waited {self._meeting.timeout:.3g} s for rank {rank}, which has neither "
+                f"called it nor ended"
+            )
+        if not has_come:
+            return None
+        value, mask = self._format.unpack(record)
+        return value, int.from_bytes(mask, "little")
 
     def _gone(self) -> set[int]:
         """Return the ranks that have ended."""

@@ -1,29 +1,110 @@
-"""Waiting for minutes: ranks that have nothing to do sleep, and leave their cores to others."""
+"""Waits: how long they have taken, how they give way to others, and when they look around.
+
+Every wait of Python code for another rank is a `Wait`. The time for which this process was stopped,
+such as by Ctrl-Z, does not count.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from collectives import _core
 
-POLLS = 200  # before a waiting rank naps
-NAP = 1e-3  # seconds
+SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
+
+
+class Naps(NamedTuple):
+    """How a wait gives way: turns that keep the core, turns that yield it, then naps, in seconds.
+
+    A wait that is younger than `brief` takes `short` naps, of which 0 yields.
+    """
+
+    eager: int = 0
+    yields: int = 0
+    brief: float = 0.0
+    short: float = 0.0
+    nap: float = 0.0
+
+
+MESSAGES = Naps(eager=100, brief=0.1, nap=5e-4)  # another rank is about to answer
+REQUESTS = Naps(eager=100)  # what is in flight moves on by the looks of this wait
+MINUTES = Naps(yields=199, nap=1e-3)  # others need the cores
 
 
 class Wait:
-    """One wait: how long it has taken, without the time for which this process was stopped."""
+    """A wait, or a service that waits again and again, with a deadline after `timeout` seconds.
 
-    def __init__(self) -> None:
+    From time to time it calls `look`, with the seconds that it has waited.
+    """
+
+    def __init__(
+        self,
+        naps: Naps = MINUTES,
+        look: Callable[[float], object] | None = None,
+        timeout: float = math.inf,
+    ) -> None:
+        self._naps, self._look, self._timeout = naps, look, timeout
         self._began = self._looked = time.monotonic()
-        self._polls = 0
+        self._idle = 0
+        self._stopped = 0.0
 
     def passed(self) -> float:
-        """Return the seconds that have passed. Local."""
-        self._began += _core.stopped(self._looked)
+        """Return the seconds that have passed since the begin, or since something has moved."""
+        gap = _core.stopped(self._looked)
+        self._began += gap
+        self._stopped += gap
         self._looked = time.monotonic()
         return self._looked - self._began
 
-    def pause(self) -> None:
-        """Let others run: for a moment at first, then for a millisecond. Local."""
-        self._polls += 1
-        time.sleep(0 if self._polls < POLLS else NAP)
+    def again(self) -> None:
+        """Count the seconds from now on: something has moved."""
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Return a time in seconds that does not pass while this process is stopped."""
+        return time.monotonic() - self._stopped
+
+    def look(self) -> bool:
+        """Look around if it is time; return whether the deadline is not over yet."""
+        if time.monotonic() - self._looked <= SLICE:
+            return True
+        waited = self.passed()
+        if self._look is not None:
+            self._look(waited)
+        return waited <= self._timeout
+
+    def turn(self, moved: bool = False) -> bool:
+        """Give way to others unless something has `moved`, and `look`."""
+        if moved:
+            self.again()
+            self._idle = 0
+        else:
+            self._idle += 1
+            self._give_way()
+        return self.look()
+
+    def _give_way(self) -> None:
+        naps = self._naps
+        turns = self._idle - naps.eager
+        if turns <= 0:
+            return
+        is_brief = naps.brief > 0 and time.monotonic() - self._began < naps.brief
+        time.sleep(0 if turns <= naps.yields else naps.short if is_brief else naps.nap)
+
+
+def move_on() -> None:
+    """Move operations in flight on: another rank may wait for one of them before it comes."""
+    _core.guard()  # the program may have ended
+    _core.advance_all()
+
+
+def until(is_over: Callable[[], bool], wait: Wait) -> bool:
+    """Wait until something is over; return False if it was not by the deadline."""
+    while not is_over():
+        move_on()
+        if not wait.turn():
+            return False
+    return True

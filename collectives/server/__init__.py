@@ -4,7 +4,7 @@ In come the parameters of a program and gradients, out go new parameters, and co
 of the gradients. `parameter_server` is what a program sees. `training` has what all ranks know: the
 pieces of the parameters that each server has (`parameters`). A `serving.Server` decides by its
 `desk` and a policy (`policies`) which gradients an `optimizers` function gets, a `worker.Worker`
-waits for it (`watch`), and `shared` and `messages` are the transports between them.
+waits for it, and `shared` and `messages` are the transports between them.
 
 Nothing here imports a framework, starts a thread or waits without a deadline.
 """

@@ -20,13 +20,13 @@ from collectives.errors import (
     StallWarning,
 )
 from collectives.process import living
+from collectives.process.waiting import Wait, move_on
 from collectives.server.desk import Board, Desk, Push
 from collectives.server.optimizers import Update
 from collectives.server.parameters import Parameter
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
-from collectives.server.transport import KINDS, Claim, Event, Left, Port
-from collectives.server.watch import Watch
+from collectives.server.transport import KINDS, NAPS, Claim, Event, Left, Port
 from collectives.text.words import count, error_text, spans
 
 BOARDS = 2  # batches whose pieces may be asked for at a time
@@ -56,7 +56,7 @@ class Server:
         self.totals: list[NDArray[Any]] = []
         self.boards: dict[int, Board] = {}
         self.sent_bytes = 0
-        self.watch = Watch(self._look)
+        self.wait = Wait(NAPS, self._look)
         self.since = 0.0  # when the first gradient that waits has come
         self.suspects: set[int] = set()
         self.has_warned = False
@@ -66,9 +66,9 @@ class Server:
         try:
             self._publish(True)
             while self.desk.steps:
-                self.watch.turn(self._turn())
+                self.wait.turn(self._turn())
             while not all(port.is_quiet() for port in self.ports):
-                self.watch.turn(False)
+                self.wait.turn()
         except BaseException as error:
             self.fail(error)
             raise
@@ -131,7 +131,7 @@ class Server:
         elif event.worker in self.desk.lost or not self.desk.arrive(event):
             event.release()
         elif len(self.desk.waiting) == 1:
-            self.since = self.watch.now()
+            self.since = self.wait.now()
         self._update()
 
     def _claim(self, claim: Claim) -> None:
@@ -152,7 +152,7 @@ class Server:
         """Make all updates for which there is enough, and let workers have what is new."""
         has_changed = False
         while taken := self.desk.take():
-            self.since = self.watch.now()
+            self.since = self.wait.now()
             used = [each for each in taken if not isnan(each.weight)]
             for i, values in enumerate(self.values if used else ()):
                 self.optimizer(values, self._mean(used, i), self.states[i], self.desk.version)
@@ -189,9 +189,10 @@ class Server:
 
     def _look(self, waited: float) -> None:
         """Find out who has ended, and raise an error if a wait is too long."""
+        move_on()
         self._look_for_ended()
         if self.desk.waiting:  # others may be served meanwhile
-            waited = max(waited, self.watch.now() - self.since)
+            waited = max(waited, self.wait.now() - self.since)
         if waited > self.training.timeout:
             raise StallError(self._situation(waited))
         if waited > self.training.warning and not self.has_warned:

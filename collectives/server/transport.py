@@ -18,6 +18,7 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
+from collectives.process.waiting import Naps
 from collectives.server.desk import Push
 
 Bytes = NDArray[np.uint8]
@@ -30,6 +31,8 @@ KINDS: tuple[type[CollectivesError], ...] = (
     MismatchError,
 )
 FAILURE_BYTES = 1000
+
+NAPS = Naps(yields=20, brief=0.05, short=5e-5, nap=5e-4)  # of servers and workers
 
 
 class Claim(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 
 from collectives.errors import ArgumentError, PeerLostError, StallError
 from collectives.process import living
+from collectives.process.waiting import Wait, move_on
 from collectives.server.desk import share
 from collectives.server.parameters import Parameter
 from collectives.server.statistics import Statistics
 from collectives.server.training import Training
-from collectives.server.transport import Bytes, Line
-from collectives.server.watch import Watch
+from collectives.server.transport import NAPS, Bytes, Line
 
 # Seconds that a worker waits longer than a server, which knows for whom.
 MORE = 2.0
@@ -145,17 +144,17 @@ class Worker:
         found = function()
         if found:
             return found
-        began = time.monotonic()
-        watch = Watch(partial(self._look, server, what))
+        wait = Wait(NAPS, partial(self._look, server, what))
         try:
             while not (found := function()):
-                watch.turn(False)
+                wait.turn()
         finally:
-            self.waited += time.monotonic() - began
+            self.waited += wait.passed()
         return found
 
     def _look(self, server: int, what: str, waited: float) -> None:
         """Raise an error if there is no hope."""
+        move_on()
         ended = {self.members.index(each[0]): each[1:] for each in living.ended(self.members)}
         for line in self.lines:
             error = line.failure()

@@ -5,13 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def ranks(mask: int) -> str:
     """Write a bit mask of ranks as text: ``rank 3``, ``ranks 0-2, 5``."""
-    listed = [r for r in range(mask.bit_length()) if mask >> r & 1]
+    return named([r for r in range(mask.bit_length()) if mask >> r & 1])
+
+
+def named(listed: Sequence[int]) -> str:
+    """Write ranks in their order: ``rank 3``, ``ranks 0-2, 5``."""
     return f"rank{'s' if len(listed) != 1 else ''} {spans(listed)}"
+
+
+def grouped(said: Iterable[tuple[int, T]]) -> dict[T, int]:
+    """Return what ranks have said, each once, and a mask of those that have said it."""
+    masks: dict[T, int] = {}
+    for rank, each in said:
+        masks[each] = masks.get(each, 0) | 1 << rank
+    return masks
 
 
 def spans(numbers: Sequence[int]) -> str:

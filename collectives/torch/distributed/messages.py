@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import StallError
+from collectives.process.waiting import MESSAGES, Wait, until
 from collectives.torch.distributed.tensors import writable
-
-POLLS = 100  # before a waiting thread yields the CPU
-BRIEF = 0.1  # seconds of a wait without naps
-NAP = 5e-4  # seconds
-SLICE = 0.05  # seconds between two looks at the deadline and the other ranks
 
 
 class AnySourceWork(dist._Work):
@@ -48,25 +42,16 @@ class AnySourceWork(dist._Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for a message, and receive it. Local."""
-        began = looked = time.monotonic()
         limit = timeout.total_seconds() if timeout else self._comm.timeout
-        polls = 0
-        while not self._try():
-            _core.guard()
-            _core.advance_all()  # the sender may wait for an operation in flight before it comes
-            now = time.monotonic()
-            if now - looked > SLICE:
-                began += _core.stopped(looked)
-                looked = now
-                self._comm._engine.check_host()
-                if now - began > limit:
-                    raise StallError(
-                        f"recv from any rank timed out: no message with the tag {self._tag} "
-                        f"has come in {limit:g} s"
-                    )
-            polls += 1
-            if polls > POLLS:
-                time.sleep(0 if now - began < BRIEF else NAP)
+
+        def look(waited: float) -> None:
+            self._comm._engine.check_host()
+
+        if not until(self._try, Wait(MESSAGES, look, limit)):
+            raise StallError(
+                f"recv from any rank timed out: no message with the tag {self._tag} has come in "
+                f"{limit:g} s"
+            )
         return True
 
     def is_completed(self) -> bool:

@@ -17,7 +17,7 @@ from torch.distributed import monitored_barrier as theirs
 from collectives.calls.messages import TAGS
 from collectives.communicator import Communicator
 from collectives.errors import StallError
-from collectives.text.words import ranks
+from collectives.text.words import named
 from collectives.torch.distributed.group import CollectivesProcessGroup
 from collectives.torch.distributed.messages import AnySourceWork
 
@@ -61,7 +61,7 @@ def monitored_barrier(
     came = (_lead if comm.rank == 0 else _follow)(comm, number, seconds)
     missing = [each for each in range(comm.size) if not came[each]]
     if missing:
-        names = ranks(sum(1 << dist.get_global_rank(group, each) for each in missing))
+        names = named(sorted(dist.get_global_rank(group, each) for each in missing))
         raise StallError(
             f"monitored_barrier timed out after {seconds:g} s: {names} "
             f"{'has' if len(missing) == 1 else 'have'} not called it"
