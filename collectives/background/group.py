@@ -21,11 +21,9 @@ import numpy as np
 
 from collectives import _core, reductions
 from collectives.arrays import frameworks
-from collectives.background.handle import Handle
+from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
-from collectives.background.naming import called, named, nameless
-from collectives.background.running import Run, run_batch
-from collectives.background.schedule import Batch, Schedule
+from collectives.background.schedule import Batch, Run, Schedule, run_batch
 from collectives.background.steps import Steps
 from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
@@ -39,7 +37,8 @@ from collectives.errors import (
     StallWarning,
 )
 from collectives.process import environment
-from collectives.text.words import error_text
+from collectives.process.agreement import agreed_terms
+from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
 FUSION = 4 << 20  # bytes of submissions that run as one
@@ -514,15 +513,13 @@ class Group:
 
 def _agreed_fusion(comm: Communicator) -> int:
     """Return the smallest of what the ranks' environments say of fusion. Collective."""
-    problem = None
+    problem, fusion = None, 0
     try:
-        fusion = np.array([_fusion()])
+        fusion = _fusion()
     except ArgumentError as error:
-        problem, fusion = error, np.array([0])
-    comm.allreduce(fusion, out=fusion, op=reductions.MIN)
-    if fusion[0] == 0:
-        raise problem or ArgumentError("COLLECTIVES_FUSION_THRESHOLD is invalid on another rank")
-    return int(fusion[0])
+        problem = error
+    every: list[int] = agreed_terms(comm.allgather_object, "background", problem, {}, fusion)
+    return min(every)
 
 
 def _fusion() -> int:

@@ -7,8 +7,7 @@ from typing import Any
 from collectives import _core
 from collectives.compression import Piece, compressor
 from collectives.errors import ArgumentError
-from collectives.process.agreement import refusing
-from collectives.process.announcement import announced
+from collectives.process.agreement import announced, refusing
 from collectives.text.words import shown
 
 MAKING = "compressed_allreduce"  # what a rank hears that calls something else

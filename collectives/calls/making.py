@@ -19,7 +19,7 @@ from collectives.errors import (
     UnsupportedTypeError,
 )
 from collectives.process import segment
-from collectives.process.announcement import announced
+from collectives.process.agreement import announced
 from collectives.process.meeting import Meeting
 from collectives.text.words import error_text, plain, shown
 

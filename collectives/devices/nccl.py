@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -27,14 +26,14 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
-from collectives.process.waiting import Wait
+from collectives.process.waiting import Naps, Wait
 from collectives.reductions import MIN, name_of
 from collectives.text.origin import place
-from collectives.text.words import error_text, plain, ranks
+from collectives.text.words import error_text, grouped, plain, ranks
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES = 23000  # the version of NCCL that reads it first
-NAP = 1e-4  # seconds between two looks at the device
+NAPS = Naps(nap=1e-4)  # between two looks at the device
 ID = 128  # bytes, NCCL_UNIQUE_ID_BYTES
 BROADCAST, ALLREDUCE = (_core.COLLECTIVES.index(name) for name in ("broadcast", "allreduce"))
 
@@ -63,17 +62,13 @@ def facts(driver: Driver, device: int) -> str:
 
 def difference(told: list[str]) -> str | None:
     """Return why the ranks cannot use NCCL together, or None. Local."""
-    gpus: dict[str, int] = {}
-    versions: dict[int, int] = {}
-    may_share = True
-    for rank, each in enumerate(told):
-        gpu, version, shares = json.loads(each)
-        gpus[gpu] = gpus.get(gpu, 0) | 1 << rank
-        versions[version] = versions.get(version, 0) | 1 << rank
-        may_share = may_share and shares and version >= SHARES
+    said = list(map(json.loads, told))
+    gpus = grouped(enumerate(gpu for gpu, _, _ in said))
+    versions = grouped(enumerate(version for _, version, _ in said))
+    may_share = all(shares and version >= SHARES for _, version, shares in said)
     if len(versions) > 1:
-        said = ", ".join(f"{version} on {ranks(mask)}" for version, mask in versions.items())
-        return f"the versions of NCCL differ: {said}"
+        which = ", ".join(f"{version} on {ranks(mask)}" for version, mask in versions.items())
+        return f"the versions of NCCL differ: {which}"
     for gpu, mask in gpus.items():
         if mask.bit_count() > 1 and not may_share:
             return (
@@ -182,11 +177,10 @@ class Members:
     def close(self) -> None:
         """Leave the group, once the device has done what was asked of it. Collective."""
         self.is_closed = True
-        wait = Wait()
+        wait = Wait(NAPS, timeout=self.engine.timeout)
         with self.driver.on(self.device):
             while not self.driver.done(self.last):
-                time.sleep(NAP)
-                if wait.passed() > self.engine.timeout:
+                if not wait.turn():
                     self.group.abort()
                     raise StallError(
                         f"free(): rank {self.engine.rank} waited {self.engine.timeout:g} s for the "

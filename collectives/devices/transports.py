@@ -22,7 +22,7 @@ from collectives.devices.job import Job, give_up
 from collectives.devices.requests import Call
 from collectives.devices.staging import DeviceRequest
 from collectives.errors import ArgumentError
-from collectives.text.words import plain, ranks
+from collectives.text.words import grouped, plain, ranks
 
 VARIABLE = "COLLECTIVES_DEVICE_TRANSPORT"
 RECORD = 4096  # bytes that each rank sends to the others
@@ -240,10 +240,7 @@ def _told(engine: _core.Engine, mine: list[Told]) -> list[list[Told]]:
 
 def _reason(row: Transport, told: list[Told]) -> str | None:
     """Return why the ranks cannot use a transport, in words, or None."""
-    masks: dict[str, int] = {}
-    for rank, (reason, _) in enumerate(told):
-        if reason is not None:
-            masks[reason] = masks.get(reason, 0) | 1 << rank
-    if masks:
-        return "; ".join(f"{reason} ({ranks(mask)})" for reason, mask in masks.items())
+    reasons = grouped((rank, reason) for rank, (reason, _) in enumerate(told) if reason is not None)
+    if reasons:
+        return "; ".join(f"{reason} ({ranks(mask)})" for reason, mask in reasons.items())
     return row.difference([facts for _, facts in told])

@@ -18,6 +18,7 @@ from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
 from collectives.federated.tasks import Result
 from collectives.federated.training import Fit, Plain, Training, Wire
+from collectives.process.agreement import agreed_terms
 from collectives.text.words import error_text, shown
 
 STRATEGY = ("epochs", "proximal", "sample", "prepare", "start", "aggregate")
@@ -119,7 +120,7 @@ def run(
     """
     strategy = FedAvg() if strategy is None else strategy
     problem: Exception | None = None
-    terms: tuple[Any, ...] = ()
+    terms: dict[str, Any] = {}
     try:
         own = Parameters(parameters)
         _check(fit, evaluate, secure, strategy)
@@ -127,11 +128,14 @@ def run(
         rounds, seed, clients = *numbers, _whole("clients", clients, 0)
         if deadline is not None:
             deadline = _core.seconds(deadline, "deadline")
-        terms = (*_kinds(own), _said(strategy), rounds, deadline, seed, repr(secure))
+        terms = {"strategy": _said(strategy), "rounds": rounds, "deadline": deadline}
+        terms |= {"seed": seed, "secure": repr(secure), **_kinds(own)}
     except Exception as error:
         problem = error
-    every = _agreed(comm, problem, terms, clients)
+    every = agreed_terms(comm.allgather_object, "federated.run()", problem, terms, clients)
     ends = list(accumulate(every))
+    if ends[-1] == 0:
+        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
     wire: Wire = Plain(own)
     if secure is not None:
@@ -211,34 +215,6 @@ def _said(strategy: Strategy) -> str:
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(strategy)
 
 
-def _kinds(parameters: Parameters) -> tuple[list[Any], list[str]]:
+def _kinds(parameters: Parameters) -> dict[str, Any]:
     """Return the shapes and dtypes of the parameters."""
-    return parameters.shapes, [each.str for each in parameters.dtypes]
-
-
-def _agreed(
-    comm: Communicator, problem: Exception | None, terms: tuple[Any, ...], clients: int
-) -> list[int]:
-    """Return how many clients each rank has; raise an error on all if one has a problem, or the
-    ranks differ. Collective.
-    """
-    text = "" if problem is None else error_text(problem)
-    every = comm.allgather_object((text, terms, clients if problem is None else 0))
-    if problem is not None:
-        raise problem
-    for rank, (text, _, _) in enumerate(every):
-        if text:
-            raise ArgumentError(f"federated.run(): rank {rank}: {text}")
-    names = ("shapes", "dtypes", "strategy", "rounds", "deadline", "seed", "secure")
-    first = every[0][1]
-    for rank, (_, others, _) in enumerate(every):
-        for name, one, other in zip(names, first, others, strict=True):
-            if one != other:
-                raise MismatchError(
-                    f"federated.run(): the ranks differ in {name}: rank 0 has {one}, and rank "
-                    f"{rank} has {other}"
-                )
-    counts = [count for _, _, count in every]
-    if not any(counts):
-        raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
-    return counts
+    return {"shapes": parameters.shapes, "dtypes": [each.str for each in parameters.dtypes]}

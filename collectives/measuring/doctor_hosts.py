@@ -8,7 +8,7 @@ from typing import Any
 from collectives.measuring.findings import Finding
 from collectives.measuring.survey import Host, Pair, Survey
 from collectives.text.table import aligned
-from collectives.text.words import count, ranks, size_text, spans, time_text
+from collectives.text.words import count, grouped, named, ranks, size_text, spans, time_text
 
 SHOWN = 28  # lines of a table; of more, those that are worst
 ERRORS = 5  # of those that ranks raise, which may have the number of the rank in them
@@ -26,10 +26,9 @@ def findings(found: Survey) -> Iterator[Finding]:
     text = f"{count(len(found.facts), 'rank')} on {count(len(found.hosts), 'host')}"
     yield Finding("job", text)
     if found.lost:
-        mask = sum(1 << rank for rank in found.lost)
         yield Finding(
             "ranks",
-            f"{ranks(mask)} did not answer when it was asked",
+            f"{named(sorted(found.lost))} did not answer when it was asked",
             "look at what is printed above, and at their processes: py-spy dump --pid N",
         )
     yield from _versions(known)
@@ -43,7 +42,7 @@ def _versions(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
     """Yield which versions the ranks have."""
     alike = []
     for name in known[0]["versions"]:
-        values = _groups({r: facts["versions"].get(name, "unknown") for r, facts in known.items()})
+        values = grouped((r, facts["versions"].get(name, "unknown")) for r, facts in known.items())
         if len(values) == 1:
             version = next(iter(values)).partition(",")[0]
             alike.append(version if name == "MPI" else f"{name} {version}")
@@ -60,7 +59,7 @@ def _versions(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
 def _variables(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
     """Yield which variables differ, and those that say how MPI finds its network."""
     for name in sorted({name for facts in known.values() for name in facts["variables"]}):
-        values = _groups({r: facts["variables"].get(name, "not set") for r, facts in known.items()})
+        values = grouped((r, facts["variables"].get(name, "not set")) for r, facts in known.items())
         if len(values) > 1:
             yield Finding(
                 "environment",
@@ -69,7 +68,7 @@ def _variables(known: dict[int, dict[str, Any]]) -> Iterator[Finding]:
                 f"MPICH",
             )
     for name in sorted({name for facts in known.values() for name in facts["network"]}):
-        values = _groups({r: facts["network"].get(name, "not set") for r, facts in known.items()})
+        values = grouped((r, facts["network"].get(name, "not set")) for r, facts in known.items())
         yield Finding("network", f"{name} is {_told(values)}")
 
 
@@ -186,7 +185,7 @@ def _calls(found: Survey) -> Iterator[Finding]:
     if found.calls is None:
         yield Finding("allreduce", "left out, as long as there are the problems above")
         return
-    wrong = _groups({r: told["wrong"] for r, told in enumerate(found.calls) if told is not None})
+    wrong = grouped((r, told["wrong"]) for r, told in enumerate(found.calls) if told is not None)
     kinds = sorted({told["memory"] or "none" for told in found.calls if told is not None})
     errors = [(text, mask) for text, mask in wrong.items() if text is not None]
     for text, mask in errors[:ERRORS]:
@@ -205,14 +204,6 @@ def _table(name: str, rows: list[list[str]], worst: list[int]) -> Iterator[Findi
         yield Finding(name, line)
     if len(shown) < len(worst):
         yield Finding(name, f"... and {len(worst) - len(shown)} more, which are no worse")
-
-
-def _groups(values: dict[int, Any]) -> dict[Any, int]:
-    """Return which ranks, as a mask, have which value."""
-    found: dict[Any, int] = {}
-    for rank, value in values.items():
-        found[value] = found.get(value, 0) | 1 << rank
-    return found
 
 
 def _told(values: dict[str, int]) -> str:

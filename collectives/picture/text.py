@@ -12,7 +12,7 @@ from fractions import Fraction
 from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
 from collectives.plans.proof import Event, Proof, check
-from collectives.text.words import spans
+from collectives.text.words import grouped, ranks, spans
 
 WIDTH = 96
 GAP = "   "
@@ -244,10 +244,8 @@ def _totals(amounts: Sequence[Fraction]) -> str:
     """Write the sum of the amounts, and that of each rank, in units of the caller's array."""
     total = sum(amounts, Fraction(0))
     text = f"{total} array{'s' * (total != 1)}"
-    groups: dict[Fraction, list[int]] = {}
-    for rank, amount in enumerate(amounts):
-        groups.setdefault(amount, []).append(rank)
+    groups = grouped(enumerate(amounts))
     if len(groups) == 1:
         return f"{text}: {amounts[0]} by each rank"
-    parts = [f"rank{'s' * (len(r) > 1)} {spans(r)}: {amount}" for amount, r in groups.items()]
+    parts = [f"{ranks(mask)}: {amount}" for amount, mask in groups.items()]
     return f"{text}: {', '.join(parts)}"

@@ -1,93 +1,88 @@
-"""``COLLECTIVES_VALIDATE=1``: the ranks agree on each call before it starts."""
+"""How ranks agree: on each call, on what they make together, and on the terms of a service.
+
+Under ``COLLECTIVES_VALIDATE=1`` they do before each call (`Agreement`). Before they make something
+together, each announces to the others what it makes (`announced`), always. A compressed allreduce
+is announced, too, because what its steps send does not tell the codec. A rank whose arguments are
+wrong says that, too, so that no other rank waits for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from collectives._core import Engine, Turn
+import numpy as np
+
+from collectives._core import Engine
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
     MismatchError,
-    MPIError,
     StallError,
     UnsupportedTypeError,
 )
-from collectives.process import binding
-from collectives.process.meeting import completed
-from collectives.process.roll import Roll
-from collectives.text.words import error_text, ranks
-
-__all__ = ["Agreement", "refusing"]
+from collectives.process.meeting import Meeting
+from collectives.process.settings import Settings
+from collectives.text.words import error_text, grouped, ranks
 
 REFUSED = ArgumentError, UnsupportedTypeError
 RECORD = 512  # bytes that each rank sends to the others
+HEAD = struct.Struct("=?qq")  # of an announcement: whether it is refused, and two numbers
 
 
-class Agreement:
+class Agreement(Meeting):
     """One small exchange before each call, on a communicator of its own."""
 
+    engine: Engine
+
     def __init__(self, mpi: Any, engine: Engine) -> None:
-        self.mpi = mpi
-        self.engine = engine
-        self._roll = None if engine.hosts is None else Roll(mpi, engine.hosts)
-        self._timeout = engine.timeout  # of the exchange that is under way
+        super().__init__("", mpi, Settings(), engine)
+        self._said = ""
 
     def __call__(
         self, collective: str, text: str, valid: bool, timeout: float | None = None
     ) -> None:
         """Tell the other ranks what this rank calls, and compare. Collective."""
-        mine = f"{'called' if valid else 'refused'} {collective}({text})"
+        self.call = f"while the ranks agree on {collective}"
+        self.timeout = self.engine.timeout if timeout is None else timeout
+        self._said = f"{'called' if valid else 'refused'} {collective}({text})"
+        record = self._said.encode(errors="backslashreplace")[:RECORD]
         try:
-            said = self.exchange(mine, self.engine.timeout if timeout is None else timeout)
-        except binding.load().Exception as error:
-            self.engine.broken = (
-                f"the communicator is broken: rank {self.engine.rank} failed to agree"
-            )
-            raise MPIError(f"while the ranks agree on {collective}: MPI says: {error}") from error
-        if not valid or len(set(said)) == 1:  # as they were sent: escaped, and cut off
-            return
-        groups: dict[str, int] = {}
-        for rank, other in enumerate(said):
-            groups[other] = groups.get(other, 0) | 1 << rank
-        told = "; ".join(f"{ranks(mask)} {other}" for other, mask in groups.items())
-        raise MismatchError(f"the ranks do not agree: {told}")
-
-    def exchange(self, mine: str, timeout: float) -> list[str]:
-        """Send `mine` to all ranks; return the texts of all within `timeout` seconds."""
-        size = self.mpi.Get_size()
-        record = bytearray(mine.encode(errors="backslashreplace")[:RECORD].ljust(RECORD, b"\0"))
-        records = bytearray(RECORD * size)
-        if self._roll is not None:
-            self._roll.begin()
-        self._timeout = timeout
-        with Turn():
-            request = self.mpi.Iallgather(record, records)
-        if not completed(request, timeout, self._check_host, record, records):
-            rank = self.engine.rank
-            self.engine.broken = f"the communicator is broken: rank {rank} stalled in {mine}"
-            silent = [] if self._roll is None else self._roll.absent()
-            whom = ", ".join(silent) or "the other ranks"
-            raise StallError(
-                f"rank {rank} {mine} and timed out after {timeout:g} s of waiting for {whom} to "
-                f"call anything"
-            )
-        parts = (records[i * RECORD : (i + 1) * RECORD] for i in range(size))
-        return [bytes(part).rstrip(b"\0").decode(errors="replace") for part in parts]
-
-    def _check_host(self, waited: float) -> None:
-        """Raise an error if a rank of this host has ended. Local."""
-        if self._roll is not None:
-            self._roll.look(waited, self._timeout)
-        try:
-            self.engine.check_host()
-        except CollectivesError:
-            self.engine.broken = (
-                f"the communicator is broken: rank {self.engine.rank} failed to agree"
-            )
+            records = self.records(record, RECORD)
+        except CollectivesError as error:
+            how = f"stalled in {self._said}" if isinstance(error, StallError) else "failed to agree"
+            self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
             raise
+        if valid:
+            _compare(map(_text, records))  # as they were sent: escaped, and cut off
+
+    def _look(self, waited: float) -> None:
+        """Raise an error if a rank of this host has ended. Local."""
+        if self._attendance is not None:
+            self._attendance.look(waited, self.timeout)
+        self.engine.check_host()
+
+    def _stalled(self) -> StallError:
+        silent = [] if self._attendance is None else self._attendance.absent()
+        whom = ", ".join(silent) or "the other ranks"
+        return StallError(
+            f"rank {self.engine.rank} {self._said} and timed out after {self.timeout:g} s of "
+            f"waiting for {whom} to call anything"
+        )
+
+
+def _text(record: bytes) -> str:
+    return record.rstrip(b"\0").decode(errors="replace")
+
+
+def _compare(said: Iterable[str]) -> None:
+    """Raise an error if the ranks have not said the same."""
+    groups = grouped(enumerate(said))
+    if len(groups) > 1:
+        told = "; ".join(f"{ranks(mask)} {each}" for each, mask in groups.items())
+        raise MismatchError(f"the ranks do not agree: {told}")
 
 
 @contextmanager
@@ -104,3 +99,68 @@ def refusing(
             with engine:
                 engine.agree(collective, error_text(error), False)
         raise
+
+
+def announced(
+    engine: Engine,
+    making: str,
+    check: Callable[[], tuple[int, int]],
+    describe: Callable[[], str] | None = None,
+    timeout: float | None = None,
+) -> list[tuple[int, int]]:
+    """Announce what this rank makes next; return what the ranks say of it. Collective."""
+    refusal: Exception | None = None
+    numbers = 0, 0
+    text = f"{making}()"
+    try:
+        numbers = check()
+        if describe is not None:
+            text = f"{making}({describe()})"
+    except CollectivesError as error:
+        refusal = error
+    except Exception as error:  # of an object that the user passed
+        refusal = ArgumentError(f"an argument of {making}() raised {error_text(error)}")
+        refusal.__cause__ = error
+    if refusal is not None:
+        text = f"{making}(): {error_text(refusal)}"
+    record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
+    mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
+    everybody = np.empty((engine.size, RECORD), np.uint8)
+    engine.announce(making, mine, everybody, timeout)
+    if refusal is not None:
+        raise refusal
+    rows = list(map(bytes, everybody))
+    heads = list(map(HEAD.unpack_from, rows))
+    _compare(
+        f"{'refused' if refused else 'called'} {_text(row[HEAD.size :])}"
+        for (refused, *_), row in zip(heads, rows, strict=True)
+    )
+    return [(first, second) for _, first, second in heads]
+
+
+def agreed_terms(
+    gather: Callable[[Any], list[Any]],
+    call: str,
+    problem: Exception | None,
+    terms: Mapping[str, Any],
+    own: Any = None,
+) -> list[Any]:
+    """Return what each rank has of its `own`; raise an error on all ranks if one has a problem, or
+    they differ in the `terms`. Collective, by a function that gathers objects.
+    """
+    text = "" if problem is None else error_text(problem)
+    every = gather((text, terms, own))
+    if problem is not None:
+        raise problem
+    for rank, (text, _, _) in enumerate(every):
+        if text:
+            raise ArgumentError(f"{call}: rank {rank}: {text}")
+    first = every[0][1]
+    for rank, (_, others, _) in enumerate(every):
+        for name, value in others.items():
+            if value != first[name]:
+                raise MismatchError(
+                    f"{call}: {name} is {value} on rank {rank}, and {first[name]} on rank 0; all "
+                    f"ranks must pass the same"
+                )
+    return [each for *_, each in every]

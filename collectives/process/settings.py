@@ -8,7 +8,7 @@ from typing import NamedTuple
 from collectives import _core
 from collectives.errors import ArgumentError
 from collectives.process import environment, segment
-from collectives.text.words import ranks
+from collectives.text.words import grouped, ranks
 
 # How payloads are written: in the way that was measured to be faster, through the cache, or with
 # stores that bypass it.
@@ -79,12 +79,9 @@ def difference(settings: Sequence[Settings]) -> str:
     Local.
     """
     for field, variable in COMMON.items():
-        masks: dict[object, int] = {}
-        for rank, each in enumerate(settings):
-            value = getattr(each, field)
-            masks[value] = masks.get(value, 0) | 1 << rank
-        if len(masks) > 1:
-            told = " and ".join(f"{value} on {ranks(mask)}" for value, mask in masks.items())
+        groups = grouped(enumerate(getattr(each, field) for each in settings))
+        if len(groups) > 1:
+            told = " and ".join(f"{value} on {ranks(mask)}" for value, mask in groups.items())
             return f"{variable} is {told}; set it to one value on all ranks"
     return ""
 

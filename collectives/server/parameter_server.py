@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from operator import index
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.compression import Codec, NoCompression, compressor
-from collectives.errors import ArgumentError, CollectivesError, MismatchError
+from collectives.errors import ArgumentError, CollectivesError
 from collectives.process import segment
+from collectives.process.agreement import agreed_terms
 from collectives.server.messages import MessageLine, MessagePort
 from collectives.server.optimizers import Update
 from collectives.server.parameters import gradients, read
@@ -128,7 +129,7 @@ class ParameterServer:
         self._closed, self._lock = False, threading.Lock()
         policy = Synchronous() if policy is None else policy
         problem: Exception | None = None
-        offer: Any = None
+        offer: dict[str, Any] = {}
         try:
             self._parameters = read(parameters)
             order = _order(priorities, len(self._parameters))
@@ -146,8 +147,7 @@ class ParameterServer:
             }
         except Exception as error:
             problem = error
-        text = "" if problem is None else error_text(problem)
-        _agree(comm.allgather_object((text, offer)), problem)
+        agreed_terms(comm.allgather_object, "ParameterServer()", problem, offer)
         workers = [rank for rank in range(comm.size) if rank not in ranks]
         self._training = training = Training(
             policy, ranks, workers, self._parameters, order, codec, limit, comm._engine.warning
@@ -456,19 +456,3 @@ def _check(policy: Any, optimizer: Any, workers: int) -> None:
             f"optimizer is {shown(optimizer) if kind.__module__ == 'builtins' else what}, and must "
             f"be a function of a parameter and its gradient, such as SGD(0.1) or Adam()"
         )
-
-
-def _agree(offers: list[tuple[str, Mapping[str, Any]]], problem: Exception | None) -> None:
-    """Raise an error on all ranks if one has a problem, or they differ."""
-    if problem is not None:
-        raise problem
-    for rank, (text, _) in enumerate(offers):
-        if text:
-            raise ArgumentError(f"ParameterServer(): rank {rank}: {text}")
-    for rank, (_, offer) in enumerate(offers):
-        for name, value in offer.items():
-            if value != offers[0][1][name]:
-                raise MismatchError(
-                    f"ParameterServer(): {name} is {value} on rank {rank}, and "
-                    f"{offers[0][1][name]} on rank 0; all ranks must pass the same"
-                )

@@ -98,9 +98,9 @@ def test_ranks_that_differ(comm):
         return parameters, 1
 
     if comm.size > 1:
-        with pytest.raises(MismatchError, match="the ranks differ in rounds: rank 0 has 3"):
+        with pytest.raises(MismatchError, match=r"rounds is \d on rank \d, and 3 on rank 0"):
             federated.run(comm, [np.zeros(3)], fit, rounds=3 + comm.rank)
-        with pytest.raises(MismatchError, match="the ranks differ in shapes"):
+        with pytest.raises(MismatchError, match="shapes is"):
             federated.run(comm, [np.zeros(3 + comm.rank)], fit)
     with pytest.raises(MismatchError, match="no rank has a client"):
         federated.run(comm, [np.zeros(3)], fit, clients=0)

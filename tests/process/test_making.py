@@ -196,14 +196,14 @@ def test_an_interrupt_after_the_announcement_is_told():
     result = program(
         """
         import collectives as cc
-        from collectives.process import announcement
+        from collectives.process import agreement
         comm = cc.world()
         if comm.rank == 1:
             def stop(*args):
                 raise KeyboardInterrupt
-            announcement.HEAD = type("Head", (), {"pack": announcement.HEAD.pack})()
-            announcement.HEAD.unpack_from = stop
-            announcement.HEAD.size = 17
+            agreement.HEAD = type("Head", (), {"pack": agreement.HEAD.pack})()
+            agreement.HEAD.unpack_from = stop
+            agreement.HEAD.size = 17
         try:
             comm.dup()
         except cc.errors.PeerAbortedError as error:
