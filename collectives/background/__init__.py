@@ -3,8 +3,8 @@
 `submit` takes the arguments of a collective and returns a `Handle` at once. `engine` has what a
 program calls, and one thread at a time that works. `group` has the turns that the ranks of a
 communicator take: a round compares what they have submitted, by place (`_core.Window`) or by name
-(`matching`), `schedule` says what runs next, and `running` starts it. `naming` has what texts call
-them, `watching` requests of nonblocking calls, and `steps` submissions of several collectives.
+(`matching`), and `schedule` says what runs next and runs it. `steps` has submissions of several
+collectives.
 Nothing here communicates by itself: all of it is calls of two duplicates of the communicator.
 """
 

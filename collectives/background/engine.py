@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,15 +13,14 @@ from typing import Any
 
 from collectives import _core, default
 from collectives.background.group import Group
-from collectives.background.handle import Handle
-from collectives.background.naming import called
+from collectives.background.handle import Handle, called
 from collectives.background.steps import VECTORS, Steps, many, vector
-from collectives.background.watching import Watch
 from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
 from collectives.process import abort, binding, child, progress
+from collectives.process.waiting import SLICE, Wait
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
 
@@ -28,6 +28,30 @@ SOON = 0.001  # seconds after which a thread tries again that has found another 
 GRACE = 1.0  # seconds that submissions have to be completed when the program ends
 
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
+
+
+class Watch:
+    """A request, and what is called when it is complete or has failed."""
+
+    def __init__(self, request: Any, function: Callable[[], object]) -> None:
+        self.request, self.function = request, function
+        self._wait = Wait(look=request._look)
+
+    def has_ended(self) -> bool:
+        """Make progress; return whether the request is complete or has failed. Local."""
+        try:
+            self._wait.look()
+            ended: bool = self.request.test()
+        except Exception:  # whoever waits for the request gets it, too
+            return True
+        return ended
+
+    def run_callbacks(self) -> None:
+        """Call the function; what it raises is reported and ignored. Local."""
+        try:
+            self.function()
+        except Exception:
+            traceback.print_exc()
 
 
 class Engine:
@@ -206,7 +230,6 @@ class Engine:
             )
 
 
-SLICE = 0.05  # seconds between two looks at signals
 # Seconds without an end of anything after which a wait naps where ranks share cores.
 # `mnist_scaling.py`, whose ranks compile while others wait, takes 25 s on 4 ranks and 2 cores
 # without naps, and 16 s with them. With naps after 2 ms it takes 9 s, and a step of

@@ -8,9 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
-from collectives.background.naming import called
 from collectives.background.steps import Steps
 from collectives.text.words import error_text
+
+
+def nameless(collective: str, number: int) -> str:
+    """Return the key of a submission without a name, which no name is equal to. Local."""
+    return f"\0{collective} without a name, number {number}"
+
+
+def called(key: str) -> str:
+    """Return what the submission with a `key` is called in texts. Local."""
+    return key[1:] if key.startswith("\0") else repr(key)
 
 
 class Handle(_core.Task):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.background.handle import Handle
-from collectives.background.naming import called, named
+from collectives.background.handle import Handle, called
+from collectives.text.words import grouped, named, ranks
 
 
 class Claim(NamedTuple):
@@ -89,10 +89,8 @@ def conclude(said: list[tuple[bool, list[Claim]]]) -> Verdict:
 
 def _difference(key: str, said: dict[int, Claim]) -> str:
     """Say what each rank has submitted; ranks with the same text are named together."""
-    texts: dict[str, list[int]] = {}
-    for rank, claim in said.items():
-        texts.setdefault(claim.text, []).append(rank)
-    parts = [f"{named(which)}: {text}" for text, which in texts.items()]
+    texts = grouped((rank, claim.text) for rank, claim in said.items())
+    parts = [f"{ranks(mask)}: {text}" for text, mask in texts.items()]
     if len(parts) == 1:
-        parts = [f"{named(list(said))}: {parts[0].split(': ', 1)[1]}, with other options"]
+        parts[0] += ", with other options"
     return f"{called(key)} differs between ranks: {'; '.join(parts)}"

@@ -1,4 +1,4 @@
-"""The schedule: what runs next of what all ranks have submitted.
+"""The schedule: what runs next of what all ranks have submitted, and how it runs.
 
 All ranks add the same submissions in the same order and take from the schedule at the same turns.
 So each of them takes the same, without a word to the others.
@@ -6,10 +6,15 @@ So each of them takes the same, without a word to the others.
 
 from __future__ import annotations
 
+import time
 from bisect import insort
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+from collectives import _core
 from collectives.background.handle import Handle
+from collectives.communicator import Communicator
+from collectives.compression import Piece
 
 CHUNK = 4 << 20  # bytes that run at a time of a long allreduce or broadcast, on one host
 CHUNK_BETWEEN_HOSTS = 1 << 20  # a shorter one there takes much longer, and what is urgent waits
@@ -104,3 +109,72 @@ class Schedule:
 
 def _order(handle: Handle) -> tuple[int, int]:
     return -handle.priority, handle.number
+
+
+# -- how it runs ------------------------------------------------------------------------------
+
+Requests = Iterator[_core.Request]
+
+
+class Run:
+    """A generator of requests, each of which is yielded when it has started."""
+
+    def __init__(self, steps: Requests) -> None:
+        self.steps = steps
+        self.request: _core.Request | None = None
+        self.ended = False
+        self.began = time.monotonic()
+
+    def advance(self) -> bool:
+        """Go on as far as that is possible without waiting; return whether it has ended. Local."""
+        while not self.ended:
+            if self.request is not None and not self.request.test():
+                return False
+            self.request = next(self.steps, None)
+            self.ended = self.request is None
+        return True
+
+    def look(self, waited: float) -> None:
+        """End the request under way if it has `waited` for too many seconds. Local."""
+        if self.request is not None:
+            self.request._look(waited)
+
+    def awaited(self) -> list[int]:
+        """Return the ranks that it waits for. Local."""
+        return [] if self.request is None else self.request._awaited()
+
+
+def run_batch(
+    batch: Batch, comm: Communicator, memory: Any, ended: Callable[[Sequence[Handle]], None]
+) -> Requests:
+    """Run what was picked; a generator of requests. Collective."""
+    first = batch.handles[0]
+    if first.codec is not None:
+        yield from _compressed(batch.handles, comm)
+    elif first.what is not None:
+        first.begun()
+        first.value = yield from first.what.run(comm)
+    elif len(batch.handles) > 1:
+        bundle = _core.Bundle(batch.handles, memory)
+        bundle.pack()
+        yield bundle.start()
+        bundle.unpack()
+    elif batch.elements:
+        yield first.start_piece(batch.first, batch.elements)
+    else:
+        yield first.start()
+    if batch.is_last:
+        ended(batch.handles)
+
+
+def _compressed(handles: list[Handle], comm: Communicator) -> Requests:
+    """Have a codec reduce some arrays. What has no name has one that comes again: its place."""
+    pieces = [
+        Piece(each.name or f"\0{place}", each.arrays.values, each.arrays.shape)
+        for place, each in enumerate(handles)
+    ]
+    for each in handles:
+        each.begun()
+    yield from handles[0].codec.allreduce(comm, pieces)
+    for each in handles:
+        each.finish()
