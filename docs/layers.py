@@ -91,8 +91,9 @@ LAYERS = (
     Layer(
         "services",
         (
-            _package(
-                "elastic",
+            Room(
+                "elastic.py",
+                ("elastic",),
                 "programs that go on when ranks are lost: a state that is kept and restored",
                 "after a loss",
             ),

@@ -12,7 +12,7 @@ TRUSTED = {
     "calls/parcels.py": (1, "ranks of one communicator"),
     "horovod/objects.py": (2, "ranks of one communicator"),
     "devices/ipc.py": (1, "ranks of one communicator"),
-    "elastic/state.py": (1, "a file that the user names"),
+    "elastic.py": (1, "a file that the user names"),
     "launch/rank.py": (3, "the process that has started this one, and this one itself"),
     "launch/spawning.py": (2, "ranks that this process has started"),
 }

@@ -1,18 +1,31 @@
-"""What a program has to keep: arrays and other objects, as they were when it last said so."""
+"""Programs that go on when ranks are lost: a state that is kept, and a function that is run again.
+
+Nothing is trained here, and no rank is started or replaced: the ranks that are left go on alone.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from collectives import default
 from collectives.communicator import Communicator
-from collectives.errors import ArgumentError
+from collectives.errors import (
+    ArgumentError,
+    CommunicatorError,
+    PeerAbortedError,
+    PeerLostError,
+)
 from collectives.text import files
+
+__all__ = ["State", "run"]
+
+T = TypeVar("T")
 
 
 class State:
@@ -180,3 +193,57 @@ def _takes(now: Any, value: Any) -> bool:
     """Return whether an array can be set in place to another one."""
     both = isinstance(now, np.ndarray) and isinstance(value, np.ndarray)
     return both and (now.dtype, now.shape) == (value.dtype, value.shape) and now.flags.writeable
+
+
+def run(state: State, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that communicates, and call it again on the ranks that are left after a loss.
+    Collective.
+
+    Before each call, all ranks get the values that rank 0 of ``state.comm`` has kept. After a loss,
+    ``state.comm`` has the ranks that are left, in the same order. So the function must use this
+    communicator, and begin with what the state says.
+
+    Parameters
+    ----------
+    state : State
+        It commits when the function says so.
+    function : callable
+        It is called with the state and the `arguments`.
+    *arguments : object
+
+    Returns
+    -------
+    object
+        What the function returns.
+
+    Raises
+    ------
+    PeerLostError, PeerAbortedError
+        If a rank is lost, and the job does not go on without it: see `Communicator.shrink`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collectives import elastic
+    >>> def train(state):
+    ...     while state.step < 10:
+    ...         state.total += state.comm.allreduce(np.ones(2)) / state.comm.size
+    ...         state.step += 1
+    ...         state.commit()
+    ...     return state.total
+    >>> elastic.run(elastic.State(total=np.zeros(2), step=0), train)
+    array([10., 10.])
+    """
+    while True:
+        try:
+            state.sync()
+            return function(state, *arguments)
+        except (PeerLostError, PeerAbortedError) as error:
+            before = state.comm
+            try:
+                state.comm = before.shrink()
+            except CommunicatorError:  # the job does not survive a loss
+                raise error from None
+            state.restore()
+            if state.comm.size == before.size:
+                raise
