@@ -6,52 +6,20 @@ from typing import Any
 
 import keras
 
+from collectives.horovod.compression import Compressor, HalfCompressor, NoneCompressor
+
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor:
-    """What compresses tensors: base class. Its methods are static."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return a compressed `tensor`, and what `decompress` needs. Local."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the `tensor` as it was, with the `ctx` that `compress` has returned. Local."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """It leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the `tensor` itself. Local."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the `tensor` itself; `ctx` is None. Local."""
-        return tensor
-
-
-class FP16Compressor(Compressor):
+class FP16Compressor(HalfCompressor):
     """It sends floating tensors as float16, and leaves others as they are."""
 
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return the `tensor` as float16, and its dtype. Local."""
-        dtype = keras.backend.standardize_dtype(tensor.dtype)
-        if "float" in dtype:
-            return keras.ops.cast(tensor, "float16"), dtype
-        return tensor, dtype
+    cast = staticmethod(keras.ops.cast)
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the `tensor` with its dtype `ctx`. Local."""
-        return keras.ops.cast(tensor, ctx)
+    def kind(tensor: Any) -> tuple[Any, bool]:
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        return dtype, "float" in dtype
 
 
 class Compression:

@@ -6,51 +6,21 @@ from typing import Any
 
 import torch
 
+from collectives.horovod.compression import Compressor, HalfCompressor, NoneCompressor
+
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor:
-    """What compresses tensors: base class. Its methods are static."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return a compressed `tensor`, and what `decompress` needs. Local."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the `tensor` as it was, with the `ctx` that `compress` has returned. Local."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """It leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the `tensor` itself. Local."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the `tensor` itself; `ctx` is None. Local."""
-        return tensor
-
-
-class FP16Compressor(Compressor):
+class FP16Compressor(HalfCompressor):
     """It sends floating tensors as float16, and leaves others as they are."""
 
     @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Return the `tensor` as float16, and its dtype. Local."""
-        if tensor.is_floating_point():
-            return tensor.to(torch.float16), tensor.dtype
-        return tensor, tensor.dtype
+    def kind(tensor: torch.Tensor) -> tuple[Any, bool]:
+        return tensor.dtype, tensor.is_floating_point()
 
     @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Return the `tensor` with its dtype `ctx`. Local."""
-        return tensor.to(ctx)
+    def cast(tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
+        return tensor.to(torch.float16 if dtype == "float16" else dtype)
 
 
 class Compression:

@@ -1,0 +1,49 @@
+"""Compressors: classes that say how tensors are sent, for the front end of each framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Tensor = Any
+
+
+class Compressor:
+    """What compresses tensors: base class. Its methods need no object."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        """Return a compressed `tensor`, and what `decompress` needs. Local."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        """Return the `tensor` as it was, with the `ctx` that `compress` has returned. Local."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """It leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
+        return tensor
+
+
+class HalfCompressor(Compressor):
+    """It sends floating tensors as float16, and leaves others as they are."""
+
+    kind: Any  # a function of a tensor: its dtype, and whether it is floating
+    cast: Any  # a function of a tensor and another dtype, one of its own or "float16"
+
+    @classmethod
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
+        dtype, is_floating = cls.kind(tensor)
+        return (cls.cast(tensor, "float16") if is_floating else tensor), dtype
+
+    @classmethod
+    def decompress(cls, tensor: Tensor, ctx: Any) -> Tensor:
+        return cls.cast(tensor, ctx)
