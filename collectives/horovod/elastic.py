@@ -7,13 +7,18 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from collectives.errors import CollectivesError, MismatchError, StallError
 from collectives.horovod import basics
 from collectives.horovod.errors import (
     HorovodArgumentError,
     HorovodInternalError,
     HostsUpdatedInterrupt,
+    translated,
 )
+from collectives.horovod.objects import broadcast_object
+from collectives.horovod.state import current
 
 
 class State:
@@ -78,6 +83,8 @@ class State:
         HostsUpdatedInterrupt
             If they have.
         """
+        if not self._has_news():
+            return
         before = last = self._last_updated_timestamp
         update = 0
         while not self._host_messages.empty():
@@ -87,6 +94,16 @@ class State:
         before, self._last_updated_timestamp, update = self._bcast_object((before, last, update))
         if self._last_updated_timestamp > before:
             raise HostsUpdatedInterrupt(update == 2)
+
+    def _has_news(self) -> bool:
+        """Return whether rank 0 has heard of changes: all that most commits send is this byte."""
+        now = current()
+        if now is None:  # the caller's own functions know how the ranks are reached
+            return True
+        news = np.array([not self._host_messages.empty()], np.uint8)
+        with translated():
+            now.comm.broadcast(news, news)
+        return bool(news[0])
 
     def save(self) -> None:
         """Keep the state as it is now. Local."""
@@ -145,6 +162,40 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
+class VariablesState(ObjectState):
+    """A state of variables of a framework, and of objects: base class."""
+
+    _tracked: Any  # a method: the variables that there are now; an optimizer may make some later
+    _copied: Any  # a function of a variable: a copy of its value
+    _send: Any  # a function of variables and a rank, whose values all ranks get
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._keep()
+        super().__init__(broadcast_object, basics.rank, **kwargs)
+
+    def save(self) -> None:
+        """Keep the state as it is now. Local."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to the state that was last kept. Local."""
+        for variable, value in self._kept:
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Send the state of rank 0 to all ranks, and keep it.
+        Collective.
+        """
+        self._send(self._tracked(), 0)
+        self._keep()
+        super().sync()
+
+    def _keep(self) -> None:
+        self._kept = [(each, self._copied(each)) for each in self._tracked()]
+
+
 def _recovered(error: HorovodInternalError) -> bool:
     """Return whether the ranks that are left can go on. Collective, among them, if one is lost."""
     no_loss = isinstance(error.__cause__, (StallError, MismatchError))
@@ -164,12 +215,8 @@ def _begin_again() -> None:
 def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
-    """Return a function that sends its state to all ranks, and then calls `func`. Local.
-
-    Where a collective fails because a rank was lost, the state that was last kept is restored, and
-    the function begins again on the ranks that are left, if the job goes on without that one
-    (`Communicator.shrink`). Otherwise the error goes on. Ranks are not replaced. After a
-    `HostsUpdatedInterrupt`, the function begins again.
+    """Return a function that sends its state to all ranks, and then calls `func`; see `run`.
+    Local. Other ranks are the job of `reset`.
     """
 
     @functools.wraps(func)
@@ -193,3 +240,24 @@ def run_fn(
             state.on_reset()
 
     return wrapper
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function: it is called with a state that all ranks have from rank 0.
+    Collective.
+
+    After a loss, the state is restored, and the function begins again on the ranks that are left;
+    where the job does not survive a loss, the `HorovodInternalError` goes on. After a
+    `HostsUpdatedInterrupt`, the function begins again.
+
+    Parameters
+    ----------
+    func : callable
+        Its first argument is the state, such as a `TorchState`.
+
+    Returns
+    -------
+    callable
+        With the same arguments.
+    """
+    return run_fn(func)

@@ -12,9 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from collectives.horovod import basics
-from collectives.horovod.elastic import ObjectState, State, run_fn
-from collectives.horovod.objects import broadcast_object
+from collectives.horovod.elastic import State, VariablesState, run_fn
 from collectives.keras.callbacks import Callback
 from collectives.keras.distribution import state_of
 from collectives.keras.hooks import raising
@@ -30,27 +28,11 @@ __all__ = [
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function: it is called with a state that all ranks have from rank 0.
-    Collective.
-
-    After a loss, the state is restored, and the function begins again on the ranks that are left;
-    where the job does not survive a loss, the `HorovodInternalError` goes on. After a
-    `HostsUpdatedInterrupt`, the function begins again.
-
-    Parameters
-    ----------
-    func : callable
-        Its first argument is the state, such as a `KerasState`.
-
-    Returns
-    -------
-    callable
-        With the same arguments.
-    """
+    """Decorate a training function, as `collectives.torch.elastic.run` does."""
     return run_fn(raising(func))
 
 
-class KerasState(ObjectState):
+class KerasState(VariablesState):
     """A state of a model, its optimizer, and other objects, which are attributes.
 
     Parameters
@@ -68,43 +50,25 @@ class KerasState(ObjectState):
         If the model is not built.
     """
 
+    _send = staticmethod(broadcast_variables)
+
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        if not model.built:
+        if not getattr(model, "built", True):
             raise ValueError("the model is not built: call model.build(input_shape) before")
         self.model = model
-        self.optimizer = optimizer if optimizer is not None else model.optimizer
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if self.optimizer is not None and not getattr(self.optimizer, "built", False):
             # The legacy optimizers of `tf_keras` have another name for it.
             make = getattr(self.optimizer, "build", None) or self.optimizer._create_all_weights
             make(model.trainable_variables)
-        self._keep()
-        super().__init__(broadcast_object, basics.rank, **kwargs)
+        super().__init__(**kwargs)
 
-    def save(self) -> None:
-        """Keep the state as it is now. Local."""
-        self._keep()
-        super().save()
-
-    def restore(self) -> None:
-        """Go back to the state that was last kept. Local."""
-        for each, value in zip(self._variables(), self._kept, strict=True):
-            each.assign(value)
-        super().restore()
-
-    def sync(self) -> None:
-        """Send the state of rank 0 to all ranks, and keep it.
-        Collective.
-        """
-        broadcast_variables(self._variables(), root_rank=0)
-        self._keep()
-        super().sync()
-
-    def _variables(self) -> list[Any]:
+    def _tracked(self) -> list[Any]:
         state = [] if self.optimizer is None else state_of(self.optimizer)
         return [*self.model.weights, *state]
 
-    def _keep(self) -> None:
-        self._kept = [np.array(keras.ops.convert_to_numpy(each)) for each in self._variables()]
+    def _copied(self, variable: Any) -> Any:
+        return np.array(keras.ops.convert_to_numpy(variable))
 
 
 class CommitStateCallback(Callback):

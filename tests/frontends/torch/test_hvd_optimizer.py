@@ -534,6 +534,26 @@ def test_elastic_state():
     assert len(sampler.remaining_indices) == 10 - hvd.size()
 
 
+def test_a_commit_sends_objects_only_when_hosts_have_changed():
+    state, sent = hvd.elastic.TorchState(epoch=0), []
+    send = state._bcast_object
+    state._bcast_object = lambda value: sent.append(value) or send(value)
+    state.commit()
+    state.on_reset()
+    assert not sent
+    if hvd.rank() == 0:  # whose word counts
+        state.on_hosts_updated(3, 2)
+    with pytest.raises(hvd.HostsUpdatedInterrupt) as interrupt:
+        state.commit()
+    assert interrupt.value.skip_sync  # none were added
+    assert len(sent) == 1
+    state.commit()
+    state.on_hosts_updated(4, 1)
+    with pytest.raises(hvd.HostsUpdatedInterrupt) as interrupt:
+        state.commit()
+    assert not interrupt.value.skip_sync
+
+
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum], ids=["average", "Adasum"])
 def test_parameters_without_a_gradient_have_zeros(op):
     net = model()
