@@ -23,7 +23,7 @@ from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
 from collectives.choice.probe import probe
 from collectives.choice.select import Decision
-from collectives.devices.entry import Entry
+from collectives.devices import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
 from collectives.process import binding, environment, hosted, leftovers, segment
 from collectives.process.agreement import Agreement

@@ -16,7 +16,7 @@ from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
 
 if TYPE_CHECKING:  # few programs need it
-    from collectives.devices.group import DeviceGroup
+    from collectives.devices.calls import DeviceGroup
 
 # The constants below are measured by mpiexec -n 2 python benchmarks/measure_packing.py (EPYC,
 # 2026-11-20, the fastest of many calls on a machine that others used, too).
@@ -327,7 +327,7 @@ def _group(
     except BufferError as error:
         if not hasattr(error, "device_shape"):
             raise
-        from collectives.devices.group import DeviceGroup  # few programs need it
+        from collectives.devices.calls import DeviceGroup  # few programs need it
 
         group = DeviceGroup(engine, given, places, arguments)
     if out is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
-from collectives.devices.entry import Entry
+from collectives.devices import Entry
 from collectives.errors import ArgumentError, BufferError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collectives import _core
 from collectives.calls.grouped import GroupedRequest
-from collectives.devices.entry import is_request
+from collectives.devices.requests import OnDevice
 from collectives.errors import ArgumentError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.text.words import article, shown
 
-if TYPE_CHECKING:  # few programs need them
-    from collectives.devices.calls import DevicePlan
-    from collectives.devices.messages import MessageRequest
-    from collectives.devices.requests import StreamRequest
-    from collectives.devices.staging import DeviceRequest
-
-    OnDevice = DeviceRequest | DevicePlan | MessageRequest | StreamRequest
-    Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
-
-KINDS = (_core.Request, GroupedRequest, _core.PlannedCall, type(None))
+Waitable = _core.Request | GroupedRequest | _core.PlannedCall | OnDevice
 
 
 def wait_all(requests: Iterable[Waitable | None], timeout: float | None = None) -> list[Any]:
@@ -131,7 +122,7 @@ def _checked(requests: Sequence[Waitable | None], timeout: float | None) -> None
     if timeout is not None:
         _core.seconds(timeout)
     for i, each in enumerate(requests):
-        if not isinstance(each, KINDS) and not is_request(each):
+        if not isinstance(each, Waitable | None):
             raise ArgumentError(
                 f"requests[{i}] is {shown(each)}, and must be what a nonblocking call returned, or "
                 f"None"

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collectives import _core
 from collectives.algorithms import spec
-from collectives.devices import ipc, lending, nccl, runtime
+from collectives.devices import ipc, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
-from collectives.devices.direct import DirectRequest
-from collectives.devices.job import Job
 from collectives.devices.messages import Blocks, exchange
 from collectives.devices.peers import Peers
-from collectives.devices.requests import Call, StreamRequest
+from collectives.devices.requests import Call, Job, OnDevice, StartedCall
 from collectives.devices.ring import SLOTS, Ring
-from collectives.devices.staging import DeviceRequest, Line
-from collectives.devices.transports import DeviceTransports, Transports
-from collectives.errors import BufferError, CommunicatorError
+from collectives.devices.staging import StartQueue
+from collectives.devices.transports import DeviceTransports, Transports, stages
+from collectives.errors import (
+    ArgumentError,
+    BufferError,
+    CommunicatorError,
+    UnsupportedTypeError,
+)
 from collectives.process.agreement import refusing
-from collectives.text.words import plain
+from collectives.text.words import plain, shown
 
-BROADCAST = _core.COLLECTIVES.index("broadcast")
+ALLREDUCE, BROADCAST = (_core.COLLECTIVES.index(name) for name in ("allreduce", "broadcast"))
 LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
 
@@ -50,28 +54,16 @@ class Numbers(NamedTuple):
 
 
 class Devices:
-    """What a communicator has for arrays of devices; pinned memory is made when one comes.
-
-    Attributes
-    ----------
-    rings : dict
-        Pinned memory and streams for each device.
-    peers : Peers or None
-        What the ranks share by the transport ipc, once they have asked for it.
-    apart : dict
-        The stream and memory of this rank for each device whose arrays MPI takes.
-    blocks : dict
-        Pinned memory for messages, for each device.
-    nccl : dict
-        The group of NCCL for each device.
-    """
+    """What a communicator has for arrays of devices; pinned memory is made when one comes."""
 
     def __init__(self, room: int, size: int, transport: str, chooser: Callable[[], object]) -> None:
         self.room, self.chooser = max(room, LEAST * size), chooser
         self.transports = Transports(transport)
-        self.line = Line()
+        self.queue = StartQueue()
+        self.peers: Peers | None = None  # what the ranks share by ipc, once they have asked for it
+        # For each device: pinned memory and streams; the stream and memory whose arrays MPI takes;
+        # pinned memory for messages; the group of NCCL.
         self.rings: dict[int, Ring] = {}
-        self.peers: Peers | None = None
         self.apart: dict[int, Peers] = {}
         self.blocks: dict[int, Blocks] = {}
         self.nccl: dict[int, nccl.Members] = {}
@@ -100,7 +92,7 @@ class Devices:
             if timeout is not None:
                 _core.seconds(timeout)
             job = self.job(engine, kind, x, out, options, given)
-            if self.transports.stages(job):  # so that all ranks are told if it fails
+            if stages(job):  # so that all ranks are told if it fails
                 self.ring(job.arrays[0].device)
         return self.start(engine, name, job._replace(before=before), timeout, blocking)
 
@@ -126,8 +118,26 @@ class Devices:
             return self.transports.of(call).run(call)
 
     def number(self, device: Any) -> int:
-        """Return the number of a device that a user has named. Local."""
-        return lending.device_of(device)
+        """Return the number of a device that a user has named."""
+        driver = runtime.driver_for("the new array")
+        if isinstance(device, str):
+            kind, _, text = device.partition(":")
+            number = int(text) if kind == "cuda" and text.isdecimal() else -1
+            number = driver.selected() if device == "cuda" else number
+        else:
+            try:
+                number = index(device)
+            except TypeError:
+                number = -1
+        if number < 0:
+            raise ArgumentError(
+                f"device is {shown(device)}, and must be 'cuda', 'cuda:' with a number, or a number"
+            )
+        if number >= driver.devices():
+            raise ArgumentError(
+                f"device is {shown(device)}, and this process has {driver.devices()} of them"
+            )
+        return number
 
     def empty(
         self, engine: _core.Engine, device: int, shape: tuple[int, ...], dtype: Any, nbytes: int
@@ -143,7 +153,7 @@ class Devices:
                 reason is None and self.peers is not None and self.peers.device == device
             )
             if all(everywhere) and self.peers is not None:
-                owner = lending.lend(engine, self.peers, nbytes)
+                owner = ipc.lend(engine, self.peers, nbytes)
         with driver.on(device):
             address = 0 if owner is None else owner.address
             try:
@@ -197,9 +207,8 @@ class Devices:
         counts = None
         if numbers is not None:
             counts = np.asarray(numbers.counts), np.asarray(numbers.receive_counts)
-        if wanted == "nccl":
-            options = options._replace(algorithm=None)
-        part, result, text, is_shared = _inspected(engine, kind, source, target, options, numbers)
+        ends = source, target
+        part, result, text, is_shared = _inspected(engine, kind, ends, options, numbers, wanted)
         columns = Columns(kind, place, array.itemsize, self.room, part, counts)
         finish = None
         if gets and target is None:
@@ -228,11 +237,10 @@ class Devices:
             None if target is None else target.value,
             contract.reduces,
             is_shared,
+            wanted,
             finish=finish,
         )
         if wanted == "nccl":
-            text = text.partition("algorithm=")[0] + "algorithm=nccl"
-            job = job._replace(text=text, arguments=(options.op, root, "nccl"))
             nccl.check(job, runtime.driver_for("x"))
         if kind == BROADCAST and columns.inputs and _same_place(source, target):
             return job._replace(target=None)  # the root has it there
@@ -319,7 +327,7 @@ class Devices:
         self.rings.clear()
 
 
-class DevicePlan:
+class DevicePlan(OnDevice):
     """A collective on arrays of a device, made by `Communicator.plan`, to be run many times.
     Collective, as the collective that it runs.
 
@@ -339,7 +347,7 @@ class DevicePlan:
         self._devices, self._engine = devices, engine
         self._kind, self._x, self._out, self._options = kind, x, out, options
         self._title = title
-        self._request: DeviceRequest | DirectRequest | StreamRequest | None = None
+        self._request: StartedCall | None = None
 
     def __call__(self, timeout: float | None = None) -> Any:
         return self._run(timeout, True)
@@ -403,7 +411,7 @@ class DevicePlan:
         name = _core.COLLECTIVES[self._kind]
         return self._devices.start(self._engine, name, job, timeout, blocking)
 
-    def _started(self) -> DeviceRequest | DirectRequest | StreamRequest:
+    def _started(self) -> StartedCall:
         if self._request is None:
             raise CommunicatorError(f"{self._title} was not started")
         return self._request
@@ -412,28 +420,107 @@ class DevicePlan:
         return f"<DevicePlan of {self._title}>"
 
 
+class DeviceGroup:
+    """What `_core.Group` is for arrays of the host, for those of devices, without packing."""
+
+    def __init__(
+        self, engine: _core.Engine, arrays: list[Any], outs: list[Any], arguments: tuple[Any, ...]
+    ) -> None:
+        op, algorithm, prescale, postscale = arguments
+        devices: Devices = engine.devices()
+        self.count, self.arrays, self.places = len(arrays), arrays, list(outs)
+        self._refuse_host(devices)
+        self._jobs = []
+        for i, (x, out) in enumerate(zip(arrays, outs, strict=True)):
+            options = Options(op, 0, algorithm, prescale, postscale)
+            try:
+                self._jobs.append(devices.job(engine, ALLREDUCE, x, out, options))
+            except (ArgumentError, UnsupportedTypeError) as error:
+                raise type(error)(f"arrays[{i}]: {error}") from error
+            if self._jobs[-1].finish is None:  # nothing is left that can fail
+                self.places[i] = self._jobs[-1].result
+
+    def _refuse_host(self, devices: Devices) -> None:
+        """Raise an error if some arrays are in host memory."""
+        places: dict[str, str] = {}
+        driver = runtime.driver_for("an array")
+        for i, x in enumerate(self.arrays):
+            found = read(x, f"arrays[{i}]", driver, devices._reads)
+            where = "in host memory" if found is None else f"on cuda:{found.device}"
+            places.setdefault("host" if found is None else "device", f"arrays[{i}] is {where}")
+        if len(places) > 1:
+            raise BufferError(
+                f"{' and '.join(places.values())}; pass those in host memory in another call"
+            )
+
+    def overlap(self) -> tuple[str, str] | None:
+        """Return the names of two arrays of which one is written where the other is read or
+        written, or None. Local.
+        """
+        spans = []
+        for i, job in enumerate(self._jobs):
+            source, target = job.source, job.target
+            assert source is not None
+            assert target is not None
+            spans.append((target.address, target.nbytes, True, i))
+            if source.address != target.address:
+                spans.append((source.address, source.nbytes, False, i))
+        return _core.overlapping([each for each in spans if each[1]])
+
+    def sizes(self, most: int) -> list[tuple[str, int]]:
+        """Return the (dtype, number of elements) of each; of the first ones only, if there are
+        more than `most`. Local.
+        """
+        arrays = [job.arrays[0] for job in self._jobs[:most]]
+        return [(each.dtype, each.count) for each in arrays]
+
+    def checksum(self) -> int:
+        """Return a number that depends on the dtypes and numbers of elements. Local."""
+        return _core.checksum(self.sizes(self.count))
+
+    def parts(self, apart: int, most: int) -> list[list[int]]:
+        """Return the numbers of the arrays of each collective: each is one by itself. Local."""
+        return [[i] for i in range(self.count)]
+
+    def array(self, i: int) -> tuple[Any, Any]:
+        """Return array `i` and its `out`. Local."""
+        return self.arrays[i], self.places[i]
+
+    def store(self, i: int, result: Any) -> None:
+        """Take the result of array `i` over. Local."""
+        self.places[i] = result
+
+    def results(self) -> list[Any]:
+        """Return what the caller gets, when all is complete. Local."""
+        return self.places
+
+
 def _inspected(
     engine: _core.Engine,
     kind: int,
-    source: DeviceArray | None,
-    target: DeviceArray | None,
+    ends: tuple[DeviceArray | None, DeviceArray | None],
     options: Options,
     numbers: Numbers | None,
+    asked: str | None,
 ) -> tuple[int, Any, str, bool]:
     """Have the core check a call; return what it says (`Engine.inspect`)."""
+    source, target = ends
+    if asked == "nccl":
+        options = options._replace(algorithm=None)
+    more: tuple[Any, ...] = ()
     x = None if source is None else source.span()
     out = None if target is None else target.span()
-    if numbers is None:
-        return engine.inspect(kind, x, out, *options)
-    # Parts that do not lie in a row are known to be inside of their array.
-    if x is not None and source is not None and numbers.displs is not None:
-        x = source.span(int(np.sum(numbers.counts)))
-    if out is not None and target is not None and numbers.receive_displs is not None:
-        received = numbers.receive_counts
-        out = target.span(int(np.sum(received)))
-    return engine.inspect(
-        kind, x, out, *options, numbers.counts, numbers.receive_counts, numbers.shape
-    )
+    if numbers is not None:
+        more = numbers.counts, numbers.receive_counts, numbers.shape
+        # Parts that do not lie in a row are known to be inside of their array.
+        if source is not None and numbers.displs is not None:
+            x = source.span(int(np.sum(numbers.counts)))
+        if target is not None and numbers.receive_displs is not None:
+            out = target.span(int(np.sum(numbers.receive_counts)))
+    part, result, text, is_shared = engine.inspect(kind, x, out, *options, *more)
+    if asked == "nccl":
+        text = text.partition("algorithm=")[0] + "algorithm=nccl"
+    return part, result, text, is_shared
 
 
 def _same_place(a: DeviceArray | None, b: DeviceArray | None) -> bool:

@@ -8,8 +8,6 @@ device. A call ends on the host as soon as all of it is enqueued, and all messag
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,19 +16,17 @@ from collectives.devices import folds
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
-from collectives.devices.job import Job, give_up
 from collectives.devices.passes import Passes
 from collectives.devices.peers import Peers, sweep
-from collectives.devices.requests import Call
+from collectives.devices.requests import Call, Job, StartedCall
 from collectives.errors import CommunicatorError
-from collectives.text.origin import place
 from collectives.text.words import plain
 
 ALLTOALL = _core.COLLECTIVES.index("alltoall")
 REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
 
 
-class DirectRequest:
+class DirectRequest(StartedCall):
     """A call on arrays of a device that was started, and goes from device to device.
 
     The nonblocking forms return it where the ranks map each other's device memory, and where MPI
@@ -38,32 +34,17 @@ class DirectRequest:
     the host.
     """
 
-    def __init__(
-        self,
-        engine: _core.Engine,
-        peers: Peers,
-        job: Job,
-        others: list[int],
-        timeout: float | None,
-        blocking: bool,
-    ) -> None:
-        self.engine, self._peers, self._job = engine, peers, job
-        self._driver = peers.driver
-        self._timeout = timeout
-        self.origin = None
-        self._place = place()
-        self._lock = threading.RLock()
-        self._arrived: int | None = None  # an event: the result is on the device
-        self._is_placed, self._got = False, None
-        self._error: BaseException | None = None
-        self._request: _core.Request | None = None
-        streams = {each.stream for each in job.arrays}
-        self._by_host = None in streams
-        self._streams = [each for each in streams if each is not None]
+    def __init__(self, call: Call, peers: Peers, others: list[int]) -> None:
+        job = call.job
+        super().__init__(
+            call.engine, call.driver, peers.device, job.title, job.arrays, job.finished, job.before
+        )
+        self._peers, self._job, self._timeout = peers, job, call.timeout
+        self._events = peers.spare
         self._out_aside = 0
         try:
             self._follow([*self._streams, *(others if self._by_host else ())])
-            self._begin(blocking)
+            self._begin(call.blocking)
             if self._request is None:
                 self._finish()
         except MemoryError as error:
@@ -75,88 +56,18 @@ class DirectRequest:
         if self._request is not None:
             _core.note_staged(self, True)
 
-    # -- what the caller sees ------------------------------------------------------------------
+    def _moves(self) -> bool:
+        return self._has_ended(lambda request: request.test())
 
-    def test(self) -> bool:
-        """Move the call on, and return whether its result is in order of the caller's stream.
-        Local.
-
-        Returns
-        -------
-        bool
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.test`.
-        """
-        if not self._has_ended(lambda request: request.test()):
-            return False
-        if self._job.before and not self._job.before[0].test():
-            return False
-        if self._by_host and self._arrived is not None and not self._ask(self._driver.done):
-            return False
-        self._result()
-        return True
-
-    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
-        """Wait until the result is in order of the caller's stream, and return it.
-        Local, but it waits for what the other ranks do.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds after which it raises `StallError`, by default the communicator's.
-        host : bool
-            Whether to wait until the result is complete, so that the host may read it. Otherwise
-            that is so only where the array's library does not name a stream.
-
-        Returns
-        -------
-        array or None
-            What the blocking form returns.
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.wait`.
-        """
-        if timeout is not None:
-            _core.seconds(timeout)
+    def _enqueue(self, timeout: float | None) -> None:
         self._has_ended(lambda request: (request.wait(timeout), True)[1])
-        if (host or self._by_host) and self._arrived is not None:
-            self._ask(self._driver.synchronize)
-        return self._result()
 
     def state(self) -> str:
-        """Return what has become of it, for messages. Local."""
+        """Return what has become of it, for messages."""
         state = None if self._request is None else self._request.state()
-        return f"{self._job.title}: {state or 'all of it is enqueued'}"
-
-    def where(self) -> str:
-        """Return the place in the program that started it. Local."""
-        return self._place
-
-    def __repr__(self) -> str:
-        is_done = self._request is None and self._error is None
-        return f"<DirectRequest of {self._job.title + ': complete' if is_done else self.state()}>"
-
-    def __del__(self) -> None:
-        if self._arrived is not None and not sys.is_finalizing():
-            self._peers.give_event(self._arrived)
-
-    def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End what it waits for if that has `waited` too long. Local."""
-        request = self._request
-        if request is not None:
-            request._look(waited, timeout)
+        return f"{self._title}: {state or 'all of it is enqueued'}"
 
     # -- the run -------------------------------------------------------------------------------
-
-    def _ask(self, function: Callable[[int], Any]) -> Any:
-        assert self._arrived is not None
-        with self._driver.on(self._peers.device):
-            return function(self._arrived)
 
     def _has_ended(self, ends: Callable[[_core.Request], bool]) -> bool:
         """Return whether all of the call is enqueued, which `ends` says of its request."""
@@ -182,14 +93,14 @@ class DirectRequest:
         driver, peers = self._driver, self._peers
         device = self._job.arrays[0].device
         with peers.lock, driver.on(device):
-            event = driver.event() if device != peers.device else peers.event()
+            event = driver.event() if device != peers.device else peers.spare.take()
             for stream in streams:
                 driver.record(event, stream)
                 driver.wait(peers.stream, event)
             if device != peers.device:
                 driver.end_event(event)
             else:
-                peers.give_event(event)
+                peers.spare.give(event)
 
     def _begin(self, blocking: bool) -> None:
         """Enqueue what comes first, and start the operation."""
@@ -284,21 +195,15 @@ class DirectRequest:
         if self._out_aside and job.target is not None:
             self._copy_parts(self._out_aside, job.target, job.target_parts, True)
         self._passes.release()
-        self._arrived = peers.event()
+        self._arrived = peers.spare.take()
         with peers.lock:
             with driver.on(peers.device):
                 driver.record(self._arrived, peers.stream)
             with driver.on(job.arrays[0].device):
                 for stream in self._streams:
                     driver.wait(stream, self._arrived)
+        self._is_finished = True
         _core.note_staged(self, False)
-
-    def _result(self) -> Any:
-        """Return what the caller gets, once it is there."""
-        with self._lock:
-            if not self._is_placed:
-                self._got, self._is_placed = self._job.finished(), True
-            return self._got
 
     def _without_memory(self, error: MemoryError) -> CommunicatorError:
         made = CommunicatorError(
@@ -307,15 +212,9 @@ class DirectRequest:
         made.__cause__ = error
         return made
 
-    def _fail(self, error: BaseException) -> None:
-        """Keep an error; the memory that others may still touch is never used again."""
-        if self._error is not None:
-            return
-        self._error = error
+    def _abandon(self) -> None:
         self._peers.is_lost = True
         _lost.append(self)
-        _core.note_staged(self, False)
-        give_up(self.engine, self._job.title, error)
 
 
 # What the device may still touch after an error: it is kept until the process ends.
@@ -349,9 +248,9 @@ def run(call: Call, peers: Peers) -> Any:
     """
     devices = call.devices
     sweep()
-    devices.line.begin(None, True, None)
+    devices.queue.begin(None, True, None)
     call.engine.check_whole()
     ring = devices.rings.get(call.device)
     others = [] if ring is None else [ring.reads, ring.writes]
-    made = DirectRequest(call.engine, peers, call.job, others, call.timeout, call.blocking)
+    made = DirectRequest(call, peers, others)
     return made.wait(call.timeout) if call.blocking else made

@@ -6,11 +6,15 @@ tests have an implementation without a GPU, which runs streams later and checks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
+
+from collectives import _core
 
 
 class Place(NamedTuple):
@@ -96,8 +100,6 @@ class Driver(Protocol):
     waits for all other streams of its device that do not say otherwise. An event belongs to the
     device that was current when it was made.
     """
-
-    name: str
 
     def devices(self) -> int:
         """Return how many devices this process sees."""
@@ -209,3 +211,52 @@ class Driver(Protocol):
 
     def open_event(self, handle: bytes) -> int:
         """Open an event of another process."""
+
+
+class Events:
+    """Events of a device that are used again."""
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self.driver, self.device = driver, device
+        self.spare: list[int] = []
+        self.is_closed = False
+
+    def take(self) -> int:
+        """Return an event that nobody uses, until `give`."""
+        with self.driver.on(self.device):
+            try:
+                return self.spare.pop()
+            except IndexError:
+                return self.driver.event()
+
+    def give(self, event: int) -> None:
+        """Take an event back."""
+        if self.is_closed:
+            self.driver.end_event(event)
+        else:
+            self.spare.append(event)
+
+    def close(self) -> None:
+        """End those that nobody uses; others end when they are given back."""
+        self.is_closed = True
+        while self.spare:
+            self.driver.end_event(self.spare.pop())
+
+
+class Held:
+    """What gives memory of a device back when nobody has it any more.
+
+    The end of the process, and of a forked child, gives it back by itself.
+    """
+
+    def _drop(self) -> None:
+        """Give it back."""
+
+    def __del__(
+        self,
+        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
+        is_forked: Callable[[], bool] = _core.is_forked,
+    ) -> None:
+        if not (is_ending() or is_forked()):
+            with contextlib.suppress(Exception):  # of a device that has failed
+                self._drop()

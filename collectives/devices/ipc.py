@@ -1,11 +1,14 @@
-"""Whether ranks can read each other's device memory, and which calls go that way.
+"""Memory of devices that all ranks of a host map, and which calls go that way.
 
-All ranks find out together, on the first call of a communicator that asks for this transport.
+All ranks find out together whether they can, on the first call of a communicator that asks for this
+transport.
 """
 
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +16,16 @@ from numpy.typing import NDArray
 
 from collectives import _core, reductions
 from collectives.devices import folds
-from collectives.devices.driver import Driver
-from collectives.devices.job import Job
-from collectives.devices.peers import Peers, sweep
-from collectives.errors import MismatchError, PeerAbortedError, PeerLostError, StallError
+from collectives.devices.driver import Driver, Held
+from collectives.devices.peers import WHOLE, Loan, Peers, at, sweep
+from collectives.devices.requests import Job
+from collectives.errors import (
+    CommunicatorError,
+    MismatchError,
+    PeerAbortedError,
+    PeerLostError,
+    StallError,
+)
 from collectives.process import segment
 from collectives.text.words import plain
 
@@ -92,42 +101,144 @@ def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | 
 
     It is called where `refusal` has returned None.
     """
-    engine = ranks.engine
-    sweep()
+    engine, shared, is_alone = ranks.engine, ranks.engine.segment, ranks.engine.size == 1
+    lines = 1 if shared is None else shared.lines
     peers: Peers | None = None
-    offer = None
-    reason = ""
-    alone = engine.size == 1
-    lines = 1 if engine.segment is None else engine.segment.lines
-    try:
-        peers = Peers(driver, device, max(-(-room // 64), lines) * 64, alone)
-        offer = None if alone else peers.offer()
-    except Exception as error:  # a driver's own
-        reason = plain(error)
-    if alone:
-        return peers, reason or None
-    told = ranks.allgather((reason, offer))
-    pages = None
-    if not any(each for each, _ in told) and peers is not None and engine.segment is not None:
-        pages, problems = segment.beside(ranks, engine.segment, 64 * lines)
-        try:
-            peers.open([each for _, each in told], engine.rank)
-        except Exception as error:  # a driver's own
-            reason = plain(error)
-        told = [(each, None) for each in ranks.allgather(problems[engine.rank] or reason)]
-    if any(each for each, _ in told):
+    pages: Any = None
+    sweep()
+
+    def offer() -> Any:
+        nonlocal peers
+        peers = Peers(driver, device, max(-(-room // 64), lines) * 64, is_alone)
+        return None if is_alone else peers.offer()
+
+    def take(offers: list[Any]) -> str:
+        nonlocal pages
+        if is_alone:
+            return ""
+        assert peers is not None
+        assert shared is not None
+        pages, problems = segment.beside(ranks, shared, 64 * lines)
+        peers.open(offers, engine.rank)
+        return problems[engine.rank]
+
+    def withdraw() -> None:
         if peers is not None:
             peers.withdraw()
         if pages is not None:
             pages.leave()
-        ranks.allgather(None)  # nobody frees what another still has open
+
+    def free() -> None:
         if peers is not None:
             peers.free()
-        return None, told[engine.rank][0] or None
+
+    reasons = _exchanged(ranks, offer, take, withdraw, free)
+    if any(reasons):
+        return None, reasons[engine.rank] or None
     assert peers is not None
-    assert pages is not None
-    peers.share(pages)
+    if pages is not None:
+        peers.share(pages)
     return peers, None
+
+
+def _exchanged(
+    ranks: Ranks,
+    offer: Callable[[], Any],
+    take: Callable[[list[Any]], str],
+    withdraw: Callable[[], object],
+    free: Callable[[], object],
+) -> list[str]:
+    """Offer memory to the other ranks and take theirs; return why each rank cannot, or "".
+    Collective.
+
+    If one of them cannot, all `withdraw` from what they have taken, and then `free` what is theirs.
+    """
+    reason, given = "", None
+    try:
+        given = offer()
+    except Exception as error:  # a driver's own
+        reason = plain(error)
+    told = ranks.allgather((reason, given))
+    reasons = [each for each, _ in told]
+    if not any(reasons):
+        try:
+            reason = take([each for _, each in told])
+        except WAITING:  # for another rank
+            raise
+        except Exception as error:  # a driver's own
+            reason = plain(error)
+        reasons = ranks.allgather(reason)
+    if any(reasons):
+        withdraw()
+        ranks.allgather(None)  # nobody frees what another still has open
+        free()
+    return reasons
+
+
+# -- arrays that others read where they lie --------------------------------------------------------
+
+
+class Owner(Held):
+    """What an array keeps that lies in mapped memory."""
+
+    def __init__(self, driver: Driver, device: int, address: int) -> None:
+        self.driver, self.device, self.address = driver, device, address
+        self.is_last = False  # nobody else has the memory any more: it goes with the array
+
+    def _drop(self) -> None:
+        if self.is_last:
+            with self.driver.on(self.device):
+                self.driver.free(self.address)
+
+
+def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
+    """Return memory of this rank that all others have mapped. Collective.
+
+    It becomes a window of the pages of `peers`, one for each rank. What the executor does with
+    arrays in shared memory of the host (`plans/lending.py`), it does with these.
+    """
+    driver, ranks, address = peers.driver, Ranks(engine), 0
+    mapped: list[int] = []
+    unused = [number for number, each in peers.loans.items() if each.owner() is None]
+    gone = sorted(set.intersection(*map(set, ranks.allgather(unused))))
+    peers.unmap(gone)
+
+    def offer() -> bytes:
+        nonlocal address
+        with driver.on(peers.device):
+            address = driver.allocate(-(-max(nbytes, 1) // WHOLE) * WHOLE)
+            return driver.export_memory(address)
+
+    def take(offers: list[bytes]) -> str:
+        with driver.on(peers.device):
+            for rank, theirs in enumerate(offers):
+                mapped.append(address if rank == peers.me else driver.open_memory(theirs))
+        return ""
+
+    def withdraw() -> None:
+        with driver.on(peers.device):
+            for each in mapped:
+                if each != address:
+                    driver.close_memory(each)
+
+    def free() -> None:
+        if address:
+            with driver.on(peers.device):
+                driver.free(address)
+
+    reasons = _exchanged(ranks, offer, take, withdraw, free)
+    peers.forget(gone)
+    if any(reasons):
+        rank, text = next((k, each) for k, each in enumerate(reasons) if each)
+        raise CommunicatorError(f"no memory for an array that all ranks map: {text} (rank {rank})")
+    assert peers.segment is not None
+    windows = [
+        peers.segment.add_window(at(each), 0, nbytes if rank == peers.me else 0)
+        for rank, each in enumerate(mapped)
+    ]
+    owner = Owner(driver, peers.device, address)
+    peers.loans[windows[0]] = Loan(weakref.ref(owner), address, mapped, windows)
+    return owner
 
 
 # -- which calls -----------------------------------------------------------------------------------

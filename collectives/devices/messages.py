@@ -6,39 +6,31 @@ The other rank may have its array on a device or in host memory; the message is 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
-from collectives.devices.driver import Driver
+from collectives.devices.driver import Driver, Held
+from collectives.devices.requests import StartedCall
 from collectives.devices.ring import Ring
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
-from collectives.text.origin import place
 from collectives.text.words import plain
 
 LEAST = 1 << 16  # bytes of a block: messages up to there use the same ones
 
 
 class Block:
-    """Pinned memory for one message.
-
-    Attributes
-    ----------
-    address : int
-    emptied : int
-        An event: what was received has gone to the device.
-    """
+    """Pinned memory for one message."""
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
         self.pinned = driver.pinned(nbytes)
         self.address, self.nbytes = self.pinned.address, nbytes
-        self.emptied = driver.event()
+        self.emptied = driver.event()  # what was received has gone to the device
 
 
-class Blocks:
+class Blocks(Held):
     """The pinned memory of a communicator for messages from and to one device."""
 
     def __init__(self, driver: Driver, device: int) -> None:
@@ -50,7 +42,7 @@ class Blocks:
         self.lock = threading.Lock()
 
     def take(self, nbytes: int) -> Block:
-        """Return a block of at least so many bytes. Local."""
+        """Return a block of at least so many bytes."""
         with self.lock, self.driver.on(self.device):
             for block in self.spare:
                 if nbytes <= block.nbytes <= max(LEAST, 2 * nbytes):
@@ -69,12 +61,12 @@ class Blocks:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back. Local."""
+        """Take a block back."""
         with self.lock:
             self.spare.append(block)
 
     def close(self) -> None:
-        """Give all of it back, when nothing is in flight. Local."""
+        """Give all of it back, when nothing is in flight."""
         self.is_closed = True
         with self.driver.on(self.device):
             for block in [] if self.is_lost else self.all:
@@ -83,23 +75,15 @@ class Blocks:
                 block.pinned.free()
         self.all, self.spare = [], []
 
-    def __del__(
-        self,
-        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
-        is_forked: Callable[[], bool] = _core.is_forked,
-    ) -> None:
-        if not (is_ending() or is_forked()):
-            with contextlib.suppress(Exception):  # of a device that has failed
-                self.close()
+    def _drop(self) -> None:
+        self.close()
 
 
-class MessageRequest:
+class MessageRequest(StartedCall):
     """A message from or to a device that was started. It is used like a `DeviceRequest`.
 
     What is received is on the device only when ``wait`` has returned or ``test`` has returned True.
     """
-
-    origin = None
 
     def __init__(
         self,
@@ -110,30 +94,19 @@ class MessageRequest:
         target: DeviceArray | None,
         result: Any,
     ) -> None:
-        self.engine, self._blocks, self._ring = engine, blocks, ring
-        self._driver, self._target, self._result = blocks.driver, target, result
-        self._place = place()
-        self._request: _core.Request | None = None
-        self._lock = threading.Lock()
-        self._is_complete = False
+        arrays = [] if target is None else [target]
+        super().__init__(engine, blocks.driver, ring.device, "a message", arrays, lambda: result)
+        self._blocks, self._ring, self._target = blocks, ring, target
         self._ready: int | None = None  # the caller's work on what will be written
         self._sent = None if source is None else self._filled(source)
         self._got = None if target is None else blocks.take(max(1, target.nbytes))
-        if target is not None and target.stream is not None:
-            with self._driver.on(ring.device):
-                self._ready = ring.event()
-                self._driver.record(self._ready, target.stream)
+        for stream in self._streams:
+            with self._on():
+                self._ready = ring.spare.take()
+                self._driver.record(self._ready, stream)
 
     def start(self, message: Callable[..., Any], source: DeviceArray | None, blocking: bool) -> Any:
-        """Start the message on the host; wait for it if it is `blocking`. Local.
-
-        Parameters
-        ----------
-        message : callable
-            It sends and receives spans of host memory.
-        source : DeviceArray or None
-        blocking : bool
-        """
+        """Have `message` send and receive spans of host memory; wait for it if it is `blocking`."""
         spans = _span(source, self._sent), _span(self._target, self._got)
         with self._watched():
             try:
@@ -142,66 +115,30 @@ class MessageRequest:
                 self._give_back()
                 raise
         if blocking:
-            return self._finish(False)
+            return self.wait()
         self._request = started
         return self
 
-    def test(self) -> bool:
-        """Return whether the message has arrived, in order of the caller's stream. Local.
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.test`.
-        """
+    def _moves(self) -> bool:
         with self._watched():
             if self._request is not None and not self._request.test():
                 return False
-        self._finish(False)
+        self._deliver()
         return True
 
-    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
-        """Wait until the message has arrived, in order of the caller's stream.
-        Local, but it waits for the other rank.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            As for `Request.wait`.
-        host : bool
-            Whether to wait until what was received is on the device.
-
-        Returns
-        -------
-        array or None
-            What the blocking form returns.
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.wait`.
-        """
+    def _enqueue(self, timeout: float | None) -> None:
         with self._watched():
             if self._request is not None:
                 self._request.wait(timeout)
-        return self._finish(host)
+        self._deliver()
 
     def state(self) -> str:
-        """Return what has become of it, for messages. Local."""
+        """Return what has become of it, for messages."""
         state = None if self._request is None else self._request.state()
         return state or "the message has arrived"
 
-    def where(self) -> str:
-        """Return the place in the program that started it. Local."""
-        return self._place
-
     def __repr__(self) -> str:
         return f"<MessageRequest: {self.state()}>"
-
-    def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End it if it has `waited` too long. Local."""
-        if self._request is not None:
-            self._request._look(waited, timeout)
 
     @contextlib.contextmanager
     def _watched(self) -> Any:
@@ -217,14 +154,14 @@ class MessageRequest:
             if block is not None:
                 self._blocks.give(block)
         if self._ready is not None:
-            self._ring.give(self._ready)
+            self._ring.spare.give(self._ready)
 
     def _filled(self, source: DeviceArray) -> Block:
         """Return a copy of an array on the host, once it is there."""
         driver, ring = self._driver, self._ring
         block = self._blocks.take(max(1, source.nbytes))
-        with driver.on(ring.device):
-            event = ring.event()
+        with self._on():
+            event = ring.spare.take()
             if source.stream is not None:
                 driver.record(event, source.stream)
                 driver.wait(ring.reads, event)
@@ -232,36 +169,39 @@ class MessageRequest:
                 driver.copy(block.address, source.address, source.nbytes, ring.reads)
             driver.record(event, ring.reads)
             driver.synchronize(event)
-            ring.give(event)
+            ring.spare.give(event)
         return block
 
-    def _finish(self, host: bool) -> Any:
-        """Copy what was received to the device, once; return what the caller gets."""
+    def _deliver(self) -> None:
+        """Copy what was received to the device, once."""
         with self._lock:
-            if not self._is_complete:
-                self._is_complete = True
-                if self._sent is not None:
-                    self._blocks.give(self._sent)
-                if self._target is not None and self._got is not None:
-                    self._deliver(self._target, self._got)
-            by_host = host or (self._target is not None and self._target.stream is None)
-            if by_host and self._got is not None and not self._blocks.is_closed:
-                with self._driver.on(self._ring.device):
-                    self._driver.synchronize(self._got.emptied)
-        return self._result
+            if self._is_finished:
+                return
+            self._is_finished = True
+            if self._sent is not None:
+                self._blocks.give(self._sent)
+            target, block = self._target, self._got
+            if target is None or block is None:
+                return
+            driver, ring = self._driver, self._ring
+            with self._on():
+                if self._ready is not None:
+                    driver.wait(ring.writes, self._ready)
+                    ring.spare.give(self._ready)
+                if target.nbytes:
+                    driver.copy(target.address, block.address, target.nbytes, ring.writes)
+                driver.record(block.emptied, ring.writes)
+                if target.stream is not None:
+                    driver.wait(target.stream, block.emptied)
+            self._arrived = block.emptied
+            self._blocks.give(block)
 
-    def _deliver(self, target: DeviceArray, block: Block) -> None:
-        driver, ring = self._driver, self._ring
-        with driver.on(ring.device):
-            if self._ready is not None:
-                driver.wait(ring.writes, self._ready)
-                ring.give(self._ready)
-            if target.nbytes:
-                driver.copy(target.address, block.address, target.nbytes, ring.writes)
-            driver.record(block.emptied, ring.writes)
-            if target.stream is not None:
-                driver.wait(target.stream, block.emptied)
-        self._blocks.give(block)
+    def _has_arrived(self) -> bool:
+        return self._blocks.is_closed or super()._has_arrived()
+
+    def _arrive(self, timeout: float | None) -> None:
+        if not self._blocks.is_closed:
+            super()._arrive(timeout)
 
 
 def exchange(
@@ -273,7 +213,7 @@ def exchange(
     result: Any,
     blocking: bool,
 ) -> Any:
-    """Send an array of a device, receive one, or both. Local."""
+    """Send an array of a device, receive one, or both."""
     source, target = arrays
     if source is not None and target is not None:
         begin = max(source.address, target.address)

@@ -16,9 +16,8 @@ import numpy as np
 
 from collectives import _core
 from collectives.devices.arrays import DeviceArray
-from collectives.devices.driver import Driver, NcclGroup
-from collectives.devices.job import Job
-from collectives.devices.requests import Call, StreamRequest
+from collectives.devices.driver import Driver, Events, NcclGroup
+from collectives.devices.requests import NAPS, Call, Job, StreamRequest
 from collectives.errors import (
     ArgumentError,
     BufferError,
@@ -26,14 +25,12 @@ from collectives.errors import (
     StallError,
     UnsupportedTypeError,
 )
-from collectives.process.waiting import Naps, Wait
+from collectives.process.waiting import Wait
 from collectives.reductions import MIN, name_of
-from collectives.text.origin import place
 from collectives.text.words import error_text, grouped, plain, ranks
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES = 23000  # the version of NCCL that reads it first
-NAPS = Naps(nap=1e-4)  # between two looks at the device
 ID = 128  # bytes, NCCL_UNIQUE_ID_BYTES
 BROADCAST, ALLREDUCE = (_core.COLLECTIVES.index(name) for name in ("broadcast", "allreduce"))
 
@@ -157,28 +154,14 @@ class Members:
 
     def __init__(self, group: NcclGroup, engine: _core.Engine, driver: Driver, device: int) -> None:
         self.group, self.engine, self.driver, self.device = group, engine, driver, device
-        self.spare: list[int] = []
-        self.last = self.take()  # what was put on any stream last
-        self.is_closed = False
-
-    def take(self) -> int:
-        """Return an event that nobody uses, until `give`. Local."""
-        with self.driver.on(self.device):
-            return self.spare.pop() if self.spare else self.driver.event()
-
-    def give(self, event: int) -> None:
-        """Take an event back. Local."""
-        if self.is_closed:
-            with self.driver.on(self.device):
-                self.driver.end_event(event)
-        else:
-            self.spare.append(event)
+        self.spare = Events(driver, device)
+        self.last = self.spare.take()  # what was put on any stream last
 
     def close(self) -> None:
         """Leave the group, once the device has done what was asked of it. Collective."""
-        self.is_closed = True
         wait = Wait(NAPS, timeout=self.engine.timeout)
         with self.driver.on(self.device):
+            self.spare.close()
             while not self.driver.done(self.last):
                 if not wait.turn():
                     self.group.abort()
@@ -188,8 +171,7 @@ class Members:
                         f"the same calls"
                     )
             self.group.close()
-            for event in (self.last, *self.spare):
-                self.driver.end_event(event)
+            self.spare.give(self.last)
 
 
 def _joined(call: Call) -> Members:
@@ -238,7 +220,6 @@ class _Lane(NamedTuple):
 
     main: int
     other: int | None
-    by_host: bool  # whether somebody does not say on which stream the result is seen
     is_captured: bool
 
 
@@ -252,10 +233,10 @@ def run(call: Call) -> Any:
         if not lane.is_captured:
             driver.wait(lane.main, members.last)  # calls on a group have an order on the device
         if lane.other is not None:
-            passing = members.take()
+            passing = members.spare.take()
             driver.record(passing, lane.other)
             driver.wait(lane.main, passing)
-            members.give(passing)
+            members.spare.give(passing)
         try:
             _put(call.job, group, call.engine, lane.main)
         except Exception as error:
@@ -264,11 +245,11 @@ def run(call: Call) -> Any:
             driver.record(members.last, lane.main)
             if lane.other is not None:
                 driver.wait(lane.other, members.last)
-            event = members.take()
+            event = members.spare.take()
             driver.record(event, lane.main)
     if event is None:
         return call.job.result
-    request = StreamRequest(call, event, members.give, group, lane.by_host, place())
+    request = StreamRequest(call, event, members.spare, group)
     return request.wait(call.timeout) if call.blocking else request
 
 
@@ -294,8 +275,7 @@ def _lane(call: Call) -> _Lane:
             why = "a request cannot be waited for in a graph: use the blocking form"
         if why:
             raise BufferError(f"{call.job.title} cannot be captured into a graph: {why}")
-    by_host = any(each.stream is None for each in call.job.arrays)
-    return _Lane(main, other, by_host, any(captured))
+    return _Lane(main, other, any(captured))
 
 
 def _stream(call: Call, array: DeviceArray, is_written: bool) -> int:

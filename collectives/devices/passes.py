@@ -13,13 +13,7 @@ from collectives.devices.peers import Peers
 
 
 class Passes:
-    """The device's side of one call.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        What has failed.
-    """
+    """The device's side of one call."""
 
     def __init__(
         self, peers: Peers, op: str, dtype: str, itemsize: int, postscale: float | None
@@ -27,7 +21,7 @@ class Passes:
         self.peers, self.op, self.dtype, self.itemsize = peers, op, dtype, itemsize
         self.postscale = postscale
         self.segment = peers.segment
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # what has failed
         self.blocks: list[int] = []
         self.partial = 0, 0  # memory for folds of many sources, and its bytes
         self.marks: dict[int, int] = {}  # for each cursor that asks, the event that it waits for
@@ -49,11 +43,11 @@ class Passes:
         peers, driver = self.peers, self.peers.driver
         with peers.lock, driver.on(peers.device):
             if cursor not in self.marks:
-                self.marks[cursor] = peers.event()
+                self.marks[cursor] = peers.spare.take()
                 driver.record(self.marks[cursor], peers.stream)
             if not driver.done(self.marks[cursor]):
                 return False
-            peers.give_event(self.marks.pop(cursor))
+            peers.spare.give(self.marks.pop(cursor))
             return True
 
     def begin(self, page: int) -> None:

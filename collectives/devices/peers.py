@@ -27,16 +27,14 @@ ranks have made their waits for the time before:
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from collectives import _core
-from collectives.devices.driver import Driver
+from collectives.devices.driver import Driver, Events, Held
 
 LANES = 8  # of _core/shared/ring.h
 ENDS = 2 * LANES
@@ -54,53 +52,28 @@ def at(address: int) -> Any:
 
 
 class Loan(NamedTuple):
-    """Memory for one array of each rank that all others have mapped.
+    """Memory for one array of each rank that all others have mapped."""
 
-    Attributes
-    ----------
-    owner : callable
-        It returns what keeps the memory of this rank's array, or None if the array is gone.
-    address : int
-        The memory of this rank.
-    mapped : list of int
-        That of all ranks, as mapped here.
-    windows : list of int
-        Their numbers.
-    """
-
-    owner: Callable[[], Any]
-    address: int
-    mapped: list[int]
-    windows: list[int]
+    owner: Callable[[], Any]  # what keeps the memory of this rank's array; None if that is gone
+    address: int  # the memory of this rank
+    mapped: list[int]  # that of all ranks, as mapped here
+    windows: list[int]  # their numbers
 
 
-class Peers:
-    """The memory, stream and events of this rank for one device, and those of the others.
-
-    Attributes
-    ----------
-    stream : int
-    segment : Segment or None
-        The pages of the ranks. A rank that is alone has none.
-    lock : RLock
-        Held by whoever enqueues.
-    has_left : bool
-        Whether nothing of the other ranks is mapped any more.
-    is_lost : bool
-        Whether a call has failed, so that other ranks may touch the memory at any time: it is
-        never freed.
-    """
+class Peers(Held):
+    """The memory, stream and events of this rank for one device, and those of the others."""
 
     def __init__(self, driver: Driver, device: int, room: int, is_alone: bool) -> None:
         self.driver, self.device, self.room = driver, device, room
-        self.segment: _core.Segment | None = None
+        self.segment: _core.Segment | None = None  # the pages of the ranks, if this is not alone
         self.me = 0
-        self.lock = threading.RLock()
-        self.has_left = self.is_lost = False
+        self.lock = threading.RLock()  # held by whoever enqueues
+        self.has_left = False  # nothing of the other ranks is mapped any more
+        self.is_lost = False  # a call has failed: others may touch the memory at any time
         self.stream = self.ring = self.drained = 0
         self.events: list[int] = []
         self.ends: list[int] = []
-        self.spare: list[int] = []  # events of this process only
+        self.spare = Events(driver, device)  # of this process only
         self.rings: list[int] = []  # of all ranks, as mapped here
         self.theirs: list[list[int]] = []  # the events of all ranks
         self.pages: list[int | None] = [None] * EVENTS  # for which each event was recorded last
@@ -120,7 +93,7 @@ class Peers:
                     for _ in range(ENDS):
                         self.ends.append(driver.shared_event())
         except BaseException:
-            self._free()
+            self.free()
             raise
 
     # -- the other ranks -----------------------------------------------------------------------
@@ -203,18 +176,6 @@ class Peers:
         with self.lock:
             self.blocks[self.sizes[address]].append(address)
 
-    def event(self) -> int:
-        """Return an event of this process that nobody uses, until `give_event`. Local."""
-        with self.lock, self.driver.on(self.device):
-            return self.spare.pop() if self.spare else self.driver.event()
-
-    def give_event(self, event: int) -> None:
-        """Take an event of `event` back. Local."""
-        if self.stream:
-            self.spare.append(event)
-        else:
-            self.driver.end_event(event)
-
     # -- arrays that others read where they lie ------------------------------------------------
 
     def unmap(self, numbers: list[int]) -> None:
@@ -259,20 +220,11 @@ class Peers:
             if self.segment is not None:
                 self.segment.leave()
 
-    def __del__(
-        self,
-        is_ending: Callable[[], bool] = sys.is_finalizing,  # at the end, modules are emptied
-        is_forked: Callable[[], bool] = _core.is_forked,
-    ) -> None:
-        # Of a communicator that was dropped: `sweep` gives the memory back when others have dropped
-        # theirs, too.
-        if self.stream and not self.has_left and not (is_ending() or is_forked()):
-            with contextlib.suppress(Exception):  # of a device that has failed
-                self._drop()
-
     def _drop(self) -> None:
-        """Have `sweep` give back what this has, when all has happened that is on the stream."""
-        if self.is_lost:
+        """Have `sweep` give back what this has, when all has happened that is on the stream, and
+        other ranks have dropped theirs, too.
+        """
+        if self.is_lost or self.has_left or not self.stream:
             return
         with self.driver.on(self.device):
             self.driver.record(self.drained, self.stream)
@@ -306,13 +258,11 @@ class Peers:
         self.rings, self.theirs = [], []
 
     def free(self) -> None:
-        """Give back what belongs to this rank; no other has it open. Local."""
-        self._free()
-
-    def _free(self) -> None:
+        """Give back what belongs to this rank; no other has it open."""
         driver = self.driver
         with driver.on(self.device):
-            for event in (*self.events, *self.ends, *self.spare, self.drained):
+            self.spare.close()
+            for event in (*self.events, *self.ends, self.drained):
                 if event:
                     driver.end_event(event)
             for block in (self.ring, *self.sizes):
@@ -327,7 +277,7 @@ class Peers:
             if self.stream:
                 driver.end_stream(self.stream)
         self.loans.clear()
-        self.events, self.ends, self.spare, self.sizes = [], [], [], {}
+        self.events, self.ends, self.sizes = [], [], {}
         self.stream = self.ring = self.drained = 0
 
 

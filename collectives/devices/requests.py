@@ -1,37 +1,69 @@
-"""What a call becomes on its way to a transport, and requests that are on a stream already."""
+"""A call on its way to a transport, and what the requests of all transports have in common.
+
+`calls/waiting.py` imports this module, whatever a program does: it loads nothing of devices.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
-from collectives.devices.driver import Driver
-from collectives.devices.job import Job, give_up
 from collectives.errors import StallError
 from collectives.process.waiting import Naps, Wait
+from collectives.text.origin import place
+from collectives.text.words import error_text
+
+if TYPE_CHECKING:  # few programs need them
+    from collectives.devices.arrays import DeviceArray
+    from collectives.devices.columns import Columns, Part
+    from collectives.devices.driver import Driver, Events
 
 NAPS = Naps(nap=1e-4)  # between two looks at the device
 
 
+class Job(NamedTuple):
+    """A call on arrays of a device that was checked, whichever transport it takes."""
+
+    kind: int  # the collective
+    title: str  # what messages call it
+    columns: Columns  # how it is cut
+    source: DeviceArray | None
+    target: DeviceArray | None
+    parts: list[Part] | None  # where the parts of the source are, unless they are equal rows
+    target_parts: list[Part] | None
+    is_risky: bool  # whether pieces would be written where others have yet to be read
+    arguments: tuple[Any, int, str | None]  # the operation, root and algorithm
+    scales: tuple[float, float]  # the factors of contributions and of the result
+    whole: int  # the elements that the ranks compare
+    text: str  # what they compare under COLLECTIVES_VALIDATE=1
+    result: Any  # what the caller gets
+    reduces: bool  # whether it folds
+    is_shared: bool  # whether its plan sends no messages: all goes through shared memory
+    asked: str | None  # the transport that the call or the environment asks for
+    # What has to be complete, too, and what returns the result then.
+    before: tuple[_core.Request, Callable[[Any], Any]] | None = None
+    finish: Callable[[Any], Any] | None = None  # makes of the result what the caller gets
+
+    @property
+    def arrays(self) -> list[DeviceArray]:
+        """The arrays that this rank gives or gets."""
+        return [each for each in (self.source, self.target) if each is not None]
+
+    def finished(self) -> Any:
+        """Return what the caller gets, when all of it is complete. Called once."""
+        if self.before is not None:
+            self.before[1](self.result)
+        return self.result if self.finish is None else self.finish(self.result)
+
+
 class Call(NamedTuple):
-    """A call that was checked, and that the ranks have agreed on.
+    """A call that was checked, and that the ranks have agreed on."""
 
-    Attributes
-    ----------
-    devices : Devices
-        What its communicator has for arrays of devices.
-    engine : Engine
-    driver : Driver
-    job : Job
-    blocking : bool
-    timeout : float or None
-    """
-
-    devices: Any
+    devices: Any  # what its communicator has for arrays of devices
     engine: _core.Engine
     driver: Driver
     job: Job
@@ -44,53 +76,105 @@ class Call(NamedTuple):
         return self.job.arrays[0].device
 
 
-class StreamRequest:
-    """A call whose work is on the caller's stream already. It is used like a `DeviceRequest`.
+def give_up(engine: _core.Engine, title: str, error: BaseException) -> None:
+    """Mark a communicator as broken, and tell the other ranks of this host."""
+    if engine.broken is None:
+        engine.broken = f"the communicator is broken: rank {engine.rank} failed in {title}"
+        if engine.segment is not None:
+            engine.segment.give_up(f"it failed in {title}: {error_text(error)}")
 
-    Work that is put on the stream later sees the result, whether it was waited for or not.
-    """
 
-    origin = None
+class OnDevice:
+    """What `wait_all` takes that runs on arrays of devices: a request or a plan."""
+
+    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
+        """Wait for the result, and return it."""
+        raise NotImplementedError
+
+
+class StartedCall(OnDevice):
+    """A call or message on arrays of devices that was started: the base of all requests."""
+
+    origin = None  # as a `Request` has it
+    _arrived: int | None = None  # an event: the result is on the device
+    _events: Events | None = None  # takes that event back
+    _request: _core.Request | None = None  # what runs on the host
+    _error: BaseException | None = None
+    _fatal: type[BaseException] = Exception  # what breaks the communicator
+    _is_finished = False  # whether all of it is enqueued
+    _is_placed, _got = False, None
 
     def __init__(
         self,
-        call: Call,
-        event: int,
-        give: Callable[[int], None],
-        group: Any,
-        by_host: bool,
-        place: str,
+        engine: _core.Engine,
+        driver: Driver,
+        device: int,
+        title: str,
+        arrays: Sequence[DeviceArray],
+        finished: Callable[[], Any],
+        before: tuple[_core.Request, Callable[[Any], Any]] | None = None,
     ) -> None:
-        self.engine = call.engine
-        self._driver, self._job, self._device = call.driver, call.job, call.device
-        self._event, self._give, self._group = event, give, group
-        self._by_host, self._place = by_host, place
-        self._placed, self._got = False, None
-        self._lock = threading.Lock()
+        self.engine, self._driver, self._device, self._title = engine, driver, device, title
+        self._finished, self._before = finished, before
+        self._lock = threading.RLock()
+        self._place = place()
+        streams = {each.stream for each in arrays}
+        self._by_host = None in streams  # a library does not say on which stream it works
+        self._streams = [each for each in streams if each is not None]
+
+    # -- what each transport does --------------------------------------------------------------
+
+    def _moves(self) -> bool:
+        """Move it on, and return whether all of it is enqueued."""
+        raise NotImplementedError
+
+    def _enqueue(self, timeout: float | None) -> None:
+        """Wait until all of it is enqueued."""
+        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """Have nobody use again what MPI or a device may still touch."""
+
+    def _awaited(self) -> _core.Request | None:
+        """Return what other ranks have to do next."""
+        return self._request
+
+    # -- what the caller sees ------------------------------------------------------------------
 
     def test(self) -> bool:
-        """Return whether the result is in order of the caller's stream. Local.
+        """Move it on, and return whether its result is in order of the caller's stream.
+        Local.
+
+        Returns
+        -------
+        bool
 
         Raises
         ------
         CollectivesError
-            If the operation has failed.
+            As for `Request.test`.
         """
-        if self._job.before is not None and not self._job.before[0].test():
+        if not self._moves() or (self._before is not None and not self._before[0].test()):
             return False
-        if self._by_host and not self._is_done():
+        if self._by_host and not self._has_arrived():
             return False
         self._result()
         return True
 
     def wait(self, timeout: float | None = None, host: bool = False) -> Any:
-        """Return the result, as soon as it is in order of the caller's stream.
-        Local, but it may wait for what the other ranks do.
+        """Wait until the result is in order of the caller's stream, and return it.
+        Local, but it waits for what the other ranks do.
+
+        Work that is put on the stream later sees the result. The stream is the one that was the
+        current one of the array's library when the call was made. Where the library does not say
+        which one that is (DLPack, or an interface without a stream), the result is complete.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds after which it raises `StallError`, by default the communicator's.
+            Seconds after which it raises `StallError`, by default the communicator's. It limits
+            each wait for other ranks by itself; a call that goes through the host in pieces has as
+            many.
         host : bool
             Whether to wait until the result is complete, so that the host may read it.
 
@@ -104,68 +188,137 @@ class StreamRequest:
         StallError
             If the deadline passes. The communicator is broken then.
         CollectivesError
-            If the operation has failed.
+            Otherwise, as for `Request.wait`.
         """
         if timeout is not None:
             _core.seconds(timeout)
-        if self._job.before is not None:
-            self._job.before[0].wait(timeout)
-        if host or self._by_host:
-            wait = Wait(NAPS, lambda waited: self._look(waited, timeout))
-            while not self._is_done():
-                wait.turn()
+        self._enqueue(timeout)
+        if self._arrived is not None and (host or self._by_host):
+            self._arrive(timeout)
         return self._result()
 
     def state(self) -> str:
-        """Return what has become of it, for messages. Local."""
-        return f"{self._job.title} is on its stream"
+        """Return what has become of it, for messages."""
+        return self._title
 
     def where(self) -> str:
-        """Return the place in the program that started it. Local."""
+        """Return the place in the program that started it."""
         return self._place
 
     def __repr__(self) -> str:
-        return f"<StreamRequest of {self._job.title}>"
+        state = f"{self._title}: complete" if self._is_finished else self.state()
+        return f"<{type(self).__name__} of {state}>"
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_ending():
-            self._give(self._event)
+        if self._arrived is not None and self._events is not None and not is_ending():
+            self._events.give(self._arrived)
 
     def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End the communicator if this has `waited` too long, or for a rank that is gone. Local."""
+        """End what it waits for if that has `waited` too long."""
+        awaited = self._awaited()
+        if awaited is not None:
+            awaited._look(waited, timeout)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _on(self) -> Any:
+        return self._driver.on(self._device)
+
+    def _guarded(self) -> _Guard:
+        return _Guard(self)
+
+    def _has_arrived(self) -> bool:
+        """Return whether the result is on the device."""
+        with self._guarded(), self._on():
+            return self._arrived is None or self._driver.done(self._arrived)
+
+    def _arrive(self, timeout: float | None) -> None:
+        """Wait until the result is on the device."""
+        assert self._arrived is not None
+        with self._guarded(), self._on():
+            self._driver.synchronize(self._arrived)
+
+    def _result(self) -> Any:
+        """Return what the caller gets, once it is there."""
+        with self._lock:
+            if not self._is_placed:
+                self._got, self._is_placed = self._finished(), True
+            return self._got
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep an error, which breaks the communicator unless all of the call is enqueued."""
+        if self._error is not None:
+            return
+        self._error = error
+        if not self._is_finished:
+            _core.note_staged(self, False)
+            give_up(self.engine, self._title, error)
+            self._abandon()
+
+
+class _Guard:
+    """A context that keeps the error of a request."""
+
+    def __init__(self, request: StartedCall) -> None:
+        self.request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self.request._fatal):
+            self.request._fail(error)
+
+
+class StreamRequest(StartedCall):
+    """A call by NCCL, which is on the caller's stream already.
+
+    Work that is put on the stream later sees the result, whether it was waited for or not.
+    """
+
+    def __init__(self, call: Call, event: int, events: Events, group: Any) -> None:
+        job = call.job
+        super().__init__(
+            call.engine, call.driver, call.device, job.title, job.arrays, job.finished, job.before
+        )
+        self._arrived, self._events, self._group = event, events, group
+
+    def _moves(self) -> bool:
+        return True
+
+    def _enqueue(self, timeout: float | None) -> None:
+        if self._before is not None:
+            self._before[0].wait(timeout)
+
+    def _abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._group.abort()
+
+    def state(self) -> str:
+        """Return what has become of it, for messages."""
+        return f"{self._title} is on its stream"
+
+    def _has_arrived(self) -> bool:
+        if super()._has_arrived():
+            return True
+        with self._guarded():
+            self._group.check()
+        return False
+
+    def _arrive(self, timeout: float | None) -> None:
+        """Look for the end, as NCCL waits on the device for ranks that may never come."""
+        wait = Wait(NAPS, lambda waited: self._look(waited, timeout))
+        while not self._has_arrived():
+            wait.turn()
+
+    def _look(self, waited: float, timeout: float | None = None) -> None:
+        """End the communicator if this has `waited` too long, or for a rank that is gone."""
         limit = self.engine.timeout if timeout is None else timeout
-        try:
+        with self._guarded():
             self.engine.check_host()
             if waited > limit:
                 raise StallError(
                     f"rank {self.engine.rank} waited {limit:g} s for the end of "
-                    f"{self._job.title} by NCCL, started at {self._place}; another rank has not "
+                    f"{self._title} by NCCL, started at {self._place}; another rank has not "
                     f"called it, or its stream waits for something else"
                 )
-        except Exception as error:
-            self._fail(error)
-            raise
-
-    def _is_done(self) -> bool:
-        try:
-            with self._driver.on(self._device):
-                done = self._driver.done(self._event)
-            if not done:
-                self._group.check()
-        except Exception as error:
-            self._fail(error)
-            raise
-        return done
-
-    def _fail(self, error: Exception) -> None:
-        """Break the communicator, and end what waits on the device."""
-        give_up(self.engine, self._job.title, error)
-        with contextlib.suppress(Exception):
-            self._group.abort()
-
-    def _result(self) -> Any:
-        """Return what the caller gets."""
-        with self._lock:
-            if not self._placed:
-                self._got, self._placed = self._job.finished(), True
-            return self._got

@@ -8,29 +8,25 @@ the ordinary collective of the host there, and is copied to the device::
     ended    its result is on its way to the device
 
 All ranks begin the pieces of all calls in the same order: that of the calls. So a call begins when
-those before it have, and the engine has them begin before it starts anything else (`Line`).
+those before it have, and the engine has them begin before it starts anything else (`StartQueue`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from collectives import _core
 from collectives.devices.columns import Piece
-from collectives.devices.driver import Driver
-from collectives.devices.job import Job, give_up
+from collectives.devices.requests import Call, StartedCall, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.reductions import MAX
-from collectives.text.origin import place
 
 ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 
@@ -39,7 +35,7 @@ _lost: list[object] = []
 _in_flight: set[DeviceRequest] = set()
 
 
-class Line:
+class StartQueue:
     """The calls on devices of one communicator that wait to begin, in their order.
 
     As long as there are some, the engine's `ahead` begins them.
@@ -89,28 +85,25 @@ class Line:
             request.engine.ahead = None
 
 
-class DeviceRequest:
-    """A call on arrays of a device that was started, and holds its arrays until it is complete.
+class DeviceRequest(StartedCall):
+    """A call on arrays of devices that was started, and holds its arrays until it is complete.
 
     The nonblocking forms return it for arrays of devices. It moves on in ``test`` and ``wait``, and
     before other calls on its communicator start. Pinned memory has room for some pieces of a call
     only: before one with more pieces, other calls wait until the other ranks have come to it.
     """
 
-    def __init__(
-        self,
-        engine: _core.Engine,
-        line: Line,
-        ring: Ring,
-        job: Job,
-        blocking: bool,
-        chooser: object,
-    ) -> None:
-        self._arrived: int | None = None  # an event: the result is on the device
-        self._chooser = chooser  # of its pieces, which may begin when the communicator is gone
-        self.engine, self._line, self._ring, self._job = engine, line, ring, job
-        self._driver: Driver = ring.driver
-        self._blocking = blocking
+    _fatal = BaseException
+
+    def __init__(self, call: Call, ring: Ring) -> None:
+        job = call.job
+        super().__init__(
+            call.engine, ring.driver, ring.device, job.title, job.arrays, job.finished, job.before
+        )
+        self._chooser = call.devices.chooser()  # pieces may begin when the communicator is gone
+        self._queue: StartQueue = call.devices.queue
+        self._ring, self._job, self._events = ring, job, ring.spare
+        self._blocking = call.blocking
         self._pieces: int | None = None
         if job.columns.counts is None or not job.columns.is_alltoall:
             self._pieces = self._pieces_of(job.columns.longest)
@@ -119,115 +112,36 @@ class DeviceRequest:
         self._working: deque[tuple[Slot, int, Piece, _core.Request | None]] = deque()
         self._agreement: tuple[Any, _core.Request | None] | None = None
         self._scratch = 0
-        self._is_finished = False
-        self._error: BaseException | None = None
-        self._placed, self._got = False, None
-        self._lock = threading.RLock()
-        self.origin = None
-        self._place = place()
-        streams = {each.stream for each in job.arrays}
-        self._by_host = None in streams
-        self._streams = [each for each in streams if each is not None]
         self._ready = self._follow()
         self._thread = threading.get_ident()
         _core.note_staged(self, True)
         _in_flight.add(self)
 
-    # -- what the caller sees ------------------------------------------------------------------
-
-    def test(self) -> bool:
-        """Move the call on, and return whether its result is in order of the caller's stream.
-        Local.
-
-        Returns
-        -------
-        bool
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.test`.
-        """
-        self._move_line(False, None)
+    def _moves(self) -> bool:
+        self._move_queue(False, None)
         with self._guarded():
             while self._end(False, None):
                 pass
-            if not self._is_finished or (self._job.before and not self._job.before[0].test()):
-                return False
-            if self._by_host and self._arrived is not None:
-                with self._on():
-                    if not self._driver.done(self._arrived):
-                        return False
-        self._result()
-        return True
+        return self._is_finished
 
-    def wait(self, timeout: float | None = None, host: bool = False) -> Any:
-        """Wait until the result is in order of the caller's stream, and return it.
-        Local, but it waits for what the other ranks do.
-
-        Work that is put on the stream later sees the result. The stream is the one that was the
-        current one of the array's library when the call was made. Where the library does not say
-        which one that is (DLPack, or an interface without a stream), the result is complete.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds after which it raises `StallError`, by default the communicator's. It limits
-            each wait for other ranks by itself; there may be as many as pieces.
-        host : bool
-            Whether to wait until the result is complete, so that the host may read it.
-
-        Returns
-        -------
-        array or None
-            What the blocking form returns.
-
-        Raises
-        ------
-        CollectivesError
-            As for `Request.wait`.
-        """
-        if timeout is not None:
-            _core.seconds(timeout)
+    def _enqueue(self, timeout: float | None) -> None:
         others = [] if self._blocking else self._others()
         if others:
             self._take_turns(others, timeout)
-        self._move_line(True, timeout)
+        self._move_queue(True, timeout)
         with self._guarded():
             while not self._is_finished:
-                self._move_line(True, timeout)  # another thread may have met an error
+                self._move_queue(True, timeout)  # another thread may have met an error
                 self._end(True, timeout)
-            if (host or self._by_host) and self._arrived is not None:
-                with self._on():
-                    self._driver.synchronize(self._arrived)
-        return self._result()
 
     def state(self) -> str:
-        """Return what has become of it, for messages. Local."""
+        """Return what has become of it, for messages."""
         pieces = "?" if self._pieces is None else self._pieces
-        return f"{self._job.title}: {self._ended} of {pieces} pieces have ended"
-
-    def where(self) -> str:
-        """Return the place in the program that started it. Local."""
-        return self._place
-
-    def __repr__(self) -> str:
-        state = f"{self._job.title}: complete" if self._is_finished else self.state()
-        return f"<DeviceRequest of {state}>"
-
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._arrived is not None and not is_ending():
-            self._ring.give(self._arrived)
-
-    def _look(self, waited: float, timeout: float | None = None) -> None:
-        """End what it waits for if that has `waited` too long. Local."""
-        awaited = self._awaited()
-        if awaited is not None:
-            awaited._look(waited, timeout)
+        return f"{self._title}: {self._ended} of {pieces} pieces have ended"
 
     def _awaited(self) -> _core.Request | None:
         """Return what other ranks have to do next: a piece of this call, or of one before it."""
-        first = next(iter([*self._line.waiting]), self)  # other threads may change it
+        first = next(iter([*self._queue.waiting]), self)  # other threads may change it
         holders = self._ring.next.holder, first._ring.next.holder
         calls: list[DeviceRequest] = [self, first, *(each for each in holders if each)]
         for each in calls:
@@ -254,7 +168,7 @@ class DeviceRequest:
         wait = Wait(REQUESTS, lambda waited: self._look(waited, timeout))
         ended = 0
         while not self._is_finished:
-            self._move_line(False, timeout)
+            self._move_queue(False, timeout)
             with self._guarded():
                 self._end(False, timeout)
                 for each in others:
@@ -269,11 +183,11 @@ class DeviceRequest:
     def _has_begun(self) -> bool:
         return self._begun == self._pieces
 
-    def _move_line(self, waits: bool, timeout: float | None) -> None:
+    def _move_queue(self, waits: bool, timeout: float | None) -> None:
         """Begin what can be begun, and raise what went wrong."""
         if self._error is None and not self._has_begun:
             with self.engine:
-                self._line.begin(self, waits, timeout)
+                self._queue.begin(self, waits, timeout)
         if self._error is not None:
             raise self._error
 
@@ -281,15 +195,9 @@ class DeviceRequest:
         return max(1, -(-longest // self._job.columns.width))
 
     def begin(self, waits: bool, timeout: float | None) -> bool:
-        """Begin as many pieces as can be, and say whether all have begun. Local.
+        """Begin as many pieces as can be, all if this `waits`, and say whether all have begun.
 
         The caller is inside of the engine, and has begun all calls before. An error is kept.
-
-        Parameters
-        ----------
-        waits : bool
-            Whether to wait until all have begun.
-        timeout : float or None
         """
         try:
             with self._on():
@@ -343,7 +251,7 @@ class DeviceRequest:
     def _follow(self) -> list[int]:
         """Have events stand for the work of the caller's streams up to now."""
         with self._on():
-            events = [self._ring.event() for _ in self._streams]
+            events = [self._ring.spare.take() for _ in self._streams]
             for event, stream in zip(events, self._streams, strict=True):
                 self._driver.record(event, stream)
         return events
@@ -440,57 +348,34 @@ class DeviceRequest:
         """Order the caller's streams after the result."""
         job, ring = self._job, self._ring
         if job.target is not None and job.columns.outputs:
-            self._arrived = ring.event()
+            self._arrived = ring.spare.take()
             self._driver.record(self._arrived, ring.writes)
             for stream in self._streams:
                 self._driver.wait(stream, self._arrived)
         if self._scratch:
             self._driver.free(self._scratch)  # it was read: the host has waited for that
         for event in self._ready:
-            ring.give(event)
+            ring.spare.give(event)
         self._is_finished = True
         _core.note_staged(self, False)
         _in_flight.discard(self)
 
-    def _result(self) -> Any:
-        """Return what the caller gets, once it is there."""
-        with self._lock:
-            if not self._placed:
-                self._got, self._placed = self._job.finished(), True
-            return self._got
-
-    # -- errors --------------------------------------------------------------------------------
-
-    def _on(self) -> Any:
-        return self._driver.on(self._ring.device)
-
-    def _guarded(self) -> _Guard:
-        return _Guard(self)
-
-    def _fail(self, error: BaseException) -> None:
-        """Keep an error; nobody may touch again what MPI or the device still might."""
-        if self._error is not None:
-            return
-        self._error = error
-        if self._is_finished:
-            return
+    def _abandon(self) -> None:
         self._ring.is_lost = True
         _lost.extend((self, self._ring))
-        _core.note_staged(self, False)
         _in_flight.discard(self)
-        self._line.discard(self)
-        give_up(self.engine, self._job.title, error)
+        self._queue.discard(self)
 
 
-class _Guard:
-    """A context that keeps the error of a request."""
-
-    def __init__(self, request: DeviceRequest) -> None:
-        self.request = request
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.request._fail(error)
+def run(call: Call) -> Any:
+    """Run a call by way of pinned memory. Collective."""
+    devices = call.devices
+    ring = devices.ring(call.device)
+    try:
+        request = DeviceRequest(call, ring)
+    except BaseException as error:
+        give_up(call.engine, call.job.title, error)
+        raise
+    devices.queue.add(request)
+    devices.queue.begin(request, call.blocking, call.timeout)
+    return request.wait(call.timeout) if call.blocking else request

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
-from collectives.devices import aware, direct, ipc, nccl
+from collectives.devices import cuda_aware_mpi, direct, ipc, nccl, staging
 from collectives.devices.driver import Driver
-from collectives.devices.job import Job, give_up
-from collectives.devices.requests import Call
-from collectives.devices.staging import DeviceRequest
+from collectives.devices.requests import Call, Job
 from collectives.errors import ArgumentError
 from collectives.text.words import grouped, plain, ranks
 
@@ -30,51 +28,20 @@ MOST = 300  # letters of a reason
 
 
 class Transport(NamedTuple):
-    """A way for arrays of devices.
-
-    Attributes
-    ----------
-    name : str
-    what : str
-        What it does, in some words.
-    is_automatic : bool
-        Whether it is used without being asked for, if it is the first that is possible.
-    probe : callable
-        It returns why this process cannot use the transport on a device, or None. Called on all
-        ranks at once.
-    run : callable
-        It runs a call. Collective.
-    facts : callable
-        It returns what the other ranks have to know; called if the probe found no reason.
-    difference : callable
-        From the facts of all ranks, it returns why they cannot use the transport, or None.
-    takes : callable
-        It returns whether a call can go this way, the same on all ranks; if not, the next
-        transport that is automatic has it.
-    """
+    """A way for arrays of devices."""
 
     name: str
-    what: str
-    is_automatic: bool
+    what: str  # it does, in some words
+    is_automatic: bool  # it is used without being asked for, if it is the first that is possible
+    # Why this process cannot use it on a device, or None. Called on all ranks at once.
     probe: Callable[[_core.Engine, Driver, int], str | None]
     run: Callable[[Call], Any]
+    # What the other ranks have to know; asked if the probe found no reason.
     facts: Callable[[Driver, int], str] = lambda driver, device: ""
+    # From the facts of all ranks, why they cannot use it, or None.
     difference: Callable[[list[str]], str | None] = lambda told: None
+    # Whether a call can go this way, the same on all ranks; if not, the next automatic one has it.
     takes: Callable[[Job], bool] = lambda job: True
-
-
-def _stage(call: Call) -> Any:
-    """Run a call by way of pinned memory. Collective."""
-    devices, engine, job = call.devices, call.engine, call.job
-    ring = devices.ring(call.device)
-    try:
-        request = DeviceRequest(engine, devices.line, ring, job, call.blocking, devices.chooser())
-    except BaseException as error:
-        give_up(engine, job.title, error)
-        raise
-    devices.line.add(request)
-    devices.line.begin(request, call.blocking, call.timeout)
-    return request.wait(call.timeout) if call.blocking else request
 
 
 # The first that is possible and automatic is used, unless another one is asked for.
@@ -100,16 +67,16 @@ TRANSPORTS = (
         "mpi",
         "messages of a CUDA-aware MPI from device to device",
         False,
-        aware.probe,
+        cuda_aware_mpi.probe,
         lambda call: direct.run(call, call.devices.apart[call.device]),
-        takes=aware.takes,
+        takes=cuda_aware_mpi.takes,
     ),
     Transport(
         "staging",
         "pieces through pinned memory of the host",
         True,
         lambda engine, driver, device: None,
-        _stage,
+        staging.run,
     ),
 )
 
@@ -177,7 +144,7 @@ class Transports:
         """Return the transport of a call. Collective, if it needs to know which are possible and
         is the first for a device: the ranks wait for each other then.
         """
-        wanted = self.asked(call.job.arguments[2])
+        wanted = call.job.asked
         rows = [row for row in TRANSPORTS if row.is_automatic or row.name == wanted]
         if wanted == "staging" or len(rows) == 1:
             return rows[-1]  # staging, which is always possible
@@ -189,14 +156,6 @@ class Transports:
             )
         rows.sort(key=lambda row: row.name != wanted)
         return next(row for row in rows if reasons[row.name] is None and row.takes(call.job))
-
-    def stages(self, job: Job) -> bool:
-        """Return whether a call goes through pinned memory, unless the ranks find an automatic way
-        around it. Local, and the same on all ranks.
-        """
-        wanted = self.asked(job.arguments[2])
-        rows = [row for row in TRANSPORTS if row.name == wanted != "staging"]
-        return not any(row.takes(job) for row in rows)
 
     def survey(self, engine: _core.Engine, driver: Driver, device: int) -> DeviceTransports:
         """Return which transports are possible. Collective, at first for a device."""
@@ -211,6 +170,14 @@ class Transports:
             used = next((name for name in names if reasons[name] is None), None)
             self.agreed[device] = DeviceTransports(device, used, reasons, self.forced)
         return self.agreed[device]
+
+
+def stages(job: Job) -> bool:
+    """Return whether a call goes through pinned memory, unless the ranks find an automatic way
+    around it. The same on all ranks.
+    """
+    rows = [row for row in TRANSPORTS if row.name == job.asked != "staging"]
+    return not any(row.takes(job) for row in rows)
 
 
 # What a rank tells of a transport: why it cannot use it, or else its facts.

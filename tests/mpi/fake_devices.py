@@ -17,7 +17,7 @@ from cases import FULL
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.devices import aware, peers, runtime
+from collectives.devices import cuda_aware_mpi, peers, runtime
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "devices"))
 
@@ -77,8 +77,8 @@ def in_use(mode, transport="auto", **options):
             patch.setattr(peers, "EVENTS", 8)  # so few that there are not enough at times
         if transport == "mpi":
             options["is_open"] = True
-            patch.setattr(aware, "refusal", lambda: None)
-            patch.setattr(aware, "_tried", lambda device, limit: None)
+            patch.setattr(cuda_aware_mpi, "refusal", lambda: None)
+            patch.setattr(cuda_aware_mpi, "failure", lambda device, limit: None)
         driver = FakeDriver(mode=mode, seed=7, **options)
         before = runtime.use(driver)
         try:

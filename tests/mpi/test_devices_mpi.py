@@ -14,7 +14,8 @@ from cases import FULL, names, runnable
 from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse, whole
 from mpi4py import MPI
 
-from collectives.devices import aware, peers, runtime, trial
+from collectives.devices import cuda_aware_mpi as aware
+from collectives.devices import peers, runtime
 from collectives.devices.direct import DirectRequest
 from collectives.errors import ArgumentError, CommunicatorError, PeerAbortedError
 from collectives.process import binding
@@ -144,7 +145,7 @@ def test_a_device_without_room_for_a_call(doomed, fresh):
 
 def test_messages_of_a_trial(gpu):
     if SIZE == 2:
-        assert trial.exchange(MPI, gpu, 1) is None
+        assert aware.exchange(MPI, gpu, 1) is None
 
 
 @pytest.fixture
@@ -157,7 +158,6 @@ def shared():
 
 def refused(monkeypatch):
     """Return why the ranks cannot use the transport."""
-    monkeypatch.setattr(aware, "_tried", lambda device, limit: trial.failure(device, limit))
     monkeypatch.setenv("COLLECTIVES_DEVICE_TRANSPORT", "mpi")
     with group(False) as comm:
         x = Tensor.of(runtime.found(), np.ones(4, np.float32))
@@ -195,7 +195,7 @@ def test_a_trial_that_fails_on_one_host(shared, monkeypatch):
     if SIZE == 1:
         return
     monkeypatch.setattr(aware, "refusal", lambda: None)
-    monkeypatch.setattr(trial, "failure", lambda device, limit: "the trial failed")
+    monkeypatch.setattr(aware, "failure", lambda device, limit: "the trial failed")
     told = refused(monkeypatch)
     assert told.startswith("the trial failed (rank")
     assert "0" in told
@@ -203,7 +203,7 @@ def test_a_trial_that_fails_on_one_host(shared, monkeypatch):
 
 ENDS = {
     "failed (exit status 3): a word": "print('a word'); print('----'); raise SystemExit(3)",
-    "failed (exit status 1): why": f"print('{trial.SAYS}why'); print('so'); raise SystemExit(1)",
+    "failed (exit status 1): why": f"print('{aware.SAYS}why'); print('so'); raise SystemExit(1)",
     "failed (exit status -11)": "import os; os.kill(os.getpid(), 11)",
     "did not end in 0.5 s": "import time; time.sleep(60)",
 }
@@ -212,10 +212,10 @@ ENDS = {
 @pytest.mark.parametrize("wanted", ENDS)
 def test_how_trials_end(wanted):
     if MPI.COMM_WORLD.Get_rank() == 0:
-        said = trial.ended([sys.executable, "-c", ENDS[wanted]], 0.5 if "end" in wanted else 20)
+        said = aware.ended([sys.executable, "-c", ENDS[wanted]], 0.5 if "end" in wanted else 20)
         assert said == f"a trial with two processes on this host {wanted}"
-        assert trial.ended([sys.executable, "-c", "print(1)"], 20) is None
-        assert "could not be started" in trial.ended(["/no/such/program"], 1)
+        assert aware.ended([sys.executable, "-c", "print(1)"], 20) is None
+        assert "could not be started" in aware.ended(["/no/such/program"], 1)
 
 
 def test_the_environment_of_a_trial(monkeypatch):
@@ -224,6 +224,6 @@ def test_the_environment_of_a_trial(monkeypatch):
     for name in others:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("OMPI_MCA_pml", "ucx")
-    found = trial.environment()
+    found = aware.environment()
     assert found["OMPI_MCA_pml"] == "ucx"
     assert not others & set(found)

@@ -1,11 +1,16 @@
-"""A job of two processes on this host that send each other messages from device to device.
+"""Whether MPI accepts device pointers (CUDA-aware MPI).
 
-``python -m collectives.devices.trial DEVICE`` is what each of them runs. A rank starts the job to
-find out whether its MPI accepts device pointers: if it does not, that ends these processes.
+An MPI that does not take them ends the process when it is given one. What the library says of
+itself (``MPIX_Query_cuda_support``) is how it was built, and not whether the transport that it has
+chosen works with device memory. So a rank first starts a job of two other processes on its host,
+which send each other messages from device to device. ``python -m
+collectives.devices.cuda_aware_mpi DEVICE`` is what each of them runs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -17,10 +22,18 @@ from typing import Any
 
 import numpy as np
 
+from collectives import _core
 from collectives.devices import runtime
 from collectives.devices.driver import Driver
-from collectives.process import binding
+from collectives.devices.ipc import fold_of
+from collectives.devices.peers import Peers
+from collectives.devices.requests import Job
+from collectives.process import binding, hosted
 from collectives.text.words import plain
+
+QUERY = "MPIX_Query_cuda_support"
+SINCE = {"mpich": 4}  # the version from which on the question is safe
+LONGEST = 30.0  # seconds for a trial, for which the ranks of the job wait
 
 # Bytes of the messages: MPI sends short ones at once, and long ones when they are received.
 SIZES = 8, 8192, 1 << 20
@@ -32,9 +45,73 @@ LAUNCHERS = "PMI_", "PMIX_", "PRTE_", "OMPI_COMM_", "HYDRA_", "HYDI_", "MPI_LOCA
 BATCH = "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
 
 
+def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
+    """Return why this rank cannot use the transport, or None. Local.
+
+    On the first rank of each host, if the transport is asked for, it takes as long as a job of two
+    processes.
+    """
+    devices = engine.devices()
+    if devices.transports.forced != "mpi":
+        return "COLLECTIVES_DEVICE_TRANSPORT does not ask for it"
+    reason = None
+    if engine.size > 1:
+        reason = refusal()
+        if reason is None and _is_first(engine):
+            reason = failure(device, min(LONGEST, engine.timeout / 2))
+    if reason is None and device not in devices.apart:
+        try:
+            devices.apart[device] = Peers(driver, device, 0, True)
+        except Exception as error:  # a driver's own
+            reason = plain(error)
+    return reason
+
+
+def refusal() -> str | None:
+    """Return why this process cannot hand device pointers to MPI, or None. Local."""
+    MPI = binding.load()
+    if isinstance(MPI, hosted.Job):
+        return "the ranks communicate without MPI"
+    name, says = binding.library_name(MPI), _says(MPI)
+    if says is None:
+        return f"{name} does not say whether it accepts device pointers ({QUERY})"
+    return None if says else f"{name} does not accept device pointers ({QUERY} says 0)"
+
+
+def takes(job: Job) -> bool:
+    """Return whether the transport runs a call; the others go through the host. Local, and the same
+    on all ranks.
+    """
+    return fold_of(job) is not None
+
+
+def _says(MPI: Any) -> bool | None:
+    """Return what the library says of itself, or None if it cannot be asked."""
+    words = binding.library_name(MPI).split()
+    since = SINCE.get(binding.family(MPI), 0)
+    version = words[-1].partition(".")[0]
+    if since and not (version.isdigit() and int(version) >= since):
+        return None
+    for path in (None, MPI.__file__):
+        query = getattr(ctypes.CDLL(path), QUERY, None)
+        if query is not None:
+            return bool(query())
+    return None
+
+
+def _is_first(engine: _core.Engine) -> bool:
+    """Return whether this rank is the first of its host."""
+    hosts = engine.hosts or [""] * engine.size
+    return bool(hosts.index(hosts[engine.rank]) == engine.rank)
+
+
+# -- the trial -------------------------------------------------------------------------------------
+
+
+@functools.cache
 def failure(device: int, limit: float) -> str | None:
     """Return what has gone wrong in a trial, or None. Local."""
-    program = ["-m", "collectives.devices.trial", str(device)]
+    program = ["-m", "collectives.devices.cuda_aware_mpi", str(device)]
     return ended([sys.executable, "-m", "collectives", "run", "-n", "2", *program], limit)
 
 
