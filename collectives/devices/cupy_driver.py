@@ -39,7 +39,6 @@ class PinnedMemory:
         self.array = np.ctypeslib.as_array(memory)
 
     def free(self) -> None:
-        """Give it back. No copy may be in flight. Local."""
         runtime.freeHost(self.address)
         self.address = 0
 
@@ -47,34 +46,27 @@ class PinnedMemory:
 class CupyDriver:
     """An implementation of `collectives.devices.driver.Driver`."""
 
-    name = "cupy"
-
     def __init__(self) -> None:
         self._count: int = runtime.getDeviceCount()
         self._kernels: dict[tuple[int, str, str], Any] = {}
 
     def devices(self) -> int:
-        """Return how many devices this process sees. Local."""
         return self._count
 
     def on(self, device: int) -> AbstractContextManager[Any]:
-        """Return a context in which `device` is the current one. Local."""
         context: AbstractContextManager[Any] = cupy.cuda.Device(device)
         return context
 
     def place(self, address: int) -> Place:
-        """Return where an address lies. Local."""
         found = runtime.pointerGetAttributes(address)
         kind = {DEVICE: "device", MANAGED: "managed"}.get(found.type, "host")
         return Place(kind, found.device)
 
     def identity(self, device: int) -> str:
-        """Return what tells a device of this host from the others. Local."""
         number: str = cupy.cuda.Device(device).pci_bus_id
         return number
 
     def nccl(self) -> Nccl:
-        """Return NCCL, or raise an error that says why it cannot be used. Local."""
         from collectives.devices.cupy_nccl import CupyNccl  # CuPy loads NCCL when it is asked for
 
         return CupyNccl()
@@ -82,21 +74,13 @@ class CupyDriver:
     # -- memory ------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of so many bytes on the current device. Local.
-
-        They come from the runtime and not from CuPy's pool, whose memory cannot be exported piece
-        by piece.
-        """
+        # Not from CuPy's pool, whose memory cannot be exported piece by piece.
         return _memory(runtime.malloc, nbytes)
 
     def free(self, address: int) -> None:
-        """Give memory of `allocate` back. Local."""
         runtime.free(address)
 
     def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
-        """Return a new array on the current device, in memory that `owner` keeps or of its own.
-        Local.
-        """
         if not address:
             return cupy.empty(shape, dtype)
         nbytes = prod(shape) * np.dtype(dtype).itemsize
@@ -104,16 +88,13 @@ class CupyDriver:
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def selected(self) -> int:
-        """Return the current device. Local."""
         number: int = runtime.getDevice()
         return number
 
     def pinned(self, nbytes: int) -> PinnedMemory:
-        """Return pinned host memory. Local."""
         return PinnedMemory(nbytes)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy bytes on a stream. Local."""
         runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, stream)
 
     def copy_rows(
@@ -126,11 +107,6 @@ class CupyDriver:
         rows: int,
         stream: int,
     ) -> None:
-        """Copy `rows` pieces of `width` bytes, which begin `pitch` bytes after one another. Local.
-
-        CUDA limits pitches (cudaDevAttrMaxPitch, 2 GiB - 1): rows that are further apart are copied
-        one by one.
-        """
         if max(target_pitch, source_pitch) <= _MOST_PITCH:
             runtime.memcpy2DAsync(
                 target,
@@ -149,44 +125,35 @@ class CupyDriver:
     # -- order -------------------------------------------------------------------------------
 
     def stream(self) -> int:
-        """Make a stream that does not wait for the default stream. Local."""
         made: int = runtime.streamCreateWithFlags(runtime.streamNonBlocking)
         return made
 
     def end_stream(self, stream: int) -> None:
-        """Destroy a stream of `stream`. Local."""
         runtime.streamDestroy(stream)
 
     def event(self) -> int:
-        """Make an event on the current device. Local."""
         made: int = runtime.eventCreateWithFlags(NO_TIMES)
         return made
 
     def end_event(self, event: int) -> None:
-        """Destroy an event. Local."""
         runtime.eventDestroy(event)
 
     def record(self, event: int, stream: int) -> None:
-        """Let an event stand for all that is on a stream now. Local."""
         runtime.eventRecord(event, stream)
 
     def wait(self, stream: int, event: int) -> None:
-        """Let what comes later on a stream wait for an event. Local."""
         runtime.streamWaitEvent(stream, event)
 
     def done(self, event: int) -> bool:
-        """Return whether what an event stands for has happened. Local."""
         status: int = runtime.eventQuery(event)  # CuPy raises no error here
         if status not in (0, NOT_READY):
             raise runtime.CUDARuntimeError(status)
         return status == 0
 
     def synchronize(self, event: int) -> None:
-        """Wait, without the GIL, until what an event stands for has happened. Local."""
         runtime.eventSynchronize(event)
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether a stream is being captured into a graph. Local."""
         if stream in (0, LEGACY):
             return False  # the default stream cannot be captured
         return bool(runtime.streamIsCapturing(stream))
@@ -194,7 +161,6 @@ class CupyDriver:
     # -- kernels -----------------------------------------------------------------------------
 
     def kernel(self, source: str, name: str) -> Any:
-        """Compile a kernel for the current device, or find it. Local."""
         key = runtime.getDevice(), source, name
         if key not in self._kernels:
             module = cupy.RawModule(code=source, options=("--std=c++17",))
@@ -202,14 +168,12 @@ class CupyDriver:
         return self._kernels[key]
 
     def launch(self, kernel: Any, blocks: int, threads: int, arguments: bytes, stream: int) -> None:
-        """Run a kernel whose one parameter is a struct of these bytes. Local."""
         # A scalar of a structured dtype is passed by value, as its bytes.
         struct = np.frombuffer(arguments, np.dtype((np.void, len(arguments))))[0]
         with cupy.cuda.ExternalStream(stream):
             kernel((blocks,), (threads,), (struct,))
 
     def processors(self) -> int:
-        """Return the number of multiprocessors of the current device. Local."""
         count: int = runtime.deviceGetAttribute(
             runtime.cudaDevAttrMultiProcessorCount, runtime.getDevice()
         )
@@ -218,29 +182,23 @@ class CupyDriver:
     # -- memory of other processes -------------------------------------------------------------
 
     def export_memory(self, address: int) -> bytes:
-        """Return what another process needs to map memory of `allocate`. Local."""
         return bytes(runtime.ipcGetMemHandle(address))
 
     def open_memory(self, handle: bytes) -> int:
-        """Map what another process has exported; return the address here. Local."""
         address: int = runtime.ipcOpenMemHandle(handle)
         return address
 
     def close_memory(self, address: int) -> None:
-        """Unmap memory of `open_memory`. Local."""
         runtime.ipcCloseMemHandle(address)
 
     def shared_event(self) -> int:
-        """Make an event that other processes may wait for. Local."""
         made: int = runtime.eventCreateWithFlags(NO_TIMES | runtime.eventInterprocess)
         return made
 
     def export_event(self, event: int) -> bytes:
-        """Return what another process needs to wait for a shared event. Local."""
         return bytes(runtime.ipcGetEventHandle(event))
 
     def open_event(self, handle: bytes) -> int:
-        """Open an event of another process. Local."""
         event: int = runtime.ipcOpenEventHandle(handle)
         return event
 

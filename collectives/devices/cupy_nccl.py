@@ -41,11 +41,9 @@ class CupyNccl:
             raise ImportError(f"NCCL is {self.version}, and must be 2.10 or newer")
 
     def unique_id(self) -> bytes:
-        """Return what ranks need to join. Local."""
         return bytes(each & 0xFF for each in nccl.get_unique_id())  # CuPy has signed chars
 
     def join(self, unique_id: bytes, size: int, rank: int) -> CupyGroup:
-        """Become rank `rank` of `size` with the current device. Collective."""
         signed = tuple(each - 256 if each > 127 else each for each in unique_id)
         return CupyGroup(nccl.NcclCommunicator(size, signed, rank))
 
@@ -59,27 +57,22 @@ class CupyGroup:
     def allreduce(
         self, source: int, target: int, count: int, dtype: str, op: str, stream: int
     ) -> None:
-        """Fold elements of each rank; all ranks get the result. Collective."""
         self._comm.allReduce(source, target, count, DTYPES[dtype], OPERATIONS[op], stream)
 
     def reduce(
         self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int
     ) -> None:
-        """Fold elements of each rank; `root` gets the result. Collective."""
         self._comm.reduce(source, target, count, DTYPES[dtype], OPERATIONS[op], root, stream)
 
     def broadcast(self, source: int, target: int, nbytes: int, root: int, stream: int) -> None:
-        """Copy bytes from rank `root` to all ranks. Collective."""
         self._comm.broadcast(source, target, nbytes, BYTES, root, stream)
 
     def allgather(self, source: int, target: int, nbytes: int, stream: int) -> None:
-        """Copy the bytes of each rank to all ranks, one after the other. Collective."""
         self._comm.allGather(source, target, nbytes, BYTES, stream)
 
     def reduce_scatter(
         self, source: int, target: int, count: int, dtype: str, op: str, stream: int
     ) -> None:
-        """Fold arrays; each rank gets its part of the result. Collective."""
         self._comm.reduceScatter(source, target, count, DTYPES[dtype], OPERATIONS[op], stream)
 
     def exchange(
@@ -88,7 +81,6 @@ class CupyGroup:
         receives: Sequence[tuple[int, int, int]],
         stream: int,
     ) -> None:
-        """Send and receive at once: rank, address and bytes of each message. Collective."""
         nccl.groupStart()
         try:
             for peer, address, nbytes in sends:
@@ -99,13 +91,10 @@ class CupyGroup:
             nccl.groupEnd()
 
     def check(self) -> None:
-        """Raise what has failed since. Local."""
         self._comm.check_async_error()
 
     def abort(self) -> None:
-        """End what is on the streams, and the communicator. Local."""
         self._comm.abort()
 
     def close(self) -> None:
-        """Destroy it. Local."""
         self._comm.destroy()

@@ -85,8 +85,6 @@ class FakeDriver(Checks):
         Why there is no NCCL; by default there is one.
     """
 
-    name = "fake"
-
     def __init__(
         self,
         devices: int = 2,
