@@ -12,8 +12,8 @@ from typing import Any
 
 from collectives.cli import arguments
 from collectives.errors import ArgumentError, BindingError
-from collectives.launch import launcher, local, restarting
-from collectives.process import abort
+from collectives.launch import launcher, local, session
+from collectives.process import abort, environment
 
 VALUED = ("-n", "-np", "--ranks", "--mpiexec", "--mpiexec-args", "--restarts")
 
@@ -123,7 +123,7 @@ def main(options: argparse.Namespace) -> int:
         raise ArgumentError("run needs a program: script.py, -m module or -c code")
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         raise ArgumentError(f"there is no file {program[0]!r} to run")
-    if launcher.inside():
+    if environment.is_rank():
         raise BindingError(
             "this is already a rank of a parallel program; run the script itself with python, or "
             "call `collectives run` outside mpiexec"
@@ -158,8 +158,8 @@ def main(options: argparse.Namespace) -> int:
         return 0
     if not options.restarts:
         os.execv(command[0], command)
-    lost = restarting.LOST if lib.family == "openmpi" and not options.elastic else None
-    return restarting.call(lambda: restarting.child(command, lost), options.restarts)
+    lost = session.LOST if lib.family == "openmpi" and not options.elastic else None
+    return session.restarted(lambda: session.stand_in(command, lost), options.restarts)
 
 
 def _without_mpi(options: argparse.Namespace) -> int:
@@ -171,7 +171,7 @@ def _without_mpi(options: argparse.Namespace) -> int:
         def start() -> int:
             return local.call(options.ranks, program, options.prefix, options.elastic)
 
-        return restarting.call(start, options.restarts) if options.restarts else start()
+        return session.restarted(start, options.restarts) if options.restarts else start()
     for rank in range(options.ranks):
         place = f"COLLECTIVES_RANK={rank} COLLECTIVES_SIZE={options.ranks}"
         print(place, shlex.join([sys.executable, *program]))

@@ -22,10 +22,6 @@ from collectives.process import binding
 
 NAMES = {"mpich": "MPICH", "openmpi": "Open MPI", "intel": "Intel MPI", "other": "another MPI"}
 
-# Set in every rank: by hydra (MPICH, Intel MPI), by Open MPI, by Slurm's srun with PMI or PMIx, and
-# by this library.
-INSIDE = ("PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "COLLECTIVES_RANK")
-
 # Arguments and variables which show that ranks are started on other hosts, too, so that the number
 # of cores of this host does not matter.
 HOSTS = {"-f", "-hosts", "-host", "--host", "-H", "-hostfile", "--hostfile", "-machinefile"}
@@ -94,11 +90,6 @@ class Launcher:
                 for name, value in KEEPALIVES.items():
                     words += ["--prtemca", f"{KEEPALIVE}_{name}", value]
         return [*words, *options, "-n", str(n), *program]
-
-
-def inside() -> bool:
-    """Return whether a launcher started this process as one of its ranks. Local."""
-    return any(name in os.environ for name in INSIDE)
 
 
 def physical_cores() -> int:

@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from collectives import _core
+from collectives.launch.session import handling
 from collectives.process import abort, rendezvous
-from collectives.process.environment import seconds
+from collectives.process.environment import SET_BY_LAUNCHERS, seconds
 from collectives.process.settings import Settings
 
 __all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
@@ -35,9 +35,6 @@ LOOK_STOPPED = 0.5  # seconds between two looks whether the ranks that are left 
 LOOK = 0.05  # seconds between two looks whether a rank has ended, where the kernel does not tell
 PIECE = 1 << 16  # bytes of one read, and the longest part of a line that is held back
 HELD = 16  # pieces that a pipe may hold
-
-# What a launcher has set that started this process as its only rank: ranks without MPI are not its.
-LAUNCHED = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")
 
 
 class Rank:
@@ -295,21 +292,16 @@ class Job:
     def catching(self, *numbers: int) -> Iterator[None]:
         """Have signals of these `numbers` end up in `signals`, and do nothing else. Local."""
 
-        def ignore(number: int, frame: FrameType | None) -> None:
-            pass
-
         woken, wake = socket.socketpair()
         with woken, wake:
             wake.setblocking(False)
             earlier = signal.set_wakeup_fd(wake.fileno())
-            before = {number: signal.signal(number, ignore) for number in numbers}
             self._selector.register(woken, selectors.EVENT_READ, (None, None))
             try:
-                yield
+                with handling(numbers, lambda number, frame: None):
+                    yield
             finally:
                 self._selector.unregister(woken)
-                for number, handler in before.items():
-                    signal.signal(number, handler)
                 signal.set_wakeup_fd(earlier)
 
 
@@ -381,8 +373,10 @@ def ended(status: int) -> str:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment of this process, without what a launcher has set. Local."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHED)}
+    """Return the environment of this process, without what a launcher has set that has started it
+    as its only rank: ranks without MPI are not its. Local.
+    """
+    return {k: v for k, v in os.environ.items() if not k.startswith(SET_BY_LAUNCHERS)}
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from collectives.errors import (
     RankError,
     StallError,
 )
-from collectives.process import abort, environment, rendezvous
+from collectives.process import environment, rendezvous
 from collectives.process.waiting import Wait
 from collectives.text.words import spans
 
@@ -146,10 +146,10 @@ def _checked(function: Any, n: Any, timeout: float | None) -> int:
         is_valid = False
     if not is_valid:
         raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
-    places = [*abort.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
+    places = [*environment.PLACES, *([("RANK", "WORLD_SIZE")] if rendezvous.is_torchrun() else ())]
     for names in places:
         rank, size = (environment.text(name) or "" for name in names)
-        if size.isdecimal() and (int(size) > 1 or rendezvous.RANK in names):
+        if size.isdecimal() and (int(size) > 1 or environment.RANK in names):
             raise CommunicatorError(
                 f"spawn was called on rank {rank or '?'} of {size}: this process is a rank, "
                 f"and each of them would start {number} more. Call spawn in a program that is "

@@ -153,7 +153,7 @@ def _mpi(mpiexec: str | None, mpiexec_args: str) -> Iterator[Finding]:
     ]
     how = f"by {', '.join(chosen)}" if chosen else "by mpi4py's search"
     yield Finding("MPI", f"{lib.name}, {lib.path or 'file unknown'}, found {how}")
-    if launcher.inside():
+    if environment.is_rank():
         yield from _inside()
         return
     try:
@@ -218,7 +218,7 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
         errors = [line for line in said if re.match(r"[\w.]*(Error|Exception): ", line)]
         text = f"two ranks failed with exit status {status}: {(errors or said)[-1]}"
         remedy = "mend that, then try: collectives run -n 2 -c 'import collectives as c; c.size()'"
-        if session.HYDRA.decode() in output:
+        if session.HYDRA.search(output.encode()):
             remedy = "mpiexec itself failed, as MPICH's does under load: try again"
     yield Finding("probe", text, remedy)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.launch import restarting
+from collectives.launch import session
 
 DASHES = "-" * 74
 
@@ -32,17 +32,17 @@ def test_a_launcher_that_has_lost_a_host_has_failed(
     path = tmp_path / "mpiexec"
     path.write_text(LOSES.replace("STATUS", str(status)))
     path.chmod(0o755)
-    assert restarting.child([str(path)], restarting.LOST) == (status or 1)
+    assert session.stand_in([str(path)], session.LOST) == (status or 1)
     said = "PRTE has lost communication with a remote daemon."
     assert capfd.readouterr().err == f" 50 %|     |\n{DASHES}\n{said}\n"
-    assert restarting.child([str(path)]) == status
+    assert session.stand_in([str(path)]) == status
 
 
 def test_a_launcher_that_has_lost_nothing() -> None:
     """A program may quote what it says elsewhere."""
     code = "import sys; sys.stderr.write('log: A daemon failed to report back after\\n')"
-    assert restarting.child([sys.executable, "-c", code], restarting.LOST) == 0
-    assert restarting.child([sys.executable, "-c", "raise SystemExit(7)"], restarting.LOST) == 7
+    assert session.stand_in([sys.executable, "-c", code], session.LOST) == 0
+    assert session.stand_in([sys.executable, "-c", "raise SystemExit(7)"], session.LOST) == 7
 
 
 def test_a_launcher_that_was_sent_a_signal() -> None:
@@ -54,17 +54,17 @@ time.sleep(0.3)  # its parent has begun to wait
 os.kill(os.getppid(), signal.SIGTERM)
 time.sleep(30)
 """
-    assert restarting.child([sys.executable, "-c", code]) == 128 + signal.SIGTERM
+    assert session.stand_in([sys.executable, "-c", code]) == 128 + signal.SIGTERM
 
 
 def test_what_a_launcher_says_last_is_not_lost() -> None:
     """The reader is slow, and stderr does not block."""
     code = """
 import os, sys
-from collectives.launch import restarting
+from collectives.launch import session
 os.set_blocking(2, False)
 program = "import sys; sys.stderr.write('x' * 300_000 + 'end')"
-sys.exit(restarting.child([sys.executable, "-c", program], restarting.LOST))
+sys.exit(session.stand_in([sys.executable, "-c", program], session.LOST))
 """
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     time.sleep(2)
