@@ -25,7 +25,7 @@ from collectives.choice.probe import probe
 from collectives.choice.select import Decision
 from collectives.devices import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
-from collectives.process import binding, environment, hosted, leftovers, segment
+from collectives.process import abort, binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
 from collectives.process.meeting import Meeting
 from collectives.process.place import locate
@@ -260,7 +260,7 @@ class Communicator(
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
-            leftovers.remove_once()
+            abort.remove_mpich_files_once()
             self._start_timeline()
 
     def _label(self) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.communicator import Communicator
-from collectives.process import abort, binding, child, ending, meeting
+from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
 
 __all__ = [
@@ -115,7 +115,7 @@ def _forget_world() -> None:
     _world = None
 
 
-child.forget(_forget_world)
+processes.after_fork(_forget_world)
 
 
 GRACE = 1.0  # seconds that threads and operations in flight have to end at exit

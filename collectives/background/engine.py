@@ -19,7 +19,7 @@ from collectives.calls.counts import Counts
 from collectives.communicator import Communicator
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, StallError
-from collectives.process import abort, binding, child, progress
+from collectives.process import abort, binding, processes
 from collectives.process.waiting import SLICE, Wait
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import count, error_text, known, shown
@@ -83,7 +83,7 @@ class Engine:
         with making:
             found = comm._background
             if found is None:
-                progress.allow(binding.load(), "collectives in the background need a thread")
+                binding.allow_progress("collectives in the background need a thread")
                 found = Group(self, comm)
                 with self.changing:
                     self.listed = [*self.listed, found]
@@ -127,7 +127,7 @@ class Engine:
 
     def watch(self, watch: Watch) -> None:
         """Look at a request from now on, until it is complete. Local."""
-        progress.allow(binding.load(), "to tell when a request is complete needs a thread")
+        binding.allow_progress("to tell when a request is complete needs a thread")
         with self.changing:
             self.watched = [*self.watched, watch]
         _core.employ(self.work)
@@ -261,7 +261,7 @@ def _forget() -> None:
     _engine = Engine()
 
 
-child.forget(_forget)
+processes.after_fork(_forget)
 
 
 def submit(

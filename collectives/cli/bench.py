@@ -13,6 +13,7 @@ from collectives.launch import launcher
 from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
 from collectives.picture import figures
+from collectives.process import environment
 
 EPILOG = f"""\
 Operations: {", ".join(OPERATIONS)}; several separated by commas, or all for all collectives. Sizes
@@ -154,7 +155,7 @@ def main(options: argparse.Namespace) -> int:
     """Check the arguments; then spawn ranks, or measure if this is one."""
     arguments.load(options.load)
     _check(options)
-    if launcher.inside():
+    if environment.is_rank():
         from collectives.cli import bench_ranks
 
         return bench_ranks.main(options)

@@ -16,6 +16,7 @@ from collectives.errors import ArgumentError, CollectivesError
 from collectives.launch import launcher
 from collectives.measuring import coverage
 from collectives.measuring.operations import OPERATIONS
+from collectives.process import environment
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
@@ -85,7 +86,7 @@ def main(options: argparse.Namespace) -> int:
     if options.show:
         print("\n".join(coverage.lines(file)))
         return 0
-    if launcher.inside():
+    if environment.is_rank():
         from collectives.cli import tune_ranks
 
         return tune_ranks.main(options, lambda report: _finish(file, [report]))

@@ -29,6 +29,7 @@ from collectives.devices.ipc import fold_of
 from collectives.devices.peers import Peers
 from collectives.devices.requests import Job
 from collectives.process import binding, hosted
+from collectives.process.environment import SET_BY_LAUNCHERS
 from collectives.text.words import plain
 
 QUERY = "MPIX_Query_cuda_support"
@@ -40,9 +41,8 @@ SIZES = 8, 8192, 1 << 20
 
 SAYS = "trial: "  # before what a process has to say
 
-# What launchers and batch systems have set for the ranks of the job around.
-LAUNCHERS = "PMI_", "PMIX_", "PRTE_", "OMPI_COMM_", "HYDRA_", "HYDI_", "MPI_LOCAL", "COLLECTIVES_"
-BATCH = "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
+# What is set for the ranks of the job around, by others than launchers: users, batch systems.
+SET = "HYDRA_", "COLLECTIVES_", "SLURM_", "PBS_", "LSB_", "PE_HOSTFILE"
 
 
 def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
@@ -147,7 +147,7 @@ def ended(command: Sequence[str], limit: float) -> str | None:
 
 def environment() -> dict[str, str]:
     """Return the environment of a job that does not belong to the one around. Local."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith((*LAUNCHERS, *BATCH))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith((*SET_BY_LAUNCHERS, *SET))}
     home = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     return kept

@@ -26,7 +26,7 @@ import collectives
 from collectives import Communicator, _core
 from collectives.launch import launcher
 from collectives.measuring import limits, network, pairs
-from collectives.process import abort, binding, host, hosted
+from collectives.process import abort, binding, environment, host, hosted
 from collectives.text.words import error_text
 
 START = 60.0  # seconds for the start of MPI
@@ -105,7 +105,7 @@ def job() -> Any:
 
     If MPI does not start in time, the process prints that, and is killed.
     """
-    if not launcher.inside() or "COLLECTIVES_RANK" in os.environ:
+    if not environment.is_rank() or "COLLECTIVES_RANK" in os.environ:
         return None
     try:
         launcher.library()
@@ -120,7 +120,7 @@ def job() -> Any:
 
 def is_first() -> bool:
     """Return whether this is rank 0, by what its launcher says, or none has started it. Local."""
-    return all(os.environ.get(name, "0") == "0" for name, _ in abort.PLACES)
+    return all(os.environ.get(name, "0") == "0" for name, _ in environment.PLACES)
 
 
 def survey(mpi: Any) -> Survey:
@@ -376,7 +376,7 @@ def _started(seconds: float) -> Iterator[None]:
     if MPI is not None and MPI.Is_initialized():
         yield
         return
-    number = next((os.environ[name] for name, _ in abort.PLACES if name in os.environ), "")
+    number = next((os.environ[name] for name, _ in environment.PLACES if name in os.environ), "")
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import io
 import os
 import signal
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 
 from collectives import _core
 from collectives.errors import CommunicatorError, PeerAbortedError, PeerLostError
-from collectives.process import environment, hosted, leftovers, rendezvous, report
+from collectives.process import environment, hosted, report
 from collectives.text.words import error_text, spans
 
 VARIABLE = "COLLECTIVES_ABORT"
@@ -38,12 +39,9 @@ LAST = 2  # seconds that MPI has to end this rank
 # another rank.
 GRACE = 1.0
 
-# Set by MPICH and Intel MPI, by Open MPI, and by this library: the rank, and the number of ranks.
-PLACES = (
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    (rendezvous.RANK, rendezvous.SIZE),
-)
+# MPICH maps a file of the host in `MPI_Init` and removes its name in `MPI_Finalize`: a job that
+# ends otherwise leaves some megabytes behind. Once all ranks have mapped it, it needs no name.
+MPICH_FILES = "/dev/shm/mpich_shm_"
 
 _installed: Callable[..., None] | None = None
 _has_reported = False
@@ -97,11 +95,28 @@ def _abort(MPI: Any, status: int) -> None:
     """End all ranks with an exit `status`. If the launcher cannot be reached, as when a link is
     cut, MPI waits for it for ever; then the kernel ends this rank.
     """
-    leftovers.remove()
+    remove_mpich_files()
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LAST)
     MPI.COMM_WORLD.Abort(status)
+
+
+def remove_mpich_files() -> None:
+    """Remove the names of MPICH's files that this process has mapped. Local, when all ranks of the
+    host have come through ``MPI_Init``.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        found = {line.rstrip("\n").partition("/")[2] for line in maps if MPICH_FILES in line}
+        for each in found:
+            with contextlib.suppress(OSError):
+                os.unlink(f"/{each}")
+
+
+@functools.cache
+def remove_mpich_files_once() -> None:
+    """Do the same, and nothing when it is called again. Local."""
+    remove_mpich_files()
 
 
 def leave_unfinished() -> None:
@@ -194,7 +209,8 @@ def _rank() -> tuple[int, int]:
     world = (0, 1) if MPI is None else (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
     if world[1] > 1:
         return world
-    for names in PLACES:  # also where MPI is not that of the launcher, and sees one rank
+    # Also where MPI is not that of the launcher, and sees one rank.
+    for names in environment.PLACES:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal():
             return int(rank), int(size)

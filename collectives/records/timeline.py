@@ -26,7 +26,7 @@ from collectives.errors import (
     CommunicatorError,
     TimelineWarning,
 )
-from collectives.process import abort, child, environment
+from collectives.process import abort, environment, processes
 from collectives.process.meeting import Meeting
 from collectives.records import parts, tape, tracefile
 from collectives.records.parts import Parts
@@ -376,4 +376,4 @@ def _forget() -> None:
     _recording, _lock = None, threading.RLock()
 
 
-child.forget(_forget)
+processes.after_fork(_forget)

@@ -29,7 +29,7 @@ from torch._C._autograd import _profiler_enabled as is_profiled
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.process import binding, progress
+from collectives.process import binding
 from collectives.torch.distributed.lanes import Lane
 from collectives.torch.distributed.messages import AnySourceWork
 from collectives.torch.distributed.operations import deadline, reduction
@@ -89,7 +89,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         self.barriers = itertools.count()  # the numbers of those that are monitored
         self._is_shut = False
         if comm.size > 1:
-            progress.allow(binding.load(), "asynchronous calls of torch.distributed need a thread")
+            binding.allow_progress("asynchronous calls of torch.distributed need a thread")
             _core.want_progress()
 
     # -- what torch asks ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch.distributed.constants import default_pg_timeout
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.errors import CommunicatorError
-from collectives.process import binding, hosted
+from collectives.process import binding, environment, hosted
 from collectives.process.rendezvous import Keyed, Rendezvous
 
 TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
@@ -29,7 +29,7 @@ _made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 def is_started_by_mpi() -> bool:
     """Return whether a launcher of MPI has started this process. Local."""
-    return any(name in os.environ for name in binding.LAUNCHERS)
+    return any(size in os.environ for _, size in environment.LAUNCHERS)
 
 
 def communicator(

@@ -1,0 +1,118 @@
+"""Processes around a rank: its launcher, with which it ends, and children that it forks.
+
+Launchers see to it themselves where they can that ranks end with them, and so do jobs without MPI.
+That of Open MPI, and the process that MPICH and Intel MPI have on each host, cannot when they are
+killed by a signal that nobody handles.
+
+A forked child cannot communicate, and must end without touching MPI. mpi4py finalises MPI when
+Python exits, in a forked child as well, and that would disturb the parent. So the core ends a child
+before that. It needs to know the exit status.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from collectives import _core
+
+# The programs that start ranks, here and on other hosts: those of Open MPI 5 and 4, then that of
+# MPICH and Intel MPI.
+LAUNCHERS = {"prterun", "prte", "prted", "mpiexec", "mpirun", "orterun", "orted"}
+LAUNCHERS |= {"hydra_pmi_proxy"}
+
+SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, user, group
+PARENT, STARTED = 1, 19  # places of `stat`
+
+_libc = ctypes.CDLL(None)  # loaded here, as a process that was just forked must not
+_follows_launcher = _watches_forks = False
+_forgetful: list[Callable[[], None]] = []
+
+
+def name(process: int) -> str:
+    """Return the name of the program that a `process` runs; empty if it is not known. Local."""
+    try:
+        text = Path(f"/proc/{process}/comm").read_text(encoding="ascii", errors="replace")
+    except OSError:  # there is no /proc
+        return ""
+    return text.strip()
+
+
+def stat(process: int) -> list[str]:
+    """Return what the kernel tells of a `process`, from its state on. Local."""
+    text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    return text.rpartition(")")[2].split()
+
+
+def peer(connected: socket.socket) -> tuple[int, int]:
+    """Return the numbers of the process at the other end of a connection, and of its user."""
+    record = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    process, user, _ = CREDENTIALS.unpack(record)
+    return process, user
+
+
+# -- the launcher ----------------------------------------------------------------------------------
+
+
+def follow_parent(number: int) -> None:
+    """Have the kernel send this process a signal when its parent ends. Local."""
+    _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
+
+
+def follow_launcher() -> None:
+    """Have the kernel end this process with its launcher, if that is its parent. Local."""
+    global _follows_launcher
+    if _follows_launcher:
+        return
+    _follows_launcher = True
+    parent = os.getppid()
+    if name(parent) not in LAUNCHERS:
+        return
+    follow_parent(signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os._exit(1)
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+
+def after_fork(function: Callable[[], None]) -> None:
+    """Register `function` to be called in each forked child, to drop the parent's state. Local."""
+    _forgetful.append(function)
+
+
+def watch_forks() -> None:
+    """Install the handlers for forks. Local."""
+    global _watches_forks
+    if not _watches_forks:
+        _watches_forks = True
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    if _core.is_forked():  # a child of a child
+        return
+    _core.fork_noticed()
+    for function in _forgetful:
+        function()
+    leave, earlier = sys.exit, sys.excepthook
+
+    def exit(status: Any = None, /) -> NoReturn:
+        _core.child_exits(status if isinstance(status, int) else 0 if status is None else 1)
+        leave(status)
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _core.child_exits(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+        earlier(kind, error, trace)
+
+    sys.exit = exit
+    sys.excepthook = hook
