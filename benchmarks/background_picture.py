@@ -7,13 +7,13 @@ gradient of the first layer is the most urgent one. Of the steps that are record
 is drawn: others are disturbed by what else the machine does.
 """
 
-import argparse
 import json
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from turns import options
 
 import collectives as cc
 from collectives import background
@@ -72,13 +72,9 @@ def lasted(found):
 
 def draw(found, labels, path, caption):
     """Draw the phases of each submission; `labels` has what is written beside it, by its name."""
-    import matplotlib as mpl
+    from matplotlib.patches import Patch
 
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 3.6), layout="constrained")
+    figure, axes = figures.subplots(figsize=(9, 3.6))
     first = min(begin for phases in found.values() for _, begin, _ in phases)
     for row, name in enumerate(labels):
         for phase, begin, length in found[name]:
@@ -88,7 +84,7 @@ def draw(found, labels, path, caption):
     axes.invert_yaxis()
     axes.set(xlabel="ms after the first submission", title=caption)
     handles = [
-        pyplot.Rectangle((0, 0), 1, 1, color=tint, label=phase)
+        Patch(color=tint, label=phase)
         for phase, tint in TINTS.items()
         if any(name == phase and length >= 1 for each in found.values() for name, _, length in each)
     ]
@@ -97,10 +93,7 @@ def draw(found, labels, path, caption):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("path")
-    parser.add_argument("--steps", type=int, default=30, help="that are recorded")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, path=Path, steps=30)
     comm = cc.world()
     gradients = {name: np.ones(256 * kib, np.float32) for name, (kib, _) in LAYERS.items()}
     for _ in range(20):

@@ -5,12 +5,12 @@
 The seeds are fixed, so the curves are the same in every run on as many ranks.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import compressed_sgd
+from turns import options
 
 import collectives as cc
 from collectives.picture import colours, figures
@@ -18,13 +18,7 @@ from collectives.picture import colours, figures
 
 def draw(curves, path, caption):
     """Write the picture; `curves` has the losses and the bytes of a step by codec."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(8, 4.4))
     for k, (name, (losses, nbytes)) in enumerate(curves.items()):
         tint = "#1b1f24" if name == "none" else colours.LIGHT[k]
         label = f"{name}: {nbytes / 1000:.1f} kB a step"
@@ -36,10 +30,7 @@ def draw(curves, path, caption):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("path")
-    parser.add_argument("--epochs", type=int, default=30)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, path=Path, epochs=30)
     images, labels, kind = compressed_sgd.load()
     training = images[: -compressed_sgd.TESTED], labels[: -compressed_sgd.TESTED]
     curves = {}

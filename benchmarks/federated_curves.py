@@ -5,12 +5,12 @@
 The seeds are fixed, so the curves are the same in every run, on any number of ranks.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import federated as example
+from turns import options
 
 import collectives as cc
 from collectives import federated
@@ -27,13 +27,7 @@ STRATEGIES = {
 
 def draw(curves, path, caption):
     """Write the picture; `curves` has the percentages by name."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(8, 4.4))
     for k, (name, found) in enumerate(curves.items()):
         tint = "#1b1f24" if name == "in one place" else colours.LIGHT[k]
         axes.plot(range(1, len(found) + 1), found, color=tint, linewidth=1.3, label=name)
@@ -45,10 +39,7 @@ def draw(curves, path, caption):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("path")
-    parser.add_argument("--rounds", type=int, default=60)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, path=Path, rounds=60)
     images, labels, kind = example.load()
     tested = images[-example.TESTED :], labels[-example.TESTED :]
     training = images[: -example.TESTED], labels[: -example.TESTED]

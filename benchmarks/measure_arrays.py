@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+from turns import alone, in_turns, options, row
 
 import collectives as cc
 
-TURNS = 15
 SIZES = {2: 4000, 1 << 24: 2}  # elements of float32: calls in a turn
 SLOW_CALLS = 200  # at most, where a call takes tens of microseconds
 
@@ -34,21 +34,11 @@ KINDS: dict[str, tuple[str, Callable[[Any, int], Any], bool]] = {
 }
 
 
-def best(call: Callable[[], Any], calls: int) -> float:
-    """Return the seconds of a call, in the best of all turns."""
-    times = []
-    for _ in range(TURNS):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        times.append((time.perf_counter() - start) / calls)
-    return min(times)
-
-
 def main() -> None:
     """Time every kind that is installed."""
-    comm = cc.world()
-    print(f"{'us a call':<12}{'bytes':>12}{'new':>12}{'out':>12}{'in place':>12}")
+    turns = options(__doc__, turns=15).turns
+    call = cc.world().allreduce
+    print(row("us a call", ("bytes", "new", "out", "in place")))
     for kind, (name, ones, mutable) in KINDS.items():
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             print(f"{kind} is not installed")
@@ -58,12 +48,13 @@ def main() -> None:
             x = ones(module, n)
             # A result that cannot be written goes to NumPy's.
             out = ones(module, n) if mutable else np.ones(n, np.float32)
-            few = calls if mutable else min(calls, SLOW_CALLS)
-            times = [best(lambda x=x: comm.allreduce(x), few)]
-            times.append(best(lambda x=x, out=out: comm.allreduce(x, out), few))
+            ways = {"new": partial(call, x), "out": partial(call, x, out)}
             if mutable:
-                times.append(best(lambda x=x: comm.allreduce(x, x), few))
-            print(f"{kind:<12}{4 * n:>12}" + "".join(f"{1e6 * t:12.2f}" for t in times))
+                ways["in place"] = partial(call, x, x)
+            few = calls if mutable else min(calls, SLOW_CALLS)
+            times = in_turns(ways, turns, alone, calls=dict.fromkeys(ways, few))
+            cells = [1e6 * min(each) for each in times.values()]
+            print(row(kind, [str(4 * n), *cells], ".2f"))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ and after (see the manual on measuring).
 With ``--codecs``, only the gradients are timed: submitted without compression, and with each codec.
 """
 
-import argparse
 import os
 import resource
-import statistics
 import time
+from functools import partial
+from statistics import median
 
 # One thread per rank: PowerSGD multiplies matrices, and ranks would use each other's cores.
 for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -33,10 +33,12 @@ for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
+from turns import in_turns, longest, medians, options, ratio, row, say, slowest  # noqa: E402
 
 import collectives as cc  # noqa: E402
 from collectives import background  # noqa: E402
 from collectives.background.group import Group  # noqa: E402
+from collectives.measuring import state  # noqa: E402
 
 now = time.perf_counter
 
@@ -58,19 +60,6 @@ def resnet50():
     return [*sizes, 2048 * 1000, 1000][::-1]
 
 
-def agreed(comm, seconds):
-    """Return the time of the slowest rank."""
-    return comm.mpi.allreduce(seconds, MPI.MAX)
-
-
-def timed(comm, call, times=1):
-    comm.mpi.Barrier()
-    start = now()
-    for _ in range(times):
-        call()
-    return agreed(comm, now() - start) / times
-
-
 class Cases:
     """What is timed."""
 
@@ -82,32 +71,22 @@ class Cases:
         self.one = np.ones(1), np.empty(1)
 
     def submit_gradients(self):
-        handles = [
-            background.submit("allreduce", each, each, op=cc.AVG, name=str(k))
-            for k, each in enumerate(self.gradients)
-        ]
-        for handle in handles:
-            handle.wait()
+        self.submit(self.gradients)
 
-    def submit_compressed(self, codec):
-        pairs = zip(self.matrices, self.results, strict=True)
+    def submit_small(self):
+        self.submit(self.small)
+
+    def submit(self, arrays, outs=None, codec=None):
+        """Submit arrays one by one, and wait for all of them."""
         handles = [
             background.submit("allreduce", x, out, op=cc.AVG, name=str(k), compression=codec)
-            for k, (x, out) in enumerate(pairs)
+            for k, (x, out) in enumerate(zip(arrays, outs or arrays, strict=True))
         ]
         for handle in handles:
             handle.wait()
 
     def reduce_whole(self):
         self.comm.allreduce(self.whole, self.whole, op=cc.AVG)
-
-    def submit_small(self):
-        handles = [
-            background.submit("allreduce", each, each, op=cc.AVG, name=str(k))
-            for k, each in enumerate(self.small)
-        ]
-        for handle in handles:
-            handle.wait()
 
     def submit_small_as_one(self):
         background.submit_many(self.small, self.small, op=cc.AVG, name="small").wait()
@@ -163,101 +142,91 @@ class Checks:
         Group._turn, Group._begin_round, Group._negotiate = self.methods
 
 
-def share_of_checks(comm, call, turns):
+def share_of_checks(call, turns):
     """Return the parts of the time of a call that rounds take on the rank where they take longest,
     by the seconds that it took in each turn; and the number of rounds.
     """
     parts, rounds = {}, []
     for _ in range(turns):
         with Checks() as checks:
-            seconds = timed(comm, call)
-        parts[seconds] = agreed(comm, checks.seconds) / seconds
+            seconds = slowest(call)
+        parts[seconds] = longest(checks.seconds) / seconds
         rounds.append(checks.rounds)
     return parts, median(rounds)
 
 
-def compare_codecs(comm, cases, turns, tell):
+def compare_codecs(comm, cases, turns):
     """Print the time of the gradients without compression and with each codec."""
-    times = {codec: [] for codec in CODECS}
     rng = np.random.default_rng(comm.rank)
     # PowerSGD needs matrices.
-    cases.matrices = [
+    matrices = [
         rng.standard_normal(x.size, np.float32).reshape(-1, 64 if x.size % 64 == 0 else 8)
         for x in cases.gradients
     ]
-    cases.results = [np.empty_like(x) for x in cases.matrices]
-    for turn in range(turns + 1):
-        for codec in CODECS:
-            seconds = timed(comm, lambda codec=codec: cases.submit_compressed(codec))
-            if turn:
-                times[codec].append(seconds)
-    whole = median(times[None])
-    for codec, seconds in times.items():
-        tell(
-            f"{codec or 'none':12} {1e3 * median(seconds):9.1f} ms  {whole / median(seconds):5.2f}"
-        )
-
-
-def median(values):
-    return statistics.median(values)
+    results = [np.empty_like(x) for x in matrices]
+    ways = {codec: partial(cases.submit, matrices, results, codec) for codec in CODECS}
+    found = medians(in_turns(ways, turns), 1e-3)
+    say(row("", ("ms", "times as fast")))
+    for codec, ms in found.items():
+        say(row(codec or "none", [ms, f"{found[None] / ms:.2f}"]))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--codecs", action="store_true")
-    options = parser.parse_args()
-    turns = options.turns
+    arguments = options(__doc__, turns=9, codecs=False)
     comm = cc.world()
     cases = Cases(comm)
     background.start()
-    tell = print if comm.rank == 0 else lambda *args: None
-    tell(f"# {MPI.Get_library_version().splitlines()[0][:40]}, {comm.size} ranks, {turns} turns")
-    if options.codecs:
-        compare_codecs(comm, cases, turns, tell)
-        return
-    rows = {name: [] for name in ("gradients", "whole", "small", "many", "mpi", "one", "trip")}
-    for turn in range(turns + 1):
-        row = {
-            "trip": comm._segment.round_trip(1 - comm.rank, 20) if comm.rank < 2 else 0.0,
-            "gradients": timed(comm, cases.submit_gradients),
-            "whole": timed(comm, cases.reduce_whole),
-            "small": timed(comm, cases.submit_small),
-            "many": timed(comm, cases.submit_small_as_one),
-            "mpi": timed(comm, cases.reduce_small_by_mpi),
-            "one": timed(comm, cases.submit_one, 1000),
-        }
-        if turn:  # the first warms up
-            for name, value in row.items():
-                rows[name].append(value)
-    nbytes = cases.whole.nbytes
-    far = sum(trip > 200e-9 for trip in rows["trip"])
-    tell(f"# {turns - far} turns near, {far} far (a flag from core to core and back, 200 ns)")
-    speed = [whole / each for whole, each in zip(rows["whole"], rows["gradients"], strict=True)]
-    tell(
-        f"161 gradients, {nbytes / 1e6:.0f} MB: {1e3 * median(rows['gradients']):.2f} ms; one "
-        f"allreduce {1e3 * median(rows['whole']):.2f} ms; {median(speed):.2f} of its speed"
+    library = MPI.Get_library_version().splitlines()[0][:40]
+    say(f"# {library}, {comm.size} ranks, {arguments.turns} turns")
+    if arguments.codecs:
+        compare_codecs(comm, cases, arguments.turns)
+    else:
+        compare_calls(comm, cases, arguments.turns)
+
+
+def compare_calls(comm, cases, turns):
+    """Print the times of gradients, of small arrays and of one, of checks, and of a pause."""
+    ways = {
+        "gradients": cases.submit_gradients,
+        "whole": cases.reduce_whole,
+        "small": cases.submit_small,
+        "many": cases.submit_small_as_one,
+        "mpi": cases.reduce_small_by_mpi,
+        "one": cases.submit_one,
+    }
+    trips = []
+    times = in_turns(
+        ways,
+        turns,
+        calls={"one": 1000},
+        before=lambda: trips.append(state.round_trip(comm, comm.mpi)),
     )
-    parts, rounds = share_of_checks(comm, cases.submit_gradients, turns)
+    ms = medians(times, 1e-3)
+    say(f"# {state.text(trips)}")
+    say(
+        f"161 gradients, {cases.whole.nbytes / 1e6:.0f} MB: {ms['gradients']:.2f} ms; one "
+        f"allreduce {ms['whole']:.2f} ms; {ratio(times['whole'], times['gradients']):.2f} of its "
+        f"speed"
+    )
+    parts, rounds = share_of_checks(cases.submit_gradients, turns)
     fastest = min(parts)
-    tell(
+    say(
         f"check: {rounds:g} rounds, {100 * median(parts.values()):.1f} % of the time of the "
         f"gradients; {100 * parts[fastest]:.1f} % in the fastest turn, of {1e3 * fastest:.1f} ms"
     )
     for key, words in (("small", "one by one"), ("many", "in one call")):
-        ratio = [mpi / each for mpi, each in zip(rows["mpi"], rows[key], strict=True)]
-        tell(
-            f"1000 gradients of 1 KiB, {words}: {1e3 * median(rows[key]):.2f} ms; MPI's allreduce "
-            f"{1e3 * median(rows['mpi']):.2f} ms; {median(ratio):.1f} times as fast"
+        say(
+            f"1000 gradients of 1 KiB, {words}: {ms[key]:.2f} ms; MPI's allreduce "
+            f"{ms['mpi']:.2f} ms; {ratio(times['mpi'], times[key]):.1f} times as fast"
         )
-    tell(f"8 bytes, submit and wait: {1e6 * median(rows['one']):.2f} us")
+    say(f"8 bytes, submit and wait: {1e3 * ms['one']:.2f} us")
     background.flush()
     time.sleep(2)
     before = resource.getrusage(resource.RUSAGE_SELF)
     time.sleep(5)
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    tell(f"idle: {100 * spent / 5:.3f} % of a core")
+    say(f"idle: {100 * spent / 5:.3f} % of a core")
 
 
 if __name__ == "__main__":

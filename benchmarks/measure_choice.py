@@ -22,12 +22,12 @@ from pathlib import Path
 
 from clocks import environment
 from mpi4py import MPI
+from turns import in_turns, options
 
 import collectives as cc
-from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import model, profile, select
 from collectives.choice.probe import probe
-from collectives.cli import arguments
+from collectives.cli.arguments import operations
 from collectives.measuring import candidates, report, tuning
 from collectives.measuring.bench import Bench
 from collectives.measuring.contest import BARRIER, Entry
@@ -42,34 +42,33 @@ GOALS = {"profile": (0.10, 0.95), "race": (0.10, 0.95), "model": (0.30, 0.80), "
 
 def main() -> None:
     """Measure the grid, print the shares and write the points."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--collectives", type=arguments.operations, default=list(COLLECTIVES))
-    parser.add_argument("--begin", type=arguments.nbytes, default=16, help="smallest, bytes")
-    parser.add_argument("--end", type=arguments.nbytes, default=4 << 20, help="largest, bytes")
-    parser.add_argument("--factor", type=int, default=8, help="between sizes")
-    parser.add_argument("--transports", default="shm,mpi", help="shm, mpi, or both")
-    parser.add_argument(
-        "--seconds", type=float, default=3.0, help="for the race of each point, at most"
+    arguments = options(
+        __doc__,
+        file=Path,
+        collectives=(operations, "all"),
+        begin=16,
+        end=4 << 20,
+        factor=8,
+        transports="shm,mpi",
+        seconds=3.0,
     )
-    options = parser.parse_args()
     host = report.host()
     points = []
-    for transport in options.transports.split(","):
+    for transport in arguments.transports.split(","):
         # As long as it lasts: duplicates are made later, and choose their transport then.
         with environment(COLLECTIVES_SHM="auto" if transport == "shm" else "0"):
-            points += measured(cc.Communicator(timeout=300), options)
+            points += measured(cc.Communicator(timeout=300), arguments)
     if MPI.COMM_WORLD.rank == 0:
         facts = {"mpi": binding.library_name(MPI), "ranks": MPI.COMM_WORLD.size, **host}
         words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
         facts["command"] = f"mpiexec -n {MPI.COMM_WORLD.size} python benchmarks/{words}"
         found = {**facts, "shares": shares(points), "rows": points}
-        options.file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(options.file, found)
+        arguments.file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(arguments.file, found)
         print("\n".join(lines(found)))
 
 
-def measured(comm: cc.Communicator, options: argparse.Namespace) -> list[dict]:
+def measured(comm: cc.Communicator, arguments: argparse.Namespace) -> list[dict]:
     """Measure all points on one communicator; return the same on all ranks."""
     bench = Bench(comm, comm.mpi.Dup())
     own, _ = profile.agreed(comm.mpi, comm.mpi.allgather(profile.offer(comm.rank)))
@@ -77,10 +76,12 @@ def measured(comm: cc.Communicator, options: argparse.Namespace) -> list[dict]:
     section = None if own is None else own.section(comm.transport, library, comm.nodes)
     probed = probe(comm) if comm.size > 1 else None
     points = []
-    for point in tuning.points(options.collectives, options.begin, options.end, options.factor):
+    for point in tuning.points(
+        arguments.collectives, arguments.begin, arguments.end, arguments.factor
+    ):
         choices = chosen(comm, point, section, probed)
         keep = dict.fromkeys(choices.values())
-        result = tuning.race(bench, point, options.seconds, list(keep))
+        result = tuning.race(bench, point, arguments.seconds, list(keep))
         best = min(result.seconds, key=lambda each: result.seconds[each])
         choices["race"] = best
         keep = dict.fromkeys(choices.values())
@@ -129,11 +130,12 @@ def again(
         iterations[BARRIER] = round(TURN / contest.agreed(contest.block(BARRIER, 100)))
         iterations.update((label, min(iterations.values())) for label in labels)
         labels.append(BARRIER)
-    times: dict[str, list[float]] = {label: [] for label in labels}
-    for turn in range(TURNS):
-        for label in labels[:: 1 if turn % 2 else -1]:
-            number = max(tuning.FEWEST, min(tuning.MOST, iterations[label]))
-            times[label].append(contest.agreed(contest.block(label, number)))
+
+    def clock(label: str, calls: int) -> float:
+        return contest.agreed(contest.block(label, max(tuning.FEWEST, min(tuning.MOST, calls))))
+
+    ways = {label: label for label in labels}
+    times = in_turns(ways, TURNS, clock, warm=0, calls=iterations)
     barrier = statistics.median(times.get(BARRIER, [0.0]))
     return {
         entry: [tuning.without(barrier, each) for each in times[str(entry)]] for entry in guesses

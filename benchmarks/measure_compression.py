@@ -15,10 +15,8 @@ collective that ran, those that its algorithm sends per rank (by its proven cost
 the milliseconds of a call, the slowest rank's, as the least of many.
 """
 
-import argparse
 import os
 import sys
-import time
 from functools import partial
 
 # One thread per rank. NumPy reads these variables when it is imported.
@@ -26,9 +24,11 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 import numpy as np  # noqa: E402
-from measure_kernels import cpu_model, interleaved, parse_size  # noqa: E402
+from measure_kernels import compare  # noqa: E402
+from turns import in_turns, options, row, say, slowest  # noqa: E402
 
 from collectives import _core  # noqa: E402
+from collectives.choice import profile  # noqa: E402
 
 BLOCKS = {8: 512, 4: 256, 1: 512}
 CODECS = ("none", "float16", "bfloat16", "int8", "int4", "sign", "topk:0.01", "randomk:0.01")
@@ -75,22 +75,20 @@ def floats_at(count, offset):
 
 
 def measure_kernels(sizes, seconds):
-    print(f"{cpu_model()}, {_core.kernels_isa()}, {' '.join(sys.argv)}")
-    print(f"{'kernel':22s}" + "".join(f"{size:>10d} B   ratio" for size in sizes))
+    print(f"{profile.machine()[0]}, {_core.kernels_isa()}, {' '.join(sys.argv)}")
+    print(row("kernel", [head for size in sizes for head in (f"{size} B", "ratio")]))
     columns = []
     for size in sizes:
         x, target = floats_at(size // 4, 0), floats_at(size // 4, PAGE // 2)
         x[:] = np.random.default_rng(0).normal(size=x.size)
         column = []
         for name, call in kernels(x):
-            times = interleaved([call, partial(np.copyto, target, x)], seconds)
-            best, copy = map(min, times)
-            column.append((name, size / best / 1e9, copy / best))
+            times = compare(call, partial(np.copyto, target, x), seconds)
+            best, copy = map(min, times.values())
+            column.append((name, (size / best / 1e9, f"{copy / best:.2f}")))
         columns.append(column)
-    for row in zip(*columns, strict=True):
-        print(
-            f"{row[0][0]:22s}" + "".join(f"{speed:12.1f} {ratio:7.2f}" for _, speed, ratio in row)
-        )
+    for each in zip(*columns, strict=True):
+        print(row(each[0][0], [cell for _, cells in each for cell in cells]))
 
 
 def traced(comm, codec, x):
@@ -108,48 +106,39 @@ def traced(comm, codec, x):
 
 def measure_bytes(comm):
     x = np.random.default_rng(comm.rank).normal(size=(ROWS, ROWS)).astype(np.float32)
-    lines, plain = [], None
+    say(f"{comm.size} ranks, {x.size} elements of float32")
+    say(row("codec", ("bytes", "fewer")))
+    plain = None
     for codec in CODECS:
-        nbytes = int(comm.allreduce(np.array([traced(comm, codec, x)]), op="max")[0])
-        plain = plain or nbytes
-        lines.append(f"{codec:14s} {nbytes:10d} {plain / nbytes:8.1f}")
-    if comm.rank == 0:
-        print(f"{comm.size} ranks, {x.size} elements of float32")
-        print("codec               bytes    fewer")
-        print("\n".join(lines))
+        sent = int(comm.allreduce(np.array([traced(comm, codec, x)]), op="max")[0])
+        plain = plain or sent
+        say(row(codec, [str(sent), plain / sent]))
 
 
 def measure_calls(comm, sizes, seconds):
-    if comm.rank == 0:
-        print(f"{cpu_model()}, {comm.size} ranks, {comm.transport}, {' '.join(sys.argv)}")
-        print(f"{'ms':14s}" + "".join(f"{size:>12d} B" for size in sizes))
-    for codec in (None, *CODECS):
-        row = []
-        for size in sizes:
-            source = np.random.default_rng(comm.rank).normal(size=(64, size // 256))
-            source = source.astype(np.float32)
-            x = np.empty_like(source)
-            options = {} if codec is None else {"compression": codec, "name": f"x{size}"}
-            times, end = [], time.perf_counter() + seconds
-            while comm.allreduce(np.array([time.perf_counter() < end]), op="land")[0]:
-                x[:] = source
-                comm.barrier()
-                began = time.perf_counter()
-                comm.allreduce(x, out=x, **options)
-                times.append(time.perf_counter() - began)
-            slowest = comm.allreduce(np.array(times), op="max")
-            row.append(1e3 * float(slowest.min()))
-        if comm.rank == 0:
-            print(f"{codec or 'no codec':14s}" + "".join(f"{each:14.3f}" for each in row))
+    say(f"{profile.machine()[0]}, {comm.size} ranks, {comm.transport}, {' '.join(sys.argv)}")
+    say(row("ms", [f"{size} B" for size in sizes]))
+    columns = []
+    for size in sizes:
+        source = np.random.default_rng(comm.rank).normal(size=(64, size // 256))
+        source = source.astype(np.float32)
+        x = np.empty_like(source)
+
+        def clock(options, calls, source=source, x=x):
+            x[:] = source
+            return slowest(partial(comm.allreduce, x, out=x, **options))
+
+        ways = {"no codec": {}} | {
+            codec: {"compression": codec, "name": f"x{size}"} for codec in CODECS
+        }
+        columns.append(in_turns(ways, 1, clock, seconds=seconds * len(ways)))
+    for codec in columns[0]:
+        say(row(codec, [1e3 * min(times[codec]) for times in columns], ".3f"))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("kernels", "bytes", "calls"))
-    parser.add_argument("--begin", type=parse_size, default="256K")
-    parser.add_argument("--end", type=parse_size, default="64M")
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each number")
-    arguments = parser.parse_args()
+    what = ["kernels", "bytes", "calls"]
+    arguments = options(__doc__, what=what, begin=256 << 10, end=64 << 20, seconds=0.3)
     if arguments.what == "kernels":
         measure_kernels((arguments.begin, arguments.end), arguments.seconds)
         return

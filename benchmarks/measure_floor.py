@@ -7,14 +7,14 @@ The program is floor_of_waits.c, which needs a C compiler. Run it on a machine a
 The program, planned calls and calls are timed in turns; each number is a median over the turns.
 """
 
-import argparse
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from turns import alone, options, say
 
 HERE = Path(__file__).resolve().parent
 LOOKS = 1
@@ -31,13 +31,8 @@ def rank():
     x, out = np.ones(1), np.empty(1)
     planned = comm.plan("allreduce", x, out=out)
     for call in (planned, lambda: comm.allreduce(x, out=out)):
-        for _ in range(TIMES // 10):
-            call()
-        start = time.perf_counter()
-        for _ in range(TIMES):
-            call()
-        if comm.rank == 0:
-            print(f"{(time.perf_counter() - start) / TIMES * 1e6:.2f} us")
+        alone(call, TIMES // 10)
+        say(f"{1e6 * alone(call, TIMES):.2f} us")
 
 
 def microseconds(command):
@@ -47,22 +42,18 @@ def microseconds(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", default="4,8")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank:
+    arguments = options(__doc__, turns=7, ranks="4,8", rank=False)
+    if arguments.rank:
         rank()
         return
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/floor_of_waits"
         subprocess.run(["cc", "-O2", "-o", program, str(HERE / "floor_of_waits.c")], check=True)
-        for ranks in options.ranks.split(","):
+        for ranks in arguments.ranks.split(","):
             run = [sys.executable, "-m", "collectives", "run", "-n", ranks, __file__, "--rank"]
             rows = [
                 [*microseconds([program, ranks, str(LOOKS)]), *microseconds(run)]
-                for _ in range(options.turns)
+                for _ in range(arguments.turns)
             ]
             floor, planned, called = map(statistics.median, zip(*rows, strict=True))
             print(

@@ -12,20 +12,17 @@ are to the transport that the library uses by itself. Rank 0 prints; the slowest
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cupy
 import numpy as np
 from mpi4py import MPI
+from turns import in_turns, medians, options, row, say, slowest
 
 import collectives as cc
-
-RUNS = 15
 
 
 def by_hand(x: Any) -> Callable[[], None]:
@@ -75,17 +72,14 @@ def by_gloo(comm: cc.Communicator) -> Callable[[int], Callable[[], None]] | None
     return make
 
 
-def microseconds(comm: cc.Communicator, call: Callable[..., object], *arguments: Any) -> float:
-    """Return the time of a call on the slowest rank, in the median of all runs."""
-    times = []
-    for _ in range(RUNS + 2):
-        comm.barrier()
-        start = time.perf_counter()
-        call(*arguments)
+def clock(call: Callable[[], object], calls: int) -> float:
+    """Return the seconds of a call until its result is there, on the slowest rank."""
+
+    def whole() -> None:
+        call()
         cupy.cuda.get_current_stream().synchronize()
-        taken = np.array([time.perf_counter() - start])
-        times.append(float(comm.allreduce(taken, op=cc.MAX)[0]))
-    return 1e6 * statistics.median(times[2:])
+
+    return slowest(whole, calls)
 
 
 def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
@@ -99,37 +93,35 @@ def by_transport(comm: cc.Communicator) -> dict[str, cc.Communicator]:
         found = each.device_transports(x)
         if found.used == name:
             made[name] = each
-        elif comm.rank == 0:
-            print(f"without {name}: {found.reasons[name]}")
+        else:
+            say(f"without {name}: {found.reasons[name]}")
     return made
 
 
 def main() -> None:
     """Print a line for each size."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--most", type=int, default=1 << 30, help="the largest size in bytes")
-    most = parser.parse_args().most
+    arguments = options(__doc__, turns=15, most=1 << 30)
     comm = cc.world()
     cupy.cuda.Device(comm.local_rank % cupy.cuda.runtime.getDeviceCount()).use()
     gloo = by_gloo(comm)
-    if comm.rank == 0:
-        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
-        print(f"{comm.size} ranks, {name}")
+    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
+    say(f"{comm.size} ranks, {name}")
     ours = by_transport(comm)
-    if comm.rank == 0:
-        heads = "".join(f"{name:>12}" for name in ours)
-        print(f"{'bytes':>12}{heads}{'by hand':>12}{'x':>7}{'gloo':>12}{'x':>7}")
+    others = ["by hand"] if gloo is None else ["by hand", "gloo"]
+    say(row("bytes", [*ours, *(head for each in others for head in (each, f"x {each}"))]))
     nbytes = 1 << 10
-    while nbytes <= most:
+    while nbytes <= arguments.most:
         x = cupy.zeros(nbytes // 4, cupy.float32)
-        times = [microseconds(comm, each.allreduce, x, x) for each in ours.values()]
-        line = f"{nbytes:>12}" + "".join(f"{each:>12.1f}" for each in times)
-        others = [by_hand(x)] if gloo is None else [by_hand(x), gloo(nbytes // 4)]
-        for other in others:
-            taken = microseconds(comm, other)
-            line += f"{taken:>12.1f}{taken / times[0]:>7.2f}"
-        if comm.rank == 0:
-            print(line, flush=True)
+        ways = {name: partial(each.allreduce, x, x) for name, each in ours.items()}
+        ways["by hand"] = by_hand(x)
+        if gloo is not None:
+            ways["gloo"] = gloo(nbytes // 4)
+        found = medians(in_turns(ways, arguments.turns, clock, warm=2), 1e-6)
+        first = found[next(iter(ours))]
+        cells: list[object] = [found[name] for name in ours]
+        for name in others:
+            cells += [found[name], f"{found[name] / first:.2f}"]
+        say(row(nbytes, cells))
         nbytes *= 4
 
 

@@ -9,10 +9,7 @@ The three take turns, some steps each time; times are medians over the turns, of
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import time
 from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -22,6 +19,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import keras
 import numpy as np
+from turns import in_turns, medians, options, row, say
 
 import collectives as cc
 import collectives.keras as hvd
@@ -72,11 +70,7 @@ def stepping(optimizer: keras.Optimizer, batch: int, steps: int, averages: bool)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=5, help="of a turn")
-    parser.add_argument("--turns", type=int, default=7)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, batch=128, steps=5, turns=7)
     hvd.init()
     terms = arguments.batch, arguments.steps
     ways = {
@@ -84,22 +78,13 @@ def main() -> None:
         "plain and fused averaging": stepping(keras.optimizers.Adam(), *terms, True),
         "distributed": stepping(hvd.DistributedOptimizer(keras.optimizers.Adam()), *terms, False),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(arguments.turns + 1):  # the first one compiles
-        for name, way in ways.items():
-            cc.barrier()
-            began = time.perf_counter()
-            way()
-            if turn:
-                times[name].append((time.perf_counter() - began) / arguments.steps * 1e3)
-    mine = np.array([statistics.median(each) for each in times.values()])
-    found = dict(zip(ways, cc.allreduce(mine, op=cc.MAX).tolist(), strict=True))
-    if hvd.rank() == 0:
-        print(f"{keras.backend.backend()}, {hvd.size()} ranks, ms a step:")
-        for name, value in found.items():
-            print(f"  {name:28} {value:8.2f}")
-        share = found["distributed"] / found["plain and fused averaging"] - 1
-        print(f"  the front end adds {share:.1%}")
+    times = in_turns(ways, arguments.turns)  # the first one compiles
+    found = medians(times, 1e-3 * arguments.steps)
+    say(f"{keras.backend.backend()}, {hvd.size()} ranks, ms a step:")
+    for name, value in found.items():
+        say(row(name, [value], ".2f"))
+    share = found["distributed"] / found["plain and fused averaging"] - 1
+    say(f"the front end adds {share:.1%}")
 
 
 if __name__ == "__main__":

@@ -10,20 +10,18 @@ Both include the cost of a call from Python.  bfloat16 has a NumPy column where 
 installed, and takes turns with our float16 on the same bytes too.
 """
 
-import argparse
 import itertools
-import math
-import platform
 import shlex
 import statistics
 import sys
-import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
+from turns import alone, in_turns, options, ratio
 
 from collectives import _core, reductions
+from collectives.choice import profile
+from collectives.measuring.patterns import FOLDS
 from collectives.text import files
 
 try:
@@ -33,35 +31,6 @@ except ImportError:
 
 BLOCK_SECONDS = 200e-6  # long beside the 50 ns of time.perf_counter
 BFLOAT16_CODE = 10  # CC_BFLOAT16, for arrays that NumPy can only call uint16
-
-UFUNCS = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
-}
-
-
-def parse_size(text):
-    """Return bytes for '4096', '4K', '64M' or '1G' (powers of 1024)."""
-    unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:].upper(), 1)
-    return int(text.rstrip("KMGkmg")) * unit
-
-
-def cpu_model():
-    """Return the processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
 
 
 def operands(dtype, nbytes):
@@ -75,31 +44,15 @@ def operands(dtype, nbytes):
     return np.ones(count, dtype), np.zeros(count, dtype)
 
 
-def block_of(call, repeats):
-    """Return the seconds of one call, averaged over `repeats`."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
-
-
-def interleaved(calls, seconds):
-    """Time the calls in turn, A B A B ..., for about `seconds`; return a list of times for each."""
-    for call in calls:
-        call()  # touch the pages, fill the caches
-    repeats = [max(1, math.ceil(BLOCK_SECONDS / block_of(call, 3))) for call in calls]
-    times = [[] for _ in calls]
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline or len(times[0]) < 7:
-        for call, count, samples in zip(calls, repeats, times, strict=True):
-            samples.append(block_of(call, count))
-    return times
+def compare(ours, other, seconds):
+    """Return the seconds of two calls that take turns, in blocks, for about `seconds`."""
+    return in_turns({"ours": ours, "other": other}, 7, alone, fill=BLOCK_SECONDS, seconds=seconds)
 
 
 def measure(op, dtype, nbytes, seconds):
     """Return one row: op, dtype, bytes, GB/s, and the ratios (None where there is no other)."""
     left, right = operands(dtype, nbytes)
-    code, ufunc = getattr(reductions, op.upper()).code, UFUNCS[op]
+    code, ufunc = getattr(reductions, op.upper()).code, FOLDS[op.upper()]
     row = {"op": op, "dtype": dtype, "bytes": nbytes, "numpy": None, "ratio": None, "vs_f16": None}
 
     if dtype != "bfloat16":
@@ -111,20 +64,14 @@ def measure(op, dtype, nbytes, seconds):
 
     ours = partial(_core.fold, code, left, left, right, **kwargs)
     if dtype != "bfloat16" or bfloat16 is not None:
-        times = interleaved([ours, partial(ufunc, left, right, out=left)], seconds)
-        row["numpy"] = nbytes / statistics.median(times[1]) / 1e9
-        row["ratio"] = median_ratio(times)
+        times = compare(ours, partial(ufunc, left, right, out=left), seconds)
+        row["numpy"] = nbytes / statistics.median(times["other"]) / 1e9
+        row["ratio"] = ratio(times["other"], times["ours"])
     if other is not None:
-        times = interleaved([ours, other], seconds)
-        row["vs_f16"] = median_ratio(times)
-    row["ours"] = nbytes / statistics.median(times[0]) / 1e9
+        times = compare(ours, other, seconds)
+        row["vs_f16"] = ratio(times["other"], times["ours"])
+    row["ours"] = nbytes / statistics.median(times["ours"]) / 1e9
     return row
-
-
-def median_ratio(times):
-    """Return how many times as long the second call took as the first, turn by turn."""
-    ours, theirs = times
-    return statistics.median(t / o for o, t in zip(ours, theirs, strict=True))
 
 
 def sizes(begin, end, factor):
@@ -143,21 +90,21 @@ def line(row):
 
 def main():
     """Parse the arguments, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dtype", default="float32,float64,float16,bfloat16", help="comma list")
-    parser.add_argument("--op", default="sum", help=f"comma list of {', '.join(UFUNCS)}")
-    parser.add_argument("--begin", default="4K", help="smallest message (default %(default)s)")
-    parser.add_argument("--end", default="64M", help="largest message (default %(default)s)")
-    parser.add_argument("--factor", type=int, default=4, help="from size to size (default 4)")
-    parser.add_argument("--isa", help="portable, avx2 or avx512; default: the best available")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for each row (default 0.5)")
-    parser.add_argument("--json", type=Path, help="also write the rows and the header here")
-    args = parser.parse_args()
-
+    args = options(
+        __doc__,
+        dtype="float32,float64,float16,bfloat16",
+        op="sum",
+        begin=4 << 10,
+        end=64 << 20,
+        factor=4,
+        isa="",
+        seconds=0.5,
+        json=None,
+    )
     if args.isa:
         _core.kernels_select(args.isa)
     header = {
-        "cpu": cpu_model(),
+        "cpu": profile.machine()[0],
         "isa": _core.kernels_isa(),
         "numpy": np.__version__,
         "command": shlex.join(["python", *sys.argv]),
@@ -169,8 +116,8 @@ def main():
     rows = []
     cases = itertools.product(args.op.split(","), args.dtype.split(","))
     for op, dtype in cases:
-        for nbytes in sizes(parse_size(args.begin), parse_size(args.end), args.factor):
-            rows.append(measure(op, dtype, nbytes, args.seconds))
+        for size in sizes(args.begin, args.end, args.factor):
+            rows.append(measure(op, dtype, size, args.seconds))
             print(line(rows[-1]), flush=True)
     if args.json:
         files.write_json(args.json, {**header, "rows": rows})

@@ -7,74 +7,78 @@ Run it on as many ranks as are of interest, on a machine as quiet as may be::
 It prints, for arrays of each size, the shortest time of an `allreduce_many` that packs all of them
 (into parts of PACKED bytes), of one that packs none, one after the other and side by side, and of a
 `broadcast_object` of a list of them, likewise. What it shows is why `APART`, `PACKED` and
-`IN_FLIGHT` in ``grouped.py``, and `APART` in ``objects.py``, are what they are.
+`IN_FLIGHT` in ``grouped.py``, and `APART` in ``parcels.py``, are what they are.
 """
 
-import time
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import numpy as np
+from turns import in_turns, options, row, say, slowest
 
 import collectives as cc
-from collectives.calls import grouped, objects
+from collectives.calls import grouped, parcels
 
 ARRAYS = 32
-SECONDS = 0.5  # that calls of one kind are repeated
+NEVER = 1 << 40  # bytes
 SIZES = [1 << k for k in range(10, 22)]
-LIMITS = [1 << k for k in range(16, 25, 2)]
+LIMITS = {str(1 << k): {"APART": NEVER, "PACKED": 1 << k} for k in range(16, 25, 2)}
+GROUPED = {
+    "packed": {"APART": NEVER},
+    "1 at a time": {"APART": 0, "IN_FLIGHT": 1},
+    "4": {"APART": 0, "IN_FLIGHT": 4},
+    "16": {"APART": 0, "IN_FLIGHT": 16},
+    "all": {"APART": 0, "IN_FLIGHT": ARRAYS},
+}
+OBJECTS = {"inside": {"APART": NEVER}, "apart": {"APART": 0}}
+Arrays = list[np.ndarray[Any, Any]]
 
 
-def timed(comm, call):
-    """Return the seconds of the fastest call: the one that others on the machine disturb least."""
-    best, end = float("inf"), time.perf_counter() + SECONDS
-    while True:
-        late = comm.broadcast(np.array([time.perf_counter() > end]))
-        if late[0]:
-            return best
-        comm.barrier()
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
+def table(
+    title: str,
+    module: ModuleType,
+    ways: dict[str, dict[str, int]],
+    number: int,
+    sizes: list[int],
+    call: Callable[[Arrays], object],
+    seconds: float,
+) -> None:
+    """Print the time of a call on arrays of each size, with constants of a module as `ways` say."""
+    size = cc.size()
+    say(f"{size} ranks, us of {title}")
+    say(row("bytes each", list(ways)))
+    before = {name: getattr(module, name) for way in ways.values() for name in way}
+    for nbytes in sizes:
+        arrays = [np.ones(nbytes // 4, np.float32) for _ in range(number)]
+
+        def clock(way: dict[str, int], calls: int, arrays: Arrays = arrays) -> float:
+            vars(module).update(before | way)
+            return slowest(lambda: call(arrays), calls)
+
+        # The fastest call is the one that others on the machine disturb least.
+        times = in_turns(ways, 3, clock, seconds=seconds * len(ways))
+        say(row(nbytes, [1e6 * min(each) for each in times.values()], ".0f"))
+    vars(module).update(before)
+    say()
 
 
-def main():
+def main() -> None:
     """Print one table for grouped calls, one for the limit of packed arrays, one for objects."""
+    seconds = options(__doc__, seconds=0.5).seconds
     comm = cc.world()
-    say = print if comm.rank == 0 else lambda *_: None
-    apart, packed = grouped.APART, grouped.PACKED
-    say(f"{comm.size} ranks, us of an allreduce_many of {ARRAYS} arrays in place")
-    say(f"{'bytes each':>12}{'packed':>10}{'1 at a time':>13}{'4':>10}{'16':>10}{'all':>10}")
-    for nbytes in SIZES:
-        arrays = [np.ones(nbytes // 4, np.float32) for _ in range(ARRAYS)]
-        grouped.APART = 1 << 40
-        row = [timed(comm, lambda: comm.allreduce_many(arrays, arrays))]  # noqa: B023
-        grouped.APART = 0
-        for grouped.IN_FLIGHT in (1, 4, 16, ARRAYS):
-            row.append(timed(comm, lambda: comm.allreduce_many(arrays, arrays)))  # noqa: B023
-        figures = [f"{1e6 * seconds:.0f}" for seconds in row]
-        say(
-            f"{nbytes:>12}{figures[0]:>10}{figures[1]:>13}"
-            + "".join(f"{f:>10}" for f in figures[2:])
-        )
 
-    say(f"\n{comm.size} ranks, us of an allreduce_many of 1024 arrays in place, by PACKED")
-    say(f"{'bytes each':>12}" + "".join(f"{limit:>10}" for limit in LIMITS))
-    grouped.APART, grouped.IN_FLIGHT = 1 << 40, 4
-    for nbytes in (1 << 10, 1 << 12, 1 << 14):
-        arrays = [np.ones(nbytes // 4, np.float32) for _ in range(1024)]
-        row = []
-        for grouped.PACKED in LIMITS:
-            row.append(timed(comm, lambda: comm.allreduce_many(arrays, arrays)))  # noqa: B023
-        say(f"{nbytes:>12}" + "".join(f"{1e6 * seconds:>10.0f}" for seconds in row))
-    grouped.APART, grouped.PACKED = apart, packed
+    def reduce(arrays: Arrays) -> object:
+        return comm.allreduce_many(arrays, arrays)
 
-    say(f"\n{comm.size} ranks, us of a broadcast_object of {ARRAYS} arrays")
-    say(f"{'bytes each':>12}{'inside':>10}{'apart':>10}")
-    for nbytes in SIZES:
-        arrays = [np.ones(nbytes // 4, np.float32) for _ in range(ARRAYS)]
-        row = []
-        for objects.APART in (1 << 40, 0):
-            row.append(timed(comm, lambda: comm.broadcast_object(arrays)))  # noqa: B023
-        say(f"{nbytes:>12}" + "".join(f"{1e6 * seconds:>10.0f}" for seconds in row))
+    title = f"an allreduce_many of {ARRAYS} arrays in place"
+    table(title, grouped, GROUPED, ARRAYS, SIZES, reduce, seconds)
+    title = "an allreduce_many of 1024 arrays in place, by PACKED"
+    table(title, grouped, LIMITS, 1024, [1 << 10, 1 << 12, 1 << 14], reduce, seconds)
+    title = f"a broadcast_object of {ARRAYS} arrays"
+    table(title, parcels, OBJECTS, ARRAYS, SIZES, comm.broadcast_object, seconds)
 
 
 if __name__ == "__main__":

@@ -9,50 +9,38 @@ shows is why `PATIENCE` and `PATIENCE_OVERSUBSCRIBED` in `process/place.py` are 
 ``COLLECTIVES_SHM=0`` has the ranks of one host send messages.
 """
 
-import statistics
-import time
+from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
-from mpi4py import MPI
+from turns import in_turns, medians, options, row, say, slowest
 
 import collectives as cc
 
 POLLS = (2, 5, 10, 20, 50, 100, 400, 4000)
 CASES = ((2, "butterfly"), (4096, "round_robin"))  # elements of float32, algorithm
-TURN, TURNS = 0.05, 9  # seconds of each, at least, and how many
-FEWEST = 30  # calls
+TURN = 0.05  # seconds of each, at least
 
 
 def main() -> None:
     """Time every number of polls in turn, and print medians over the turns."""
+    turns = options(__doc__, turns=9).turns
     comm = cc.world()
-    times: dict[tuple[int, int], list[float]] = {}
-    for turn in range(TURNS + 1):
-        for polls in POLLS:
-            comm._engine.patience = polls
-            for count, algorithm in CASES:
-                known = times.setdefault((count, polls), [])
-                calls = max(FEWEST, round(TURN / known[-1])) if known else FEWEST
-                seconds = timed(comm, count, algorithm, calls)
-                # The first turn only says how many calls the others have.
-                known[:] = [*known, seconds] if turn > 1 else [seconds]
-    if comm.rank == 0:
-        print(f"{comm.size} ranks, us a call{'':8}" + "".join(f"{polls:>9}" for polls in POLLS))
-        for count, algorithm in CASES:
-            row = (1e6 * statistics.median(times[count, polls]) for polls in POLLS)
-            label = f"{4 * count} bytes, {algorithm}"
-            print(f"{label:<28}" + "".join(f"{figure:9.1f}" for figure in row))
 
+    def clock(way: tuple[int, int, str], calls: int) -> float:
+        comm._engine.patience, count, algorithm = way
+        x = np.ones(count, np.float32)
+        out = np.empty_like(x)
+        return slowest(partial(comm.allreduce, x, out=out, algorithm=algorithm), calls)
 
-def timed(comm: cc.Communicator, count: int, algorithm: str, calls: int) -> float:
-    """Return the seconds of a call, on the slowest rank."""
-    x = np.ones(count, np.float32)
-    out = np.empty_like(x)
-    comm.barrier()
-    start = time.perf_counter()
-    for _ in range(calls):
-        comm.allreduce(x, out=out, algorithm=algorithm)
-    return comm.mpi.allreduce((time.perf_counter() - start) / calls, MPI.MAX)
+    ways = {(count, polls): (polls, count, name) for polls in POLLS for count, name in CASES}
+    # Of the first calls, some are slow: a second turn says how many the others have.
+    found = medians(in_turns(ways, turns, clock, warm=2, fill=TURN), 1e-6)
+    say(row(f"{comm.size} ranks, us a call", [str(polls) for polls in POLLS], width=9))
+    for count, algorithm in CASES:
+        cells = [found[count, polls] for polls in POLLS]
+        say(row(f"{4 * count} bytes, {algorithm}", cells, width=9))
 
 
 if __name__ == "__main__":

@@ -17,18 +17,16 @@ neighbours:
   iallreduce to which the other rank does not come.
 """
 
-import argparse
 import statistics
 import time
 
 import numpy as np
-from mpi4py import MPI
+from turns import alone, in_turns, longest, options, ratio, row, say
 
 import collectives as cc
 from collectives import _core
 
 LARGE = 16 << 20  # bytes
-PAIRS = 15
 CALLS = 300  # of 8 bytes, beside a long one; ten times as many in a row
 SETTLED = 0.01  # seconds after which the thread sleeps
 IDLE = 1.0  # seconds
@@ -49,23 +47,23 @@ class Cases:
 
     def calibrate(self):
         """Find out how long a blocking call takes, and a step of the computation."""
-        self.lap = statistics.median(timed(self.step) for _ in range(200))
-        times = [timed(lambda: self.comm.allreduce(*self.large)) for _ in range(15)]
-        self.alone = self.comm.mpi.allreduce(statistics.median(times), MPI.MAX)
+        self.lap = statistics.median(alone(self.step) for _ in range(200))
+        times = [alone(lambda: self.comm.allreduce(*self.large)) for _ in range(15)]
+        self.alone = longest(statistics.median(times))
         self.pause = 2 * self.alone
 
     def step(self):
         np.sqrt(self.work, out=self.work)
 
     def blocking(self):
-        return timed(lambda: self.comm.allreduce(*self.small), 10 * CALLS)
+        return alone(lambda: self.comm.allreduce(*self.small), 10 * CALLS)
 
     def nonblocking(self):
-        return timed(lambda: self.comm.iallreduce(*self.small).wait(), 10 * CALLS)
+        return alone(lambda: self.comm.iallreduce(*self.small).wait(), 10 * CALLS)
 
     def beside(self):
         request = self.comm.iallreduce(*self.large)
-        times = [timed(lambda: self.other.allreduce(*self.small)) for _ in range(CALLS)]
+        times = [alone(lambda: self.other.allreduce(*self.small)) for _ in range(CALLS)]
         request.wait()
         return statistics.median(times)
 
@@ -81,7 +79,7 @@ class Cases:
         request = self.comm.iallreduce(*self.large)
         work()
         request.wait()
-        return self.comm.mpi.allreduce(now() - start, MPI.MAX)
+        return longest(now() - start)
 
     def idle(self):
         return self.used()
@@ -99,56 +97,45 @@ class Cases:
         return (time.process_time() - before) / IDLE
 
 
-def timed(call, number=1):
-    """Return the seconds of a call, of so many in a row."""
-    start = now()
-    for _ in range(number):
-        call()
-    return (now() - start) / number
-
-
-def compare(comm, case, pairs):
+def compare(comm, case, turns):
     """Return what a case takes without and with the thread, in turns."""
-    off, on = [], []
-    for pair in range(pairs):
-        for thread in (False, True) if pair % 2 else (True, False):
-            if thread:
-                _core.want_progress()
-            comm.iallreduce(np.ones(1)).wait()  # starts it
-            time.sleep(SETTLED)
-            comm.mpi.Barrier()
-            (on if thread else off).append(case())
-            _core.stop_progress()
-    return off, on
+
+    def clock(thread, calls):
+        if thread:
+            _core.want_progress()
+        comm.iallreduce(np.ones(1)).wait()  # starts it
+        time.sleep(SETTLED)
+        comm.mpi.Barrier()
+        seconds = case()
+        _core.stop_progress()
+        return seconds
+
+    return in_turns({"without": False, "with": True}, turns, clock, warm=0).values()
 
 
 def main():
     """Print a line for each case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="blocks of each kind")
-    options = parser.parse_args()
+    turns = options(__doc__, turns=15).turns
     comm = cc.world()
-    say = print if comm.rank == 0 else lambda *_, **__: None
     cases = Cases(comm)
     cases.calibrate()
-    say(f"{comm.size} ranks, {comm.transport}; blocking call of {LARGE >> 20} MiB: ", end="")
-    say(f"{1e3 * cases.alone:.1f} ms\n{'':30}{'without':>10}{'with':>10}{'ratio':>8}")
-    for label, case, factor, unit, pairs in (
-        ("8 bytes", cases.blocking, 1e6, "us", options.pairs),
-        ("8 bytes, iallreduce + wait", cases.nonblocking, 1e6, "us", options.pairs),
-        ("8 bytes beside 16 MiB", cases.beside, 1e6, "us", options.pairs),
-        ("16 MiB + pause", cases.with_pause, 1e3, "ms", options.pairs),
-        ("16 MiB + computation", cases.with_work, 1e3, "ms", options.pairs),
-        ("idle", cases.idle, 100, "%", 3),
-        ("idle, the other not there", cases.awaiting, 100, "%", 3),
+    say(
+        f"{comm.size} ranks, {comm.transport}; blocking call of {LARGE >> 20} MiB: "
+        f"{1e3 * cases.alone:.1f} ms"
+    )
+    say(row("", ("without", "with", "ratio")))
+    for label, case, factor, unit, number in (
+        ("8 bytes", cases.blocking, 1e6, "us", turns),
+        ("8 bytes, iallreduce + wait", cases.nonblocking, 1e6, "us", turns),
+        ("8 bytes beside 16 MiB", cases.beside, 1e6, "us", turns),
+        ("16 MiB + pause", cases.with_pause, 1e3, "ms", turns),
+        ("16 MiB + computation", cases.with_work, 1e3, "ms", turns),
+        ("idle", cases.idle, 100, "%", min(turns, 3)),
+        ("idle, the other not there", cases.awaiting, 100, "%", min(turns, 3)),
     ):
-        off, on = compare(comm, case, pairs)
-        ratio = statistics.median(b / a for a, b in zip(off, on, strict=True))
-        say(
-            f"{label + ', ' + unit:30}{factor * statistics.median(off):>10.2f}"
-            f"{factor * statistics.median(on):>10.2f}{ratio:>8.2f}",
-            flush=True,
-        )
+        off, on = compare(comm, case, number)
+        cells = [factor * statistics.median(each) for each in (off, on)]
+        say(row(f"{label}, {unit}", [*cells, ratio(on, off)], ".2f"))
 
 
 if __name__ == "__main__":

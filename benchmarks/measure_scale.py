@@ -5,10 +5,11 @@ writes what it measured. The time of a run is that of `simulate` alone, from the
 algorithm to the result, and without the import.
 """
 
-import argparse
 import platform
 import subprocess
 import sys
+
+from turns import options
 
 from collectives.choice import profile
 from collectives.text import files
@@ -42,17 +43,14 @@ print(took, memory, found.messages, found.time)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
+    arguments = options(__doc__, turns=3, json=None)
     print(
         f"{'algorithm':28} {'machine':26} {'messages':>11} {'s':>7} {'GB':>6} {'predicted us':>13}"
     )
     rows = []
     for case in CASES:
         runs = []
-        for _ in range(options.repeat):
+        for _ in range(arguments.turns):
             done = subprocess.run(
                 [sys.executable, "-c", RUN, *case], check=True, capture_output=True, text=True
             )
@@ -65,15 +63,15 @@ def main():
             flush=True,
         )
         rows.append([*case, int(messages), took, memory, predicted])
-    if options.json:
+    if arguments.json:
         names = ("collective", "algorithm", "machine", "messages", "seconds", "bytes", "predicted")
         found = [dict(zip(names, row, strict=True)) for row in rows]
         facts = {
-            "command": f"python benchmarks/measure_scale.py --json {options.json}",
+            "command": f"python benchmarks/measure_scale.py --json {arguments.json}",
             "python": platform.python_version(),
             "machine": "{}, {} cores".format(*profile.machine()),
         }
-        files.write_json(options.json, {**facts, "rows": found})
+        files.write_json(arguments.json, {**facts, "rows": found})
 
 
 if __name__ == "__main__":

@@ -12,33 +12,25 @@ times steps without any computation: a pull and a push of each worker, and an al
 workers.
 """
 
-import argparse
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import compressed_sgd  # before NumPy: it sets the number of threads
 import numpy as np
 import server_sgd
+from turns import in_turns, longest, medians, options, say
 
 import collectives as cc
 from collectives import algorithms, server
 from collectives.picture import colours, figures
+from collectives.text.table import markdown, markdown_row
 
 COUNT = 1 << 20  # elements of float32 whose traffic is counted
 SIZES = (64 << 10, 1 << 20, 16 << 20, 64 << 20)  # bytes whose throughput is measured
-
-
-def pyplot():
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
-    from matplotlib import pyplot
-
-    return pyplot
 
 
 # -- policies ------------------------------------------------------------------------------------
@@ -50,7 +42,7 @@ def measure_policies(arguments):
     training = images[: -compressed_sgd.TESTED], labels[: -compressed_sgd.TESTED]
     workers = cc.size() - 1
     runs = {name: [] for name in server_sgd.policies(workers)}
-    for _ in range(arguments.runs):
+    for _ in range(arguments.turns):
         for name, policy in server_sgd.policies(workers).items():
             pulled, seconds, found = server_sgd.train(
                 training, policy, arguments.steps, arguments.milliseconds / 1e3
@@ -76,21 +68,23 @@ def measure_policies(arguments):
 
 
 def print_policies(runs, arguments, workers, kind):
-    print(f"{kind}, {workers} workers, medians of {arguments.runs} runs")
+    print(f"{kind}, {workers} workers, medians of {arguments.turns} runs")
     percent = 100 * arguments.accuracy
-    print(f"| policy | s to {percent:g} % | s in all | gradients/s | mean staleness | dropped |")
-    print("|---|---|---|---|---|---|")
+    heads = (f"s to {percent:g} %", "s in all", "gradients/s", "mean staleness", "dropped")
+    rows = []
     for name, each in runs.items():
         first, seconds = (statistics.median(run[k] for run in each) for k in (0, 1))
         rate = statistics.median(sum(run[3].pushed.values()) / run[1] for run in each)
         late = statistics.median(run[3].mean_staleness for run in each)
         dropped = statistics.median(sum(run[3].dropped.values()) for run in each)
-        print(f"| {name} | {first:.2f} | {seconds:.2f} | {rate:.0f} | {late:.2f} | {dropped:g} |")
+        rows.append(
+            (name, f"{first:.2f}", f"{seconds:.2f}", f"{rate:.0f}", f"{late:.2f}", f"{dropped:g}")
+        )
+    print("\n".join(markdown(("policy", *heads), rows)))
 
 
 def draw_curves(chosen, arguments, caption):
-    plot = pyplot()
-    figure, axes = plot.subplots(figsize=(8, 4.4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(8, 4.4))
     for k, (name, (_, _, curve, _)) in enumerate(chosen.items()):
         # Of the last pulls, the mean: single ones jump.
         smooth = [
@@ -106,11 +100,8 @@ def draw_curves(chosen, arguments, caption):
 
 
 def draw_staleness(chosen, path):
-    plot = pyplot()
     names = [name for name, run in chosen.items() if set(run[3].staleness) != {0}]
-    figure, axes = plot.subplots(
-        1, len(names), figsize=(8, 2.8), sharey=True, layout="constrained", squeeze=False
-    )
+    figure, axes = figures.subplots(1, len(names), figsize=(8, 2.8), sharey=True, squeeze=False)
     for k, name in enumerate(names):
         tint = colours.LIGHT[list(chosen).index(name)]
         found = chosen[name][3].staleness
@@ -138,15 +129,17 @@ def measure_traffic(arguments):
                 (workers, *(None if each is None else each / nbytes for each in (*counts, ring)))
             )
     if cc.rank() == 0:
-        print(
-            "| workers m | one server | each of two | a rank of a ring | 2m | 2(m-1) | 2(m-1)/m |"
-        )
-        print("|---|---|---|---|---|---|---|")
-        for m, *counted in rows:
-            cells = ["-" if each is None else f"{each:.3f}" for each in counted]
-            print(
-                f"| {m} | {' | '.join(cells)} | {2 * m} | {2 * (m - 1)} | {2 * (m - 1) / m:.3f} |"
+        heads = ("workers m", "one server", "each of two", "a rank of a ring")
+        formulas = ("2m", "2(m-1)", "2(m-1)/m")
+        cells = [
+            (
+                str(m),
+                *("-" if each is None else f"{each:.3f}" for each in counted),
+                *(str(2 * m), str(2 * (m - 1)), f"{2 * (m - 1) / m:.3f}"),
             )
+            for m, *counted in rows
+        ]
+        print("\n".join(markdown((*heads, *formulas), cells)))
         if arguments.picture:
             draw_traffic(rows, arguments.picture)
 
@@ -186,8 +179,7 @@ def ring_bytes(workers):
 
 
 def draw_traffic(rows, path):
-    plot = pyplot()
-    figure, axes = plot.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = figures.subplots(figsize=(8, 4))
     m = np.linspace(1, max(row[0] for row in rows), 100)
     lines = (
         ("one server: 2Nm", 2 * m),
@@ -214,25 +206,20 @@ def measure_throughput(arguments):
     """Time steps of a synchronous server and allreduces of as many workers, in turns."""
     workers = cc.size() - 2
     comm = cc.world().split(0 if cc.rank() >= 2 else None)
-    if cc.rank() == 0:
-        print(f"{workers} workers, medians of {arguments.runs} runs of {arguments.steps} steps")
-        print("| bytes | one server, ms | two servers, ms | asynchronous, ms | allreduce, ms |")
-        print("|---|---|---|---|---|")
+    say(f"{workers} workers, medians of {arguments.turns} turns of {arguments.steps} steps")
+    heads = ("bytes", "one server, ms", "two servers, ms", "asynchronous, ms", "allreduce, ms")
+    say("\n".join(markdown(heads, [])))
     for nbytes in SIZES:
         steps = max(3, min(arguments.steps, (256 << 20) // nbytes))
-        times = {}
-        for _ in range(arguments.runs):
-            for name, ranks, policy in (
-                ("one", [0], server.Synchronous()),
-                ("two", [0, 1], server.Synchronous()),
-                ("asynchronous", [0], server.Asynchronous()),
-            ):
-                found = served_seconds(nbytes, ranks, policy, steps)
-                times.setdefault(name, []).append(found)
-            times.setdefault("allreduce", []).append(reduced_seconds(comm, nbytes, steps))
-        if cc.rank() == 0:
-            cells = [f"{1e3 * statistics.median(each):.2f}" for each in times.values()]
-            print(f"| {figures.short(nbytes)} | {' | '.join(cells)} |")
+        ways = {
+            "one": partial(served_seconds, nbytes, [0], server.Synchronous),
+            "two": partial(served_seconds, nbytes, [0, 1], server.Synchronous),
+            "asynchronous": partial(served_seconds, nbytes, [0], server.Asynchronous),
+            "allreduce": partial(reduced_seconds, comm, nbytes),
+        }
+        times = in_turns(ways, arguments.turns, lambda way, calls, steps=steps: way(steps), warm=0)
+        cells = [f"{each:.2f}" for each in medians(times, 1e-3).values()]
+        say(markdown_row([figures.short(nbytes), *cells]))
 
 
 def served_seconds(nbytes, ranks, policy, steps):
@@ -242,7 +229,7 @@ def served_seconds(nbytes, ranks, policy, steps):
     if group is not None:
         w = np.zeros(nbytes // 4, np.float32)
         with server.ParameterServer(
-            group, [w], optimizer=server.SGD(0.1), policy=policy, servers=len(ranks)
+            group, [w], optimizer=server.SGD(0.1), policy=policy(), servers=len(ranks)
         ) as ps:
             for step in range(steps + 2 if ps.is_worker else 0):
                 if step == 2:
@@ -253,7 +240,7 @@ def served_seconds(nbytes, ranks, policy, steps):
                 ps.pull()
                 seconds = (time.perf_counter() - began) / steps
         group.free()
-    return float(cc.allreduce(np.array([seconds]), op=cc.MAX)[0])
+    return longest(seconds)
 
 
 def reduced_seconds(comm, nbytes, steps):
@@ -266,19 +253,20 @@ def reduced_seconds(comm, nbytes, steps):
                 began = time.perf_counter()
             comm.allreduce(w, out=w)
         seconds = (time.perf_counter() - began) / steps
-    return float(cc.allreduce(np.array([seconds]), op=cc.MAX)[0])
+    return longest(seconds)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("policies", "traffic", "throughput"))
-    parser.add_argument("--picture", help="where to write it")
-    parser.add_argument("--staleness", help="where to write the histograms")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--milliseconds", type=float, default=0.5, help="of sleep for an image")
-    parser.add_argument("--accuracy", type=float, default=0.88)
-    arguments = parser.parse_args()
+    arguments = options(
+        __doc__,
+        what=["policies", "traffic", "throughput"],
+        picture=None,
+        staleness=None,
+        turns=5,
+        steps=100,
+        milliseconds=0.5,
+        accuracy=0.88,
+    )
     measures = {
         "policies": measure_policies,
         "traffic": measure_traffic,

@@ -37,13 +37,13 @@ import numpy as np
 import simulation
 from clocks import Chain, Clock, Tries, environment, own_core, partner_core, rest, timed
 from mpi4py import MPI
+from turns import options
 
 import collectives as cc
 from collectives import _core, algorithms
 from collectives.algorithms import Exchange
-from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import select
-from collectives.cli import arguments
+from collectives.cli.arguments import operations
 from collectives.measuring import candidates, report, state
 from collectives.measuring.operations import OPERATIONS, Arrays
 from collectives.process import binding
@@ -275,21 +275,22 @@ def least(one: Any, other: Any) -> Any:
 
 def main() -> None:
     """Measure, predict, and write what came out on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--collectives", type=arguments.operations, default=list(COLLECTIVES))
-    parser.add_argument("--begin", type=arguments.nbytes, default=8, help="smallest, bytes")
-    parser.add_argument("--end", type=arguments.nbytes, default=16 << 20, help="largest, bytes")
-    parser.add_argument("--factor", type=int, default=8, help="between sizes")
-    parser.add_argument("--cores", type=int, help="of all hosts together, if they share some")
-    parser.add_argument("--label", help="what tables call the transport, where there is but one")
-    parser.add_argument("--repeat", type=int, default=1, help="passes, of which the least counts")
-    parser.add_argument("--tries", type=int, default=4, help="of what other processes disturb")
-    options = parser.parse_args()
-    Tries.number = options.tries
-    options.sizes = [options.begin]
-    while options.sizes[-1] * options.factor <= options.end:
-        options.sizes.append(options.sizes[-1] * options.factor)
+    arguments = options(
+        __doc__,
+        file=Path,
+        collectives=(operations, "all"),
+        begin=8,
+        end=16 << 20,
+        factor=8,
+        cores=0,
+        label="",
+        repeat=1,
+        tries=4,
+    )
+    Tries.number = arguments.tries
+    arguments.sizes = [arguments.begin]
+    while arguments.sizes[-1] * arguments.factor <= arguments.end:
+        arguments.sizes.append(arguments.sizes[-1] * arguments.factor)
     began = time.monotonic()
     comm = cc.Communicator(timeout=60)
     if comm.size < 2:
@@ -298,18 +299,18 @@ def main() -> None:
     if comm._segment is not None:
         with environment(COLLECTIVES_SHM="0"):
             communicators.append(cc.Communicator(timeout=60))
-    p, cores = comm.size, options.cores or comm._place.cores * comm.nodes
+    p, cores = comm.size, arguments.cores or comm._place.cores * comm.nodes
     if comm.nodes not in (1, p):
         raise SystemExit("all ranks must be on one host, or each on one of its own")
     passing("hops", 1)
     passing("swaps", p // 2)
     passing("bursts", p // 2)
-    for collective in options.collectives:
+    for collective in arguments.collectives:
         passes: Any = None
-        for _ in range(options.repeat):
+        for _ in range(arguments.repeat):
             # Before and after, as one disturbance of them spoils all predictions.
             found = facts(communicators, cores)
-            rows = [points(each, cores, collective, options.sizes) for each in communicators]
+            rows = [points(each, cores, collective, arguments.sizes) for each in communicators]
             found = least(found, facts(communicators, cores))
             made = [
                 {"facts": some, "rows": measured}
@@ -318,22 +319,22 @@ def main() -> None:
             passes = least(passes, made) if passes else made
         runs = []
         for each, measured in zip(communicators, passes, strict=True):
-            label = options.label or ("shm" if each._segment else "MPI")
+            label = arguments.label or ("shm" if each._segment else "MPI")
             place = {"ranks": p, "transport": label, "collective": collective}
             runs.append({**place, **measured})
         if comm.rank == 0:
-            save(options, runs)
+            save(arguments, runs)
             seconds = time.monotonic() - began
             print(f"{collective} on {p} ranks, {seconds:.0f} s", file=sys.stderr, flush=True)
     if comm.rank == 0:
-        print(simulation.text(json.loads(options.file.read_text())))
+        print(simulation.text(json.loads(arguments.file.read_text())))
 
 
-def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+def save(arguments: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
     """Put runs into the file, with what they should have taken, in the place of those before."""
     document: dict[str, Any] = {"runs": []}
-    if options.file.exists():
-        document = json.loads(options.file.read_text())
+    if arguments.file.exists():
+        document = json.loads(arguments.file.read_text())
     new = [place_of(run) for run in runs]
     document["runs"] = [run for run in document["runs"] if place_of(run) not in new]
     head = {
@@ -346,7 +347,7 @@ def save(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
     made = simulation.rounded(runs)
     simulation.predict({**head, "runs": made})
     document.update({**head, "runs": document["runs"] + made})
-    files.write_json(options.file, simulation.rounded(document))
+    files.write_json(arguments.file, simulation.rounded(document))
 
 
 def place_of(run: dict[str, Any]) -> tuple[int, str, str]:

@@ -6,128 +6,106 @@ Run it on two ranks, on a machine as quiet as may be, in an environment of each 
 
 On a virtual machine the state changes by itself, at times within seconds. So it is looked at before
 and after each measurement, by the round trip of a flag, and what has changed meanwhile is dropped.
-It goes round the sizes, the MPI's own collective and the library's in turns, until the time is
-up. For each state it writes medians: of the MPI's, of the library's, and of their ratios in the
-same turn; of arrays in private memory, and of `Communicator.empty` ("shared"), for which the
-private copy of a rank past the cache is timed as well, the least that either must take.
+It goes round the sizes, and measures each as ``collectives bench`` does, in blocks of the MPI's own
+collective and the library's in turns, until the time is up. For each state it writes medians: of
+the MPI's, of the library's, and of their ratios in the same turn; of arrays in private memory, and
+of `Communicator.empty` ("shared"), for which the private copy of a rank past the cache is timed as
+well, the least that either must take.
 """
+
+from __future__ import annotations
 
 import argparse
 import shlex
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from turns import options, ratio
 
 import collectives as cc
 from collectives.measuring import state
+from collectives.measuring.bench import MPI_LABEL, Bench
+from collectives.measuring.contest import COPY, Entry, Settings
+from collectives.measuring.measure import measure
+from collectives.measuring.operations import OPERATIONS
 from collectives.text import files
 
 COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall"
 SIZES = tuple(4**k for k in range(5, 14)) + tuple(2 * 4**k for k in range(7, 11))  # bytes
 TURN = 4e-3  # seconds of calls between two looks at the clock
 WORK = 3e-11, 2e-6  # roughly, seconds of a call: for each byte, and for any
-TIMES = 3  # of which the least counts
+NAMES = {MPI_LABEL: "mpi", "auto": "ours", COPY: "copy"}
+Times = dict[str, float]  # seconds of a call, on the slower rank
 
 
-class Case:
-    """One collective on arrays of one size: by MPI, by the library, and on shared arrays."""
-
-    def __init__(self, comm, name, nbytes):
-        self.world, self.comm, self.name = MPI.COMM_WORLD, comm, name
-        n = nbytes // 4
-        self.x = np.random.default_rng(comm.rank).random(n, np.float32)
-        self.out = np.empty_like(self.x)
-        self.count = max(3, int(TURN / (WORK[0] * nbytes * 10 + WORK[1])))
-        self.shared = [comm.empty(n, np.float32) for _ in range(2)] if name == "allreduce" else None
-        if self.shared:
-            self.shared[0][:] = self.x
-        self.copies = state.copies(nbytes, 1)[0] if self.shared else None
-
-    def mpi(self):
-        part = self.x[: self.x.size // self.comm.size]
-        if self.name == "allreduce":
-            self.world.Allreduce(self.x, self.out)
-        elif self.name == "broadcast":
-            self.world.Bcast(self.x)
-        elif self.name == "allgather":
-            self.world.Allgather(part, self.out)
-        else:
-            self.world.Alltoall(self.x, self.out)
-
-    def ours(self):
-        if self.name == "allgather":
-            self.comm.allgather(self.x[: self.x.size // self.comm.size], out=self.out)
-        elif self.name == "broadcast":
-            self.comm.broadcast(self.x, out=self.x)
-        else:
-            getattr(self.comm, self.name)(self.x, out=self.out)
-
-    def on_shared(self):
-        self.comm.allreduce(self.shared[0], out=self.shared[1])
-
-    def seconds(self, call):
-        """Return the seconds of a call on the slower rank, the least of several times."""
-        best = float("inf")
-        for _ in range(TIMES):
-            call()
-            self.world.Barrier()
-            start = time.perf_counter()
-            for _ in range(self.count):
-                call()
-            best = min(best, (time.perf_counter() - start) / self.count)
-        return self.world.allreduce(best, op=MPI.MAX)
-
-    def measured(self):
-        names = {"mpi": self.mpi, "ours": self.ours}
-        if self.shared:
-            names |= {"shared": self.on_shared, "copy": self.copies}
-        return {name: self.seconds(call) for name, call in names.items()}
-
-
-def measure(comm, names, sizes, seconds):
-    """Return the times of each state, collective and size."""
-    found = {}
-    end = time.monotonic() + seconds
-    cases = [Case(comm, name, nbytes) for name in names for nbytes in sizes]
-    while MPI.COMM_WORLD.bcast(time.monotonic() < end):
-        for case in cases:
-            before = state.name(state.round_trip(comm, MPI.COMM_WORLD))
-            times = case.measured()
-            if state.name(state.round_trip(comm, MPI.COMM_WORLD)) == before:
-                found.setdefault((before, case.name, case.x.nbytes), []).append(times)
+def once(bench: Bench, name: str, nbytes: int) -> Times:
+    """Return what each way takes, of one collective and one size. Collective."""
+    iterations = max(3, int(TURN / (WORK[0] * nbytes * 10 + WORK[1])))
+    count = OPERATIONS[name].elements(nbytes // 4, bench.comm.size)
+    settings = Settings(
+        name, (Entry(),), np.dtype(np.float32), iters=iterations, repeat=3, verify=False
+    )
+    rows = measure(bench, settings, count)
+    found = {NAMES[row["algorithm"]]: max(row["seconds"]) for row in rows}
+    if name == "allreduce":
+        rows = measure(bench, settings._replace(peer=False, limit=True, shared=True), count)
+        more = {row["algorithm"]: max(row["seconds"]) for row in rows}
+        found |= {"shared": more["auto"], "copy": more[COPY]}
     return found
 
 
-def rows(found):
-    """Return medians in microseconds, as rows for JSON."""
+def measured(
+    comm: cc.Communicator, arguments: argparse.Namespace
+) -> dict[tuple[str, str, int], list[Times]]:
+    """Return the times of each state, collective and size. Collective."""
+    found: dict[tuple[str, str, int], list[Times]] = {}
+    bench = Bench(comm, comm.mpi.Dup())
+    end = time.monotonic() + arguments.seconds
+    sizes = [int(word) for word in arguments.bytes.split(",")]
+    while bench.mpi.bcast(time.monotonic() < end):
+        for name in arguments.collectives.split(","):
+            for nbytes in sizes:
+                before = state.name(state.round_trip(comm, bench.mpi))
+                times = once(bench, name, nbytes)
+                after = state.name(state.round_trip(comm, bench.mpi))
+                # Where nothing is left without the barriers, there is nothing to compare.
+                if after == before and all(times.values()):
+                    found.setdefault((str(before), name, nbytes), []).append(times)
+    return found
+
+
+def rows(found: dict[tuple[str, str, int], list[Times]]) -> Iterator[dict[str, Any]]:
+    """Yield medians in microseconds, as rows for JSON."""
     for (name, collective, nbytes), turns in sorted(found.items()):
         row = {"state": name, "collective": collective, "bytes": nbytes, "turns": len(turns)}
-        for key in turns[0]:
-            row[f"{key}_us"] = round(1e6 * statistics.median(each[key] for each in turns), 3)
-        row["ratio"] = round(statistics.median(each["ours"] / each["mpi"] for each in turns), 3)
+        times = {key: [each[key] for each in turns] for key in turns[0]}
+        for key, values in times.items():
+            row[f"{key}_us"] = round(1e6 * statistics.median(values), 3)
+        row["ratio"] = round(ratio(times["ours"], times["mpi"]), 3)
         yield row
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("file", nargs="?", type=Path, help="where the medians go, as JSON")
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
-    parser.add_argument("--bytes", default=",".join(map(str, sorted(SIZES))))
-    parser.add_argument("--seconds", type=float, default=150)
-    options = parser.parse_args()
+def main() -> None:
+    arguments = options(
+        __doc__,
+        file=Path,
+        collectives=",".join(COLLECTIVES),
+        bytes=",".join(map(str, sorted(SIZES))),
+        seconds=150.0,
+    )
     comm = cc.world()
-    sizes = [int(word) for word in options.bytes.split(",")]
-    found = measure(comm, options.collectives.split(","), sizes, options.seconds)
+    made = list(rows(measured(comm, arguments)))
     if comm.rank:
         return
-    made = list(rows(found))
     for row in made:
         print(", ".join(f"{key} {value}" for key, value in row.items()))
-    if options.file:
+    if arguments.file:
         words = ["mpiexec", "-n", str(comm.size), "python", *sys.argv]
         document = {
             "command": shlex.join(words),
@@ -136,8 +114,8 @@ def main():
             "ranks": comm.size,
             "rows": made,
         }
-        options.file.parent.mkdir(exist_ok=True)
-        files.write_json(options.file, document)
+        arguments.file.parent.mkdir(exist_ok=True)
+        files.write_json(arguments.file, document)
 
 
 if __name__ == "__main__":

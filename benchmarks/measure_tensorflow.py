@@ -16,7 +16,6 @@ median of the processor's time, which other programs disturb less.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -28,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import tensorflow as tf
+from turns import in_turns, longest, options, row, say, slowest
 
 import collectives as cc
 import collectives.tensorflow as hvd
@@ -40,27 +40,25 @@ CASES = {
     "8 of 1 million": [1_000_000] * 8,
 }
 
+Times = dict[str, tuple[float, ...]]  # of each way: a step, and the processor's time for it
 
-Times = dict[str, tuple[float, float]]  # of each way: a step, and the processor's time for it
 
-
-def timed(ways: dict[str, Callable[[], object]], repetitions: int) -> Times:
+def timed(ways: dict[str, Callable[[], object]], turns: int) -> Times:
     """Return the median times of each way, in milliseconds, which take turns. Collective."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}
-    for k in range(repetitions + 3):
-        for name, way in ways.items():
-            cc.barrier()
-            began, cpu_began = time.perf_counter(), time.process_time()
-            way()
-            if k >= 3:
-                times[name].append((time.perf_counter() - began) * 1e3)
-                cpu[name].append((time.process_time() - cpu_began) * 1e3)
-    mine = np.array([[statistics.median(each[name]) for each in (times, cpu)] for name in ways])
-    return dict(zip(ways, map(tuple, cc.allreduce(mine, op=cc.MAX).tolist()), strict=True))
+
+    def clock(way: Callable[[], object], calls: int) -> tuple[float, float]:
+        began = time.process_time()
+        seconds = slowest(way, calls)
+        return seconds, longest(time.process_time() - began)
+
+    times = in_turns(ways, turns, clock, warm=3)
+    return {
+        name: tuple(1e3 * statistics.median(column) for column in zip(*each, strict=True))
+        for name, each in times.items()
+    }
 
 
-def of_variables(sizes: list[int], repetitions: int) -> Times:
+def of_variables(sizes: list[int], turns: int) -> Times:
     """Return the times of steps that compute and apply gradients of these sizes. Collective."""
     variables = [tf.Variable(tf.ones(size)) for size in sizes]
 
@@ -72,14 +70,14 @@ def of_variables(sizes: list[int], repetitions: int) -> Times:
         for variable, gradient in zip(variables, gradients, strict=True):
             variable.assign_sub(1e-6 * gradient)
 
-    return of_tapes(compute, variables, apply, repetitions)
+    return of_tapes(compute, variables, apply, turns)
 
 
 def of_tapes(
     compute: Callable[[tf.GradientTape], tf.Tensor],
     variables: list[tf.Variable],
     apply: Callable[[list[tf.Tensor]], None],
-    repetitions: int,
+    turns: int,
 ) -> Times:
     """Return the times of steps with tapes of different kinds. Collective."""
     arrays = [np.ones(each.shape, np.float32) for each in variables]
@@ -121,7 +119,7 @@ def of_tapes(
         "such a step by hand": by_hand,
         "a step with DistributedGradientTape": step(hvd.DistributedGradientTape),
     }
-    return timed(ways, repetitions)
+    return timed(ways, turns)
 
 
 def network() -> tf.keras.Model:
@@ -139,7 +137,7 @@ def network() -> tf.keras.Model:
     return tf.keras.Sequential([tf.keras.Input((32, 32, 3)), *layers])
 
 
-def of_images(batch: int, repetitions: int) -> Times:
+def of_images(batch: int, turns: int) -> Times:
     """Return the times of training steps of the network. Collective."""
     model, optimizer = network(), tf.keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -153,27 +151,23 @@ def of_images(batch: int, repetitions: int) -> Times:
     def apply(gradients: list[tf.Tensor]) -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    return of_tapes(compute, model.trainable_variables, apply, repetitions)
+    return of_tapes(compute, model.trainable_variables, apply, turns)
 
 
 def main() -> None:
     """Measure, and print the tables. Collective."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repetitions", type=int, default=50)
-    parser.add_argument("--batch", type=int, default=32)
-    options = parser.parse_args()
+    arguments = options(__doc__, turns=50, batch=32)
     hvd.init()
     for name, sizes in CASES.items():
-        report(f"gradients: {name}", of_variables(sizes, options.repetitions))
-    report(f"images: {options.batch}", of_images(options.batch, options.repetitions))
+        report(f"gradients: {name}", of_variables(sizes, arguments.turns))
+    report(f"images: {arguments.batch}", of_images(arguments.batch, arguments.turns))
 
 
 def report(title: str, times: Times) -> None:
     """Print a table on rank 0. Local."""
-    if hvd.rank() == 0:
-        print(f"{title}: milliseconds on {hvd.size()} ranks, and those of a processor")
-        for name, (value, cpu) in times.items():
-            print(f"  {name:38}{value:9.2f}{cpu:9.2f}", flush=True)
+    say(f"{title}: milliseconds on {hvd.size()} ranks, and those of a processor")
+    for name, both in times.items():
+        say(row(f"  {name:38}", both, ".2f", 9))
 
 
 if __name__ == "__main__":

@@ -10,20 +10,20 @@ the median of the ratios of neighbouring blocks. The blocks' means tell what med
 memory that is touched for the first time.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
 import time
+from functools import partial
 
 import numpy as np
+from turns import in_turns, options, ratio, row, say
 
 import collectives as cc
 from collectives import _core
 from collectives.records import timeline
 
 SIZES = [8, 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20]
-PAIRS = 40  # of blocks
 
 
 class Block:
@@ -62,33 +62,20 @@ def recorded(block, path):
 
 def main():
     """Print a line for each size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="blocks of each kind and size")
-    options = parser.parse_args()
+    turns = options(__doc__, turns=40).turns
     comm = cc.world()
-    say = print if comm.rank == 0 else lambda *_, **__: None
     say(f"{comm.size} ranks, {comm.transport}; us of an allreduce")
-    say(f"{'bytes':>10}{'without':>10}{'with':>10}{'ratio':>8}{'of means':>10}")
+    say(row("bytes", ("without", "with", "ratio", "of means")))
     with tempfile.TemporaryDirectory() as folder:
         for nbytes in SIZES:
             block = Block(comm, nbytes)
-            block.run()
-            off, on = [], []
-            for pair in range(options.pairs):
-                for records in (False, True) if pair % 2 else (True, False):
-                    if records:
-                        on.append(recorded(block, f"{folder}/{comm.rank}"))
-                    else:
-                        off.append(block.run())
-            medians = [statistics.median(each[0] for each in some) for some in (off, on)]
-            ratios = [
-                statistics.median(b[k] / a[k] for a, b in zip(off, on, strict=True)) for k in (0, 1)
-            ]
-            say(
-                f"{nbytes:>10}{1e6 * medians[0]:>10.2f}{1e6 * medians[1]:>10.2f}"
-                f"{ratios[0]:>8.3f}{ratios[1]:>10.3f}",
-                flush=True,
-            )
+            tape = partial(recorded, block, f"{folder}/{comm.rank}")
+            ways = {"off": block.run, "on": tape}
+            times = in_turns(ways, turns, lambda way, calls: way())
+            off, on = (list(zip(*each, strict=True)) for each in times.values())
+            middle = [1e6 * statistics.median(each[0]) for each in (off, on)]
+            ratios = [f"{ratio(b, a):.3f}" for a, b in zip(off, on, strict=True)]
+            say(row(nbytes, [*middle, *ratios], ".2f"))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
@@ -27,6 +24,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from turns import in_turns, medians, options, say
 
 import collectives.torch as hvd
 from collectives import default
@@ -96,69 +94,52 @@ def sharded(group: Any) -> nn.Module:
     return fully_shard(net, mesh=mesh)
 
 
-def seconds(function: Callable[[], object], calls: int) -> float:
-    """Return the time of one of some calls in a row, the longest of all ranks."""
-    MPI.COMM_WORLD.Barrier()
-    began = time.perf_counter()
-    for _ in range(calls):
-        function()
-    return MPI.COMM_WORLD.allreduce((time.perf_counter() - began) / calls, MPI.MAX)
-
-
-def round_trip() -> float | None:
-    """Return the seconds that a flag needs from rank 0 to rank 1 and back. Collective."""
-    comm = default.world()
-    if comm._segment is None:
-        return None
-    return float(comm._segment.round_trip(1 - comm.rank, 20)) if comm.rank < 2 else None
-
-
 def measure(
     arguments: argparse.Namespace, groups: dict[str, Any]
 ) -> tuple[Times, list[float | None]]:
     """Return the times of each measurement of each backend, and the round trips."""
     torch.manual_seed(MPI.COMM_WORLD.rank)
     data = torch.randn(arguments.batch, WIDTH)
-    tasks: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
+    ways: dict[tuple[str, str], Callable[[], object]] = {}
+    calls = {}
     for name, group in groups.items():
         if name == NOTHING:
             continue
-        for label, count, calls in (("8 bytes", 2, 200), ("1 MiB", 1 << 18, 20)):
+        for label, count, number in (("8 bytes", 2, 200), ("1 MiB", 1 << 18, 20)):
             x = torch.zeros(count)
-            tasks[name, label] = (lambda x=x, group=group: dist.all_reduce(x, group=group)), calls
+            ways[name, label] = lambda x=x, group=group: dist.all_reduce(x, group=group)
+            calls[name, label] = number
         if not arguments.calls:
-            tasks[name, "DDP"] = stepping(parallel(group), data), 1
-            tasks[name, "FSDP2"] = stepping(sharded(group), data), 1
+            ways[name, "DDP"] = stepping(parallel(group), data)
+            ways[name, "FSDP2"] = stepping(sharded(group), data)
     if not arguments.calls:
-        tasks[NOTHING, "DDP"] = stepping(silent(groups["collectives"]), data), 1
-        tasks[NOTHING, "FSDP2"] = stepping(sharded(groups[NOTHING]), data), 1
-        tasks["collectives", HOROVOD] = horovod(data), 1
-        tasks[NOTHING, HOROVOD] = stepping(model(), data), 1
-    times: Times = {key: [] for key in tasks}
-    trips = []
-    for turn in range(arguments.turns + 1):  # the first warms up
-        for key, (function, calls) in tasks.items():
-            took = seconds(function, calls)
-            if turn:
-                times[key].append(took)
-        trips += [round_trip()] if turn else []
-    return times, trips
+        ways[NOTHING, "DDP"] = stepping(silent(groups["collectives"]), data)
+        ways[NOTHING, "FSDP2"] = stepping(sharded(groups[NOTHING]), data)
+        ways["collectives", HOROVOD] = horovod(data)
+        ways[NOTHING, HOROVOD] = stepping(model(), data)
+    trips: list[float | None] = []
+    comm = default.world()
+
+    def look() -> None:
+        trips.append(state.round_trip(comm, comm.mpi))
+
+    return in_turns(ways, arguments.turns, calls=calls, before=look), trips
 
 
 def report(times: Times, trips: list[float | None]) -> dict[str, Any]:
     """Return the medians, in milliseconds, and the shares of communication."""
-    medians = {key: median(values) * 1e3 for key, values in times.items()}
-    found = [state.name(trip) for trip in trips if trip is not None]
-    turns = ", ".join(f"{found.count(each)} {each}" for each in dict.fromkeys(found))
+    found = medians(times, 1e-3)
+    names = [state.name(trip) for trip in trips if trip is not None]
+    turns = ", ".join(f"{names.count(each)} {each}" for each in dict.fromkeys(names))
     rows: dict[str, Any] = {"ranks": MPI.COMM_WORLD.size, "turns by state": turns or "unknown"}
-    for label in dict.fromkeys(label for _, label in medians):
+    for label in dict.fromkeys(label for _, label in found):
         if label == HOROVOD:
             for name, what in ((NOTHING, "bare model"), ("collectives", HOROVOD)):
-                rows[f"{what}, ms"] = round(medians[name, label], 2)
+                rows[f"{what}, ms"] = round(found[name, label], 2)
             continue
-        row = {name: medians[name, label] for name in BACKENDS}
+        row = {name: found[name, label] for name in BACKENDS}
         if label in ("DDP", "FSDP2"):
-            nothing = medians[NOTHING, label]
+            nothing = found[NOTHING, label]
             rows[f"{label}, without communication, ms"] = round(nothing, 2)
             more = {name: max(value - nothing, 0.0) for name, value in row.items()}
             for name in BACKENDS:
@@ -173,29 +154,22 @@ def report(times: Times, trips: list[float | None]) -> dict[str, Any]:
     return rows
 
 
-def main() -> int:
+def main() -> None:
     """Measure, and print the numbers on rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=64, help="rows that a rank has for a step")
-    parser.add_argument("--calls", action="store_true", help="measure all_reduce only")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, turns=15, batch=64, calls=False, json=False)
     torch.set_num_threads(1)
     hvd.init_process_group()
     groups = {"collectives": dist.group.WORLD}
     groups |= {name: dist.new_group(backend=name) for name in ("gloo", NOTHING)}
     rows = report(*measure(arguments, groups))
-    if MPI.COMM_WORLD.rank == 0:
-        if arguments.json:
-            print(json.dumps(rows))
-        else:
-            width = max(map(len, rows))
-            print("\n".join(f"{label:{width}}  {value}" for label, value in rows.items()))
+    width = max(map(len, rows))
+    if arguments.json:
+        say(json.dumps(rows))
+    else:
+        say("\n".join(f"{label:{width}}  {value}" for label, value in rows.items()))
     MPI.COMM_WORLD.Barrier()
     dist.destroy_process_group()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from collectives.picture import figures
 from collectives.simulate import simulate
 from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.text import files
+from collectives.text.table import markdown
 from collectives.text.words import size_text
 from collectives.topology import Flat, Topology
 
@@ -186,13 +188,12 @@ def spread(rows: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
     )
 
 
-def table(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table: errors of each collective, by transport and ranks."""
+def table(document: dict[str, Any]) -> list[str]:
+    """Return the lines of a table: errors of each collective, by transport and ranks."""
     places = list(dict.fromkeys((run["transport"], run["ranks"]) for run in document["runs"]))
     places.sort(key=lambda place: (ORDER.get(place[0], 2), place))
     head = ["collective", *(f"{kind}, {p} ranks" for kind, p in places), "all"]
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
+    rows = []
     names = list(dict.fromkeys(row["collective"] for row in chosen(document)))
     for name in [*names, "all"]:
         what = {} if name == "all" else {"collective": name}
@@ -202,7 +203,8 @@ def table(document: dict[str, Any]) -> Iterator[str]:
         for group in groups:
             middle, high, _ = spread(group) if group else (0, 0, 0)
             cells.append(f"{100 * middle:.0f} ({100 * high:.0f})" if group else "")
-        yield f"| {name} | {' | '.join(cells)} |"
+        rows.append([name, *cells])
+    return markdown(head, rows)
 
 
 def library(document: dict[str, Any]) -> str:
@@ -212,10 +214,9 @@ def library(document: dict[str, Any]) -> str:
 
 def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of a table: the numbers of each machine, medians over the collectives."""
-    heads = ("ranks", "call", "send", "alpha", "delay", "switch")
+    heads = ("MPI", "ranks", "call", "send", "alpha", "delay", "switch")
     heads += ("read", "write", "fetch, beta", "publish")
-    yield f"| | {' | '.join(heads)} |"
-    yield "|---" * (len(heads) + 1) + "|"
+    rows = []
     for document in documents:
         places = dict.fromkeys((run["transport"], run["ranks"]) for run in document["runs"])
         for kind, p in sorted(places, key=lambda place: (ORDER.get(place[0], 2), place)):
@@ -225,8 +226,8 @@ def parameters(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
                 "" if each[0] is None else f"{statistics.median(each):.3g}"
                 for each in zip(*found, strict=True)
             ]
-            yield f"| {library(document)}, {kind} | {p} | {' | '.join(cells)} |"
-    yield ""
+            rows.append([f"{library(document)}, {kind}", str(p), *cells])
+    yield from [*markdown(heads, rows), ""]
     yield "Up to switch in microseconds, beyond it in nanoseconds for a byte."
 
 
@@ -246,18 +247,23 @@ def _said(machine: Topology) -> list[float | None]:
     return [call, each, 1e6 * machine.alpha, None, 1e6 * machine.switch, *shown]
 
 
-def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> Iterator[str]:
-    """Yield the lines of a table: what is predicted worst."""
+def worst(documents: Sequence[dict[str, Any]], number: int = 10) -> list[str]:
+    """Return the lines of a table: what is predicted worst."""
     rows = [(library(document), row) for document in documents for row in chosen(document)]
     rows.sort(key=lambda pair: -error(pair[1]))
-    yield "| | ranks | algorithm | bytes | predicted, us | measured, us |"
-    yield "|---" * 6 + "|"
-    for said, row in rows[:number]:
-        yield (
-            f"| {said}, {row['transport']} | {row['ranks']} | {row['collective']} "
-            f"`{row['algorithm']}` | {size_text(row['nbytes'])} | {1e6 * row['predicted']:.3g} | "
-            f"{1e6 * row['measured']:.3g} |"
-        )
+    return markdown(
+        ("MPI", "ranks", "algorithm", "bytes", "predicted, us", "measured, us"),
+        [
+            (
+                f"{said}, {row['transport']}",
+                str(row["ranks"]),
+                f"{row['collective']} `{row['algorithm']}`",
+                size_text(row["nbytes"]),
+                *(f"{1e6 * row[what]:.3g}" for what in ("predicted", "measured")),
+            )
+            for said, row in rows[:number]
+        ],
+    )
 
 
 def errors(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -294,18 +300,12 @@ def text(document: dict[str, Any]) -> str:
 
 def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw predicted against measured time, a panel for each transport, two in a row."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
     rows = [row for document in documents for row in chosen(document)]
     kinds = sorted(dict.fromkeys(row["transport"] for row in rows), key=lambda k: ORDER.get(k, 2))
     width = min(2, len(kinds))
     height = -(-len(kinds) // width)
-    figure, axes = pyplot.subplots(
-        height, width, figsize=(5.2 * width, 5 * height), squeeze=False, layout="constrained"
-    )
+    size = 5.2 * width, 5 * height
+    figure, axes = figures.subplots(height, width, figsize=size, squeeze=False)
     for panel, kind in zip(axes.flat, kinds, strict=False):
         here = [row for row in rows if row["transport"] == kind]
         for number, p in enumerate(sorted({row["ranks"] for row in here})):
@@ -327,8 +327,7 @@ def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
         panel.set(xlabel="measured (us)", ylabel="predicted (us); gray: 25 % off")
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    figures.save(figure, str(path))
 
 
 def main() -> None:

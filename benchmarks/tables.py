@@ -14,6 +14,7 @@ import simulation
 from collectives.choice.select import measured
 from collectives.cli import bench_markdown
 from collectives.measuring import state
+from collectives.text.table import markdown
 from collectives.text.words import size_text
 
 ROOT = Path(__file__).parent.parent
@@ -109,13 +110,11 @@ def choices(family):
     yield f"`{said.command}`; {said.library}, {machine}, {said.date}."
     found = said.rows
     sizes = sorted({p for rows in found.values() for p in rows})
-    yield ""
-    yield f"| collective | {' | '.join(f'{p} ranks' for p in sizes)} |"
-    yield "|---" * (len(sizes) + 1) + "|"
-    for collective, rows in found.items():
-        cells = [", ".join(spans(rows[p])) if p in rows else "" for p in sizes]
-        yield f"| {collective} | {' | '.join(cells)} |"
-    yield ""
+    rows = [
+        [collective, *(", ".join(spans(each[p])) if p in each else "" for p in sizes)]
+        for collective, each in found.items()
+    ]
+    yield from ["", *markdown(["collective", *(f"{p} ranks" for p in sizes)], rows), ""]
 
 
 def spans(rows):
@@ -141,9 +140,7 @@ def choice():
         "model": "by a probe",
     }
     ends = [f"{text}, {part} %" for text in names.values() for part in (10, 30)]
-    yield f"| MPI | through | ranks | points | {' | '.join(ends)} |"
-    yield "|---" * (len(ends) + 4) + "|"
-    commands = {}
+    commands, rows = {}, []
     for each in chosen_files():
         commands.setdefault(each["mpi"], each["command"].replace(f"-n {each['ranks']} ", "-n N "))
         commands[each["mpi"]] = commands[each["mpi"]].replace(f"-{each['ranks']}.json", "-N.json")
@@ -154,9 +151,8 @@ def choice():
                 for part in (10, 30)
             ]
             through = "shared memory" if transport == "shm" else "messages"
-            head = [each["mpi"], through, str(each["ranks"]), str(of["points"])]
-            yield f"| {' | '.join(head + cells)} |"
-    yield ""
+            rows.append([each["mpi"], through, str(each["ranks"]), str(of["points"]), *cells])
+    yield from [*markdown(["MPI", "through", "ranks", "points", *ends], rows), ""]
     yield "Shares in %. " + "; ".join(f"`{text}`" for text in commands.values()) + "."
     yield ""
     documents = chosen_files()
@@ -190,8 +186,6 @@ def best():
     """Yield the table of what was the fastest through messages of MPI."""
     found = [each for each in chosen_files() if each["ranks"] in (2, 4, 8)]
     places = [(each["mpi"], each["ranks"]) for each in found]
-    yield f"| collective | bytes | {' | '.join(f'{mpi}, {n} ranks' for mpi, n in places)} |"
-    yield "|---" * (len(places) + 2) + "|"
     rows = {}
     for each in found:
         for point in each["rows"]:
@@ -199,11 +193,16 @@ def best():
                 name = point["best"].partition("/")[0]
                 place = each["mpi"], each["ranks"]
                 rows.setdefault((point["collective"], point["bytes"]), {})[place] = f"`{name}`"
-    for (collective, nbytes), cells in rows.items():
-        size = size_text(nbytes) if nbytes else ""
-        listed = " | ".join(cells.get(place, "") for place in places)
-        yield f"| {collective} | {size} | {listed} |"
-    yield ""
+    lines = [
+        [
+            collective,
+            size_text(nbytes) if nbytes else "",
+            *(cells.get(place, "") for place in places),
+        ]
+        for (collective, nbytes), cells in rows.items()
+    ]
+    heads = [f"{mpi}, {n} ranks" for mpi, n in places]
+    yield from [*markdown(["collective", "bytes", *heads], lines), ""]
 
 
 def network(mpi="MPICH", ranks=4):
@@ -221,10 +220,7 @@ def network(mpi="MPICH", ranks=4):
     found = [run for name, run in every if name == mpi and run["ranks"] == ranks]
     columns = list(dict.fromkeys(run["transport"] for run in found))
     heads = [f"{name}: {what}" for name in columns for what in ("clock", "model")]
-    yield f"{mpi}, {ranks} hosts:"
-    yield ""
-    yield f"| collective | {' | '.join(heads)} |"
-    yield "|---" * (len(heads) + 1) + "|"
+    table = []
     for collective in dict.fromkeys(run["collective"] for run in found):
         cells = [
             winners(run["rows"], what)
@@ -233,7 +229,8 @@ def network(mpi="MPICH", ranks=4):
             if (run["transport"], run["collective"]) == (column, collective)
             for what in ("measured", "predicted")
         ]
-        yield f"| {collective} | {' | '.join(cells)} |"
+        table.append([collective, *cells])
+    yield from [f"{mpi}, {ranks} hosts:", "", *markdown(["collective", *heads], table), ""]
     over = []
     for _, run in every:
         for nbytes in dict.fromkeys(row["nbytes"] for row in run["rows"]):
@@ -242,7 +239,6 @@ def network(mpi="MPICH", ranks=4):
             over.append(named["measured"] / min(row["measured"] for row in rows))
     names = " and ".join(dict.fromkeys(name for name, _ in every))
     near, far = (100 * sum(each <= limit for each in over) / len(over) for limit in (1.1, 1.3))
-    yield ""
     yield (
         f"Of {len(over)} points on 2 and {ranks} hosts, under {names}, what the model names takes "
         f"at most 10 % longer than the fastest at {near:.0f} %, and 30 % at {far:.0f} %."
@@ -268,15 +264,17 @@ def scale():
     """Yield the table of what simulations cost."""
     document = run_of("scale/simulate")
     yield f"`{document['command']}`; Python {document['python']}, {document['machine']}."
-    yield ""
-    yield "| algorithm | machine | messages | s | GB |"
-    yield "|---" * 5 + "|"
-    for row in document["rows"]:
-        yield (
-            f"| {row['collective']} {row['algorithm']} | `{row['machine']}` | "
-            f"{row['messages']:,} | {row['seconds']:.2f} | {row['bytes'] / 1e9:.2f} |"
+    rows = [
+        (
+            f"{row['collective']} {row['algorithm']}",
+            f"`{row['machine']}`",
+            f"{row['messages']:,}",
+            f"{row['seconds']:.2f}",
+            f"{row['bytes'] / 1e9:.2f}",
         )
-    yield ""
+        for row in document["rows"]
+    ]
+    yield from ["", *markdown(("algorithm", "machine", "messages", "s", "GB"), rows), ""]
 
 
 PEERS = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi"}
@@ -297,17 +295,16 @@ def both_states(collective="allreduce"):
     """Yield the table of one collective of two ranks: near, and far."""
     found = states_rows()
     heads = [f"{state}: {what}" for state in STATES for what in ("us", *(f"x {p}" for p in PEERS))]
-    yield f"| bytes | {' | '.join(heads)} |"
-    yield "|---" * (len(heads) + 1) + "|"
+    lines = []
     for nbytes in sorted({key[3] for key in found if key[2] == collective}):
-        cells = []
+        cells = [size_text(nbytes)]
         for state_name in STATES:
             rows = [found.get((peer, state_name, collective, nbytes)) for peer in PEERS]
             times = [row["ours_us"] for row in rows if row]
             cells.append(short(statistics.median(times)) if times else "")
             cells += [f"{row['ratio']:.2f}" if row else "" for row in rows]
-        yield f"| {size_text(nbytes)} | {' | '.join(cells)} |"
-    yield ""
+        lines.append(cells)
+    yield from [*markdown(["bytes", *heads], lines), ""]
 
 
 def every_state():
@@ -319,11 +316,10 @@ def every_state():
     yield "allreduce of arrays in shared memory, beside a copy of the same size:"
     yield ""
     heads = [f"{state}: {what}" for state in STATES for what in ("us", "the copy, us", "copy / us")]
-    yield f"| bytes | {' | '.join(heads)} |"
-    yield "|---" * (len(heads) + 1) + "|"
+    lines = []
     found = {key: row for key, row in states_rows().items() if "shared_us" in row}
     for nbytes in sorted({key[3] for key in found}):
-        cells = []
+        cells = [size_text(nbytes)]
         for name in STATES:
             rows = [row for key, row in found.items() if (key[1], key[3]) == (name, nbytes)]
             if not rows:
@@ -331,8 +327,8 @@ def every_state():
                 continue
             ours, copy = (statistics.median(r[f"{k}_us"] for r in rows) for k in ("shared", "copy"))
             cells += [short(ours), short(copy), f"{copy / ours:.2f}"]
-        yield f"| {size_text(nbytes)} | {' | '.join(cells)} |"
-    yield ""
+        lines.append(cells)
+    yield from [*markdown(["bytes", *heads], lines), ""]
 
 
 def short(us):

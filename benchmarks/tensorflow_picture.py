@@ -8,16 +8,17 @@ submission to the last one: what stands below it goes on meanwhile. Of the steps
 the fastest one is drawn: others are disturbed by what else the machine does.
 """
 
-import argparse
 import os
 import tempfile
 import time
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import background_picture as pictures
 import tensorflow as tf
+from turns import options
 
 import collectives as cc
 import collectives.tensorflow as hvd
@@ -55,10 +56,7 @@ def with_pass(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("path")
-    parser.add_argument("--steps", type=int, default=20, help="that are recorded")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, path=Path, steps=20)
     hvd.init()
     comm, step = cc.world(), training()
     for _ in range(3):

@@ -204,19 +204,8 @@ class Contest:
 
     def block(self, label: str, iterations: int) -> float:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
-        calls, barrier = self.calls[label], self.mpi.Barrier
         with self.bench.watch:
-            barrier()
-            if self.has_barriers(label):
-                start = time.perf_counter_ns()
-                for call in islice(cycle(calls), iterations):
-                    call()
-                    barrier()
-            else:
-                start = time.perf_counter_ns()
-                for call in islice(cycle(calls), iterations):
-                    call()
-            return (time.perf_counter_ns() - start) / iterations * 1e-9
+            return block(self.calls[label], iterations, self.mpi.Barrier, self.has_barriers(label))
 
     def agreed(self, seconds: float) -> float:
         """Return the `seconds` of the slowest rank, on all ranks. Collective."""
@@ -276,6 +265,22 @@ class Contest:
             wrong += patterns.different(each.out[at : at + size], values, first, tolerance)
             at += size
         return wrong
+
+
+def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = False) -> float:
+    """Return this rank's seconds of one of `iterations` calls back to back, which all ranks begin
+    when they `meet`; with `ends`, each of them also ends with it.
+    """
+    meet()
+    start = time.perf_counter_ns()
+    if ends:
+        for call in islice(cycle(calls), iterations):
+            call()
+            meet()
+    else:
+        for call in islice(cycle(calls), iterations):
+            call()
+    return (time.perf_counter_ns() - start) / iterations * 1e-9
 
 
 @contextmanager

@@ -5,22 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from collectives.picture import colours
-from collectives.picture.figures import label_ends, save, short
+from collectives.picture.figures import label_ends, save, short, subplots
 
 
 def plot(rows: list[dict[str, Any]], path: str, caption: str) -> None:
     """Write the plot. Local."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
     places = list(dict.fromkeys((row["collective"], row["ranks"]) for row in rows))
     labels = list(dict.fromkeys(row["algorithm"] for row in rows))
     styles = colours.styles(labels)
-    figure, axes = pyplot.subplots(
-        len(places), 2, figsize=(13, 0.8 + 4.4 * len(places)), squeeze=False, layout="constrained"
-    )
+    size = 13, 0.8 + 4.4 * len(places)
+    figure, axes = subplots(len(places), 2, figsize=size, squeeze=False)
     for (left, right), place in zip(axes, places, strict=True):
         here = [row for row in rows if (row["collective"], row["ranks"]) == place]
         what = f"{place[0]} on {place[1]} ranks"

@@ -22,6 +22,17 @@ def check() -> None:
         raise ArgumentError("--plot needs matplotlib: pip install matplotlib") from None
 
 
+def subplots(*grid: int, **options: Any) -> Any:
+    """Return a figure and its axes as pyplot does, without a screen. Local."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "collectives"  # names in the file do not change
+    from matplotlib import pyplot
+
+    return pyplot.subplots(*grid, layout="constrained", **options)
+
+
 def save(figure: Any, path: str) -> None:
     """Write a `figure` of pyplot to `path`, and close it. Local."""
     from matplotlib import pyplot

@@ -7,19 +7,14 @@ from math import inf, isnan, nan
 from typing import Any
 
 from collectives.picture import colours
-from collectives.picture.figures import label_ends, save, short
+from collectives.picture.figures import label_ends, save, short, subplots
 from collectives.simulation.grid import Grid
 from collectives.text.words import count
 
 
 def draw(grid: Grid, path: str) -> None:
     """Write the plot of the times in `grid` to `path`. Local."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 5.4), layout="constrained")
+    figure, axes = subplots(figsize=(9, 5.4))
     ranks = count(grid.ranks[-1], "rank")
     if len(grid.ranks) > 1:
         ranks = f"{grid.ranks[0]} to {ranks}"

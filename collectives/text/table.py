@@ -1,8 +1,8 @@
-"""Tables of text: columns as wide as their widest cell."""
+"""Tables of text, in columns as wide as their widest cell, and tables in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
@@ -16,3 +16,13 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[s
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown. Local."""
+    return [markdown_row(heads), "|---" * len(heads) + "|", *map(markdown_row, rows)]
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a line of a table in Markdown. Local."""
+    return f"| {' | '.join(cells)} |"
