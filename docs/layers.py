@@ -77,7 +77,7 @@ LAYERS = (
                 "PyTorch",
             ),
             _package(
-                "graphs",
+                "compiled",
                 "submissions from inside of compiled programs: `tf.function`, `jax.jit`",
                 "in tf.function, jit",
             ),

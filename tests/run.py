@@ -72,7 +72,8 @@ FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
     ("frontends/keras", (1, 2, *FOUR), {"KERAS_BACKEND": "tensorflow"}),
     ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
     (
-        "frontends/keras/test_keras_optimizer.py frontends/keras/test_keras_callbacks.py",
+        "frontends/keras/test_keras_optimizer.py frontends/keras/test_keras_callbacks.py "
+        "frontends/keras/test_keras_gradients.py",
         (2,),
         {"KERAS_BACKEND": "jax"},
     ),
@@ -82,8 +83,8 @@ FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
 WITHOUT_EXAMPLES = (
     "collectives/devices/cupy_*.py",
     "collectives/federated/flower.py",
-    "collectives/graphs/raising.py",
-    "collectives/graphs/tensorflow.py",
+    "collectives/compiled/phases.py",
+    "collectives/compiled/tensorflow.py",
     "collectives/keras/*",
     "collectives/tensorflow/*",
 )

@@ -34,10 +34,30 @@ class Handle:
         Local, but it waits for what the other ranks submit.
         """
         if self._parts:
-            results = waited(self._parts)
-            self._result = results[0] if self._finish is None else self._finish(*results)
+            self._result = self._made(waited(self._parts))
             self._parts = ()
         return self._result
+
+    def _made(self, results: Sequence[Any]) -> Any:
+        return results[0] if self._finish is None else self._finish(*results)
+
+    def then(self, function: Callable[[Any], Any]) -> Handle:
+        """Return a handle whose output is what a function makes of this one's. Local."""
+        return Handle(self._parts, lambda *results: function(self._made(results)))
+
+
+def together(handles: Sequence[Handle]) -> Handle:
+    """Return one handle for several, whose output is a list of theirs. Local."""
+    parts = [each._parts for each in handles]
+
+    def finish(*results: Any) -> list[Any]:
+        left = iter(results)
+        return [
+            handle._made([next(left) for _ in mine])
+            for handle, mine in zip(handles, parts, strict=True)
+        ]
+
+    return Handle([part for mine in parts for part in mine], finish)
 
 
 def waited(parts: Sequence[background.Handle]) -> list[Any]:
@@ -122,10 +142,4 @@ def grouped(
     started = [
         start(tensor, part) for tensor, part in zip(each, names(name, len(each)), strict=True)
     ]
-    return Handle(
-        [handle for handle, _ in started],
-        lambda *results: [
-            result if finish is None else finish(result)
-            for (_, finish), result in zip(started, results, strict=True)
-        ],
-    )
+    return together([Handle((part,), finish) for part, finish in started])

@@ -138,3 +138,14 @@ def _pickled(obj: Any) -> tuple[NDArray[np.uint8], HorovodArgumentError | None]:
 def _bytes(data: bytes) -> NDArray[np.uint8]:
     """Return bytes as an array that can be written, as the buffer of a broadcast has to be."""
     return np.frombuffer(data, np.uint8).copy()
+
+
+SEEDS = "seed_generator_state"  # what Keras calls the state of a generator of random numbers
+
+
+def is_seed(variable: Any) -> bool:
+    """Return whether a variable of Keras, or the one behind it, is a seed. Ranks that had the same
+    would drop the same units. Local.
+    """
+    path = getattr(variable, "path", None) or getattr(variable, "name", None)
+    return str(path).rpartition("/")[2].partition(":")[0] == SEEDS

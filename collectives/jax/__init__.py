@@ -4,7 +4,7 @@
 `jax.grad`, `jax.vmap` and in loops; `primitive` says what these transformations make of them. In a
 compiled program, they run in the order in which they were traced. `training` averages gradients and
 sends parameters. `errors` brings the library's errors out of compiled programs. Nothing of JAX is
-imported by other packages of the library but `graphs`, and optax only where it is used.
+imported by other packages of the library but `compiled`, and optax only where it is used.
 """
 
 try:

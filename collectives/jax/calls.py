@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from collectives import default
 from collectives.communicator import Communicator
+from collectives.compiled.jax import called_back, is_compiled, settled
 from collectives.errors import ArgumentError
-from collectives.graphs.jax import called_back, is_compiled, settled
 from collectives.jax.primitive import Call, transformed
 from collectives.reductions import ALL, SUM, Reduction
 from collectives.text.words import shown

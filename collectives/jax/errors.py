@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from collectives.compiled import jax as compiled
 from collectives.errors import CollectivesError
-from collectives.graphs import jax as graphs
 from collectives.horovod.errors import HorovodInternalError
 
 
@@ -31,7 +31,7 @@ def own_errors() -> Iterator[None]:
     ...     total = jax.jit(cj.allreduce)(jnp.ones(3))
     """
     try:
-        with graphs.own_errors():
+        with compiled.own_errors():
             yield
     except HorovodInternalError as error:
         if isinstance(error.__cause__, CollectivesError):

@@ -14,8 +14,8 @@ from jax.custom_batching import custom_vmap
 
 from collectives import _core
 from collectives.communicator import Communicator
+from collectives.compiled.jax import called_back, is_compiled, is_traced, settled
 from collectives.errors import ArgumentError, UnsupportedTypeError
-from collectives.graphs.jax import called_back, is_compiled, is_traced, settled
 from collectives.reductions import AVG, SUM, Reduction
 
 FOLDS = ("allreduce", "reduce", "reduce_scatter")

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from collectives.communicator import Communicator
+from collectives.compiled.jax import reduced
 from collectives.compression import Compressor
 from collectives.errors import ArgumentError, MismatchError
-from collectives.graphs.jax import reduced
-from collectives.graphs.terms import Terms
+from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.ops import Average, Sum
 from collectives.horovod.process_sets import ProcessSet
 from collectives.jax.calls import broadcast, communicator
@@ -66,10 +66,10 @@ def allreduce_gradients(
     if chosen is None:
         raise ArgumentError(f"op is {shown(op)}, and must be AVG or SUM for gradients")
     ranks = _process_set(communicator(comm))
-    terms = Terms(chosen, compression=compression, process_set=ranks, name=name)
+    options = GradientOptions(chosen, compression=compression, process_set=ranks, name=name)
     leaves, structure = jax.tree.flatten(gradients)
     with own_errors():
-        return jax.tree.unflatten(structure, reduced(leaves, terms))
+        return jax.tree.unflatten(structure, reduced(leaves, options))
 
 
 def _process_set(comm: Communicator) -> ProcessSet:

@@ -1,12 +1,12 @@
 """Keras 3 on TensorFlow, torch or JAX: Horovod's interface (``import collectives.keras as hvd``).
 
 Programs that were written for ``horovod.keras`` run with this import. `optimizer` is
-`DistributedOptimizer`, whose gradients `gradients` reduces, by what `backends` has for each backend
-of Keras; `passes` adds up those of several. `callbacks` has those for ``fit``; `variables`,
-`values`, `saving`, `compression` and `elastic` are what their names say. `hooks` says where Keras
-has to know of distributed optimizers, and `compat` has it accept the idioms of its older versions.
-What comes in and goes out are Keras's objects and arrays in host memory. Nothing here imports
-another framework than the one that is Keras's backend.
+`DistributedOptimizer`; `distribution` is what an optimizer becomes by it, and `torch` reduces
+gradients on that backend, as `compiled` does on others. `callbacks` has those for ``fit``;
+`variables`, `values`, `saving`, `compression` and `elastic` are what their names say. `hooks` says
+where Keras has to know of distributed optimizers, and `compat` has it accept the idioms of its
+older versions. What comes in and goes out are Keras's objects and arrays in host memory. Nothing
+here imports another framework than the one that is Keras's backend.
 """
 
 try:

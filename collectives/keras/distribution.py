@@ -1,41 +1,59 @@
 """What makes an optimizer a distributed one: its class is swapped for one with more methods.
 
 The object stays the same, and says that its class is what it was, which is what Keras saves.
+Gradients may add up over several backward passes, until the optimizer takes a step (`Sums`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
 
-from collectives.keras.gradients import Plan, reduced
-from collectives.keras.passes import Sums
+from collectives.horovod.gradients import Framework, GradientOptions, Reducer
 from collectives.keras.variables import check_alike
 
+# What reduces gradients on each backend of Keras. It is imported when Keras has that.
+BACKENDS = {
+    "tensorflow": ("collectives.compiled.tensorflow", "TensorFlow"),
+    "torch": ("collectives.keras.torch", "Torch"),
+    "jax": ("collectives.compiled.jax", "Jax"),
+}
 
-class Distribution:
+
+def backend() -> Framework:
+    """Return what reduces gradients on the backend that Keras has. Local."""
+    name = keras.backend.backend()
+    if name not in BACKENDS:
+        raise ImportError(
+            f"collectives.keras needs Keras on TensorFlow, torch or JAX, and its backend is "
+            f"{name}: set KERAS_BACKEND=tensorflow, torch or jax"
+        )
+    module, kind = BACKENDS[name]
+    made: Framework = getattr(importlib.import_module(module), kind)()
+    return made
+
+
+class Distribution(Reducer):
     """What a distributed optimizer has beside what it was."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, on: Framework, options: GradientOptions) -> None:
+        super().__init__(on, options)
         self.sums: Sums | None = None
         self.is_inside = False  # whether a method of the optimizer's own class runs
         self.is_checked = False  # whether the variables of the ranks have been compared
 
-    def reduced(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Return the gradients, `grads`, of `variables` as they are reduced over the ranks.
-        Collective.
-        """
-        plan = self.plan
-        if not self.is_checked and not plan.is_alone:
-            local = plan.local_ids()
-            shared = [each for each in variables if id(each) not in local]
-            check_alike(shared, f"variables of {plan.terms.name}", plan.terms.process_set)
+    def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients of variables as they are reduced over the ranks. Collective."""
+        if not self.is_checked and not self.is_alone:
+            local, options = self.local_keys(), self.options
+            shared = [each for each in variables if self.on.key(each) not in local]
+            check_alike(shared, f"variables of {options.name}", options.process_set)
             self.is_checked = True
-        return reduced(grads, variables, plan)
+        return super().reduced(gradients, variables)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -45,6 +63,75 @@ class Distribution:
             yield
         finally:
             self.is_inside = before
+
+
+class Sums:
+    """The sums of the gradients of some variables over several passes.
+
+    They, and the number of passes that are in them, are variables of the optimizer: Keras hands
+    them through compiled steps on JAX. They are not saved, and each rank has its own.
+    """
+
+    def __init__(self, variables: Sequence[Any], distribution: Distribution) -> None:
+        self.on, self.options = distribution.on, distribution.options
+        self.count = keras.Variable(0, dtype="int32", trainable=False, name="passes")
+        self.places = {id(each): k for k, each in enumerate(variables)}
+        self.sums = [
+            keras.Variable(
+                keras.initializers.Zeros(),
+                shape=each.shape,
+                dtype=each.dtype,
+                trainable=False,
+                name=f"sum_of_gradients_{k}",
+            )
+            for k, each in enumerate(variables)
+        ]
+        self.seen: set[int] = set()  # which have had a gradient
+
+    @property
+    def variables(self) -> list[Any]:
+        """All variables of it."""
+        return [self.count, *self.sums]
+
+    def add(
+        self,
+        grads: Sequence[Any],
+        variables: Sequence[Any],
+        step: Callable[[list[Any]], object],
+        skip: Callable[[], object],
+    ) -> None:
+        """Add gradients; after the last pass, take a step with their sums. Collective."""
+        sums = [self.sums[self.places[id(each)]] for each in variables]
+        for k, (each, total) in enumerate(zip(grads, sums, strict=True)):
+            if each is not None:
+                total.assign_add(keras.ops.cast(self.on.prepared(each, k + 1, True), total.dtype))
+                self.seen.add(k)
+        self.count.assign_add(1)
+
+        def last() -> None:
+            step(self.settled([each.value for each in sums]))
+            for each in self.variables:
+                each.assign(keras.ops.zeros(each.shape, each.dtype))
+            if self.on.sees_late:
+                self.seen.clear()
+
+        self.on.branch(keras.ops.equal(self.count, self.options.passes), last, skip)
+
+    def added(self, totals: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
+        """Return sums with gradients added, where variables cannot be changed. Local."""
+        self.seen.update(k for k, each in enumerate(grads) if each is not None)
+        return [
+            total if each is None else total + keras.ops.cast(each, total.dtype)
+            for total, each in zip(totals, grads, strict=True)
+        ]
+
+    def settled(self, totals: Sequence[Any]) -> list[Any]:
+        """Return the gradients that sums stand for: None where there was none. Local."""
+        found = [each if k in self.seen else None for k, each in enumerate(totals)]
+        if not self.options.averages_passes:
+            return found
+        count = float(self.options.passes)
+        return [None if each is None else keras.ops.divide(each, count) for each in found]
 
 
 def holder_of(optimizer: Any) -> Any:
@@ -59,36 +146,31 @@ def is_distributed(optimizer: Any) -> bool:
     return "_distribution" in getattr(optimizer, "__dict__", {})
 
 
-def plan_of(optimizer: Any) -> Plan:
-    """Return how a distributed `optimizer` reduces its gradients. Local."""
-    plan: Plan = optimizer._distribution.plan
-    return plan
-
-
-def distribute(optimizer: Any, plan: Plan) -> Any:
-    """Have an `optimizer` of Keras 3 reduce its gradients by a `plan`; return it. Local."""
-    holder, made = holder_of(optimizer), Distribution(plan)
-    if plan.passes > 1:
+def distribute(optimizer: Any, distribution: Distribution) -> Any:
+    """Have an `optimizer` of Keras 3 reduce its gradients; return it. Local."""
+    holder, passes = holder_of(optimizer), distribution.options.passes
+    if passes > 1:
         if holder is not optimizer:
             swap_class(holder, _Counting)
-        vars(holder)["_passes"] = plan.passes
-    swap_class(optimizer, _Distributed, apply=plan.on.unconverted(_Distributed.apply))
-    vars(optimizer)["_distribution"] = made  # Keras would look for variables in it
-    if plan.passes > 1 and optimizer.built:
-        made.sums = Sums(optimizer._trainable_variables, plan)
+        vars(holder)["_passes"] = passes
+    swap_class(optimizer, _Distributed, apply=distribution.on.unconverted(_Distributed.apply))
+    vars(optimizer)["_distribution"] = distribution  # Keras would look for variables in it
+    distribution.sums = None
+    if passes > 1 and optimizer.built:
+        distribution.sums = Sums(optimizer._trainable_variables, distribution)
     return optimizer
 
 
-def release(optimizer: Any) -> Plan:
-    """Have a distributed `optimizer` be what it was; return its plan. Local."""
-    plan = plan_of(optimizer)
+def release(optimizer: Any) -> Distribution:
+    """Have a distributed `optimizer` be what it was; return its distribution. Local."""
+    distribution: Distribution = optimizer._distribution
     for each in (optimizer, holder_of(optimizer)):
         vars(each).pop("_passes", None)
         vars(each).pop("_distribution", None)
         kind: Any = type(each)
         if issubclass(kind, _Counting):
             _CLASS.__set__(each, kind._plain)
-    return plan
+    return distribution
 
 
 def state_of(optimizer: Any) -> list[Any]:
@@ -162,7 +244,7 @@ class _Distributed(_Counting):
             with now.inside():
                 own.apply(made, given)
 
-        if now.plan.passes == 1 or not grads or len(grads) != len(variables):
+        if now.options.passes == 1 or not grads or len(grads) != len(variables):
             step(now.reduced(grads, variables) if len(grads) == len(variables) else grads)
             return
         if not self.built:
@@ -185,7 +267,7 @@ class _Distributed(_Counting):
             with now.inside():
                 return own.stateless_apply(state, made, trainable_variables)
 
-        if now.plan.passes == 1:
+        if now.options.passes == 1:
             return step(now.reduced(grads, variables), optimizer_variables)
         assert now.sums is not None
         with now.inside():
@@ -204,15 +286,15 @@ class _Distributed(_Counting):
             made = [each + 1 if k == place else each for k, each in enumerate(state)]
             return list(trainable_variables), [*made, count + 1, *totals]
 
-        return keras.ops.cond(keras.ops.equal(count + 1, now.plan.passes), last, skip)
+        return keras.ops.cond(keras.ops.equal(count + 1, now.options.passes), last, skip)
 
     def build(self, variables: Any) -> None:
         """Make what belongs to the `variables` that will be trained. Local."""
         own: Any = super()
         own.build(variables)
         now = self._distribution
-        if now.plan.passes > 1 and now.sums is None:
-            now.sums = Sums(self._trainable_variables, now.plan)
+        if now.options.passes > 1 and now.sums is None:
+            now.sums = Sums(self._trainable_variables, now)
 
     @property
     def variables(self) -> Any:
@@ -239,4 +321,4 @@ class _Distributed(_Counting):
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable, `var`, from being reduced. Local."""
-        self._distribution.plan.local.append(var)
+        self._distribution.local.append(var)

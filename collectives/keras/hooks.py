@@ -14,9 +14,8 @@ from typing import Any
 
 import keras
 
-from collectives.keras import backends
 from collectives.keras.compat import definer
-from collectives.keras.distribution import distribute, is_distributed, plan_of, release
+from collectives.keras.distribution import backend, distribute, is_distributed, release
 
 
 def install() -> None:
@@ -43,10 +42,10 @@ def _outermost(plain: Any) -> Any:
 
     @functools.wraps(plain)
     def __init__(self: Any, inner_optimizer: Any, *arguments: Any, **options: Any) -> None:
-        plan = release(inner_optimizer) if is_distributed(inner_optimizer) else None
+        released = release(inner_optimizer) if is_distributed(inner_optimizer) else None
         plain(self, inner_optimizer, *arguments, **options)
-        if plan is not None:
-            distribute(self, plan)
+        if released is not None:
+            distribute(self, released)
 
     return __init__
 
@@ -56,7 +55,7 @@ def _without_xla(plain: Any) -> Any:
 
     @functools.wraps(plain)
     def compile(self: Any, optimizer: Any = "rmsprop", *arguments: Any, **options: Any) -> Any:
-        calls_python = is_distributed(optimizer) and not plan_of(optimizer).is_alone
+        calls_python = is_distributed(optimizer) and not optimizer._distribution.is_alone
         if calls_python and keras.backend.backend() == "tensorflow":
             if options.setdefault("jit_compile", False) is True:
                 raise ValueError(
@@ -73,7 +72,7 @@ def raising(plain: Any) -> Any:
     """Return a function that raises the errors of the library, and not those of the backend that
     tell of them. Local.
     """
-    own_errors = backends.chosen().own_errors
+    own_errors = backend().own_errors
 
     @functools.wraps(plain)
     def function(*arguments: Any, **options: Any) -> Any:

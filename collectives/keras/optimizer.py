@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from collectives.graphs.terms import Terms
-from collectives.horovod import basics
-from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
+from collectives.horovod.gradients import GradientOptions
+from collectives.horovod.ops import Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
-from collectives.keras import backends
 from collectives.keras.compression import Compression
-from collectives.keras.distribution import distribute, holder_of, is_distributed, plan_of
-from collectives.keras.gradients import Plan
+from collectives.keras.distribution import (
+    Distribution,
+    backend,
+    distribute,
+    holder_of,
+    is_distributed,
+)
 from collectives.text.words import shown
 
 _numbers: Counter[str] = Counter()  # how many optimizers have had a name
@@ -65,7 +67,8 @@ def DistributedOptimizer(
     num_groups : int
         Deprecated: pass `groups`.
     groups : int or list of list of variable, optional
-        Accepted for compatibility: what is small is reduced together in any case.
+        Which gradients are reduced together: so many groups, or these. By default, as many small
+        ones as fit into a bucket of ``COLLECTIVES_FUSION_THRESHOLD``.
     backward_passes_per_step : int
         How many steps of the program add up to a gradient that is reduced and applied. Between
         them, nothing of the model is changed. Gradients with some rows only are added with all.
@@ -89,22 +92,21 @@ def DistributedOptimizer(
         If an argument is wrong.
     """
     _check(optimizer, backward_passes_per_step)
-    if num_groups:
-        warnings.warn("num_groups= is deprecated: pass groups=", DeprecationWarning, stacklevel=2)
-    plan = planned(
-        backends.chosen(),
-        name or f"Distributed{type(optimizer).__name__}",
+    options = GradientOptions.checked(
         op,
         gradient_predivide_factor,
         compression,
         process_set,
-        sparse_as_dense=sparse_as_dense,
-        passes=backward_passes_per_step,
-        averages=average_aggregated_gradients,
+        num_groups=num_groups,
         groups=groups,
+        passes=backward_passes_per_step,
+        ops=(Average, Sum),
+        averages_passes=average_aggregated_gradients,
+        sparse_as_dense=sparse_as_dense,
         scales_local=scale_local_gradients,
+        name=named(optimizer, name),
     )
-    return distribute(optimizer, plan)
+    return distribute(optimizer, Distribution(backend(), options))
 
 
 def PartialDistributedOptimizer(
@@ -166,7 +168,7 @@ def PartialDistributedOptimizer(
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
-    plan_of(made).local.extend(layers)
+    made._distribution.local.extend(layers)
     return made
 
 
@@ -183,43 +185,8 @@ def _check(optimizer: Any, passes: int) -> None:
         )
 
 
-def planned(
-    on: Any,
-    name: str,
-    op: ReduceOp,
-    factor: float,
-    compression: Any,
-    process_set: ProcessSet,
-    *,
-    sparse_as_dense: bool,
-    passes: int,
-    averages: bool,
-    groups: Any,
-    scales_local: bool,
-) -> Plan:
-    """Return how an optimizer reduces its gradients. Local."""
-    op = chosen(op, None)
-    if op not in (Average, Sum):
-        raise ValueError(f"op is {op.name}, and must be Average or Sum")
-    if factor != 1.0 and op != Average:
-        raise ValueError(f"gradient_predivide_factor is {factor}, and op is {op.name}: use Average")
-    if type(passes) is not int or passes < 1:
-        raise ValueError(
-            f"backward_passes_per_step is {shown(passes)}, and must be a positive whole number"
-        )
-    if groups is not None and not (isinstance(groups, list) or groups > 0):
-        raise ValueError(f"groups is {shown(groups)}, and must be a positive number, or lists")
-    size = basics.size()
-    if process_set.included():
-        size = process_set.comm().size
-    prescale, postscale = 1.0, 1.0
-    if factor != 1.0:
-        prescale, postscale, op = 1.0 / factor, factor / size, Sum
-    terms = Terms(op, prescale, postscale, compression, process_set, _named(name))
-    return Plan(on, terms, sparse_as_dense, passes, averages, [], scales_local)
-
-
-def _named(name: str) -> str:
-    """Return a name that no other optimizer of this process has."""
+def named(optimizer: Any, name: str | None) -> str:
+    """Return a name that no other optimizer of this process has. Local."""
+    name = name or f"Distributed{type(optimizer).__name__}"
     _numbers[name] += 1
     return name if _numbers[name] == 1 else f"{name} (optimizer {_numbers[name]})"

@@ -11,12 +11,10 @@ import numpy as np
 
 from collectives.horovod.arrays import broadcast_async
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.objects import allgather_object
+from collectives.horovod.objects import allgather_object, is_seed
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["broadcast_global_variables", "broadcast_variables"]
-
-SEED = "seed_generator_state"  # Keras's name of the state of random numbers
 
 
 def broadcast_variables(
@@ -46,7 +44,7 @@ def broadcast_variables(
     comm = process_set.comm()
     if comm.size == 1:
         return
-    sent = [each for each in variables if getattr(each, "name", None) != SEED]
+    sent = [each for each in variables if not is_seed(each)]
     check_alike(sent, "variables", process_set)
     handles = []
     for k, each in enumerate(sent, start=1):

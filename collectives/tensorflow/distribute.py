@@ -8,15 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from collectives.communicator import Communicator
-from collectives.graphs.buckets import buckets
-from collectives.graphs.memory import aligned
-from collectives.graphs.tensorflow import Phases, kind_of
-from collectives.graphs.terms import Terms
+from collectives.compiled.buckets import aligned, buckets
+from collectives.compiled.phases import Phases
+from collectives.compiled.tensorflow import kind_of, reduce_all
 from collectives.horovod.errors import HorovodArgumentError, translated
+from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.ops import REDUCTIONS, Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import allgather
-from collectives.tensorflow.reducing import reduce_all
 
 Tensor = Any
 
@@ -98,11 +97,11 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
             return values
         sparse = [k for k, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         dense = [k for k in range(len(values)) if k not in sparse]
-        terms = Terms(op, process_set=self.process_set, name=None)
+        reduction = GradientOptions(op, process_set=self.process_set, name=None)
         phases = Phases()
-        finish = _start(phases, self._comm, [values[k] for k in dense], terms, self.algorithm)
+        finish = _start(phases, self._comm, [values[k] for k in dense], reduction, self.algorithm)
         results = dict(zip(dense, finish(), strict=True))
-        results.update(zip(sparse, reduce_all([values[k] for k in sparse], terms), strict=True))
+        results.update(zip(sparse, reduce_all([values[k] for k in sparse], reduction), strict=True))
         return [results[k] for k in range(len(values))]
 
     def _gather_implementation(
@@ -136,15 +135,19 @@ def _added(values: Sequence[Any], means: bool) -> Any:
 
 
 def _start(
-    phases: Phases, comm: Communicator, tensors: list[Tensor], terms: Terms, algorithm: str | None
+    phases: Phases,
+    comm: Communicator,
+    tensors: list[Tensor],
+    options: GradientOptions,
+    algorithm: str | None,
 ) -> Callable[[], list[Tensor]]:
     """Start to reduce tensors by an algorithm; return a function that waits."""
-    parts = buckets([kind_of(each) for each in tensors], terms)
+    parts = [part for (part,) in buckets([kind_of(each) for each in tensors], options, None)]
     numbers = []
     for part in parts:
         inexact = [tensors[k].dtype.is_floating or tensors[k].dtype.is_complex for k in part.places]
-        op = REDUCTIONS[terms.op if all(inexact) else Sum]
-        divisor = comm.size if terms.op == Average and not all(inexact) else 1
+        op = REDUCTIONS[options.op if all(inexact) else Sum]
+        divisor = comm.size if options.op == Average and not all(inexact) else 1
 
         def start(arrays: Any, op: Any = op, divisor: int = divisor) -> _Started:
             return _Started(comm, arrays, op, divisor, algorithm)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from collectives.graphs.tensorflow import Phases, unconverted
+from collectives.compiled.phases import Phases, unconverted
 from collectives.horovod import objects
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import assigned, sending
@@ -20,8 +20,6 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
 ]
-
-SEEDS = "seed_generator_state"  # what Keras calls the state of a generator of random numbers
 
 
 @unconverted
@@ -58,7 +56,7 @@ def broadcast_variables(
     HorovodInternalError
         As for `broadcast`.
     """
-    sent = [each for each in variables if not _is_seed(each)]
+    sent = [each for each in variables if not objects.is_seed(each)]
     values = [tf.convert_to_tensor(each) for each in sent]
     phases = Phases()
     name = phases.named("variables")
@@ -68,10 +66,6 @@ def broadcast_variables(
     ]
     made = assigned(sent, [each() for each in finish])
     return None if tf.executing_eagerly() or tf.inside_function() else tf.group(*made)
-
-
-def _is_seed(variable: Any) -> bool:
-    return str(getattr(variable, "path", "")).rpartition("/")[2] == SEEDS
 
 
 def broadcast_object(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from collectives.graphs.memory import aligned
-from collectives.graphs.tensorflow import Phases, differentiable, listed, reduced, unconverted
-from collectives.graphs.terms import Terms
-from collectives.horovod.arrays import allgather_async, alltoall_async, broadcast_async
+from collectives.compiled.buckets import aligned
+from collectives.compiled.phases import Phases, differentiable, listed, unconverted
+from collectives.compiled.tensorflow import Finish, averaged, gathering
+from collectives.horovod.arrays import alltoall_async, broadcast_async
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.handles import Handle, names
-from collectives.horovod.ops import Average
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["allgather", "alltoall", "broadcast", "broadcast_", "grouped_allgather"]
 
 Tensor = Any
-Finish = Callable[[], Any]
 
 
 @unconverted
@@ -94,37 +92,6 @@ def grouped_allgather(
     return [each() for each in finish]
 
 
-def gathering(phases: Phases, tensor: Tensor, name: str | None, process_set: ProcessSet) -> Finish:
-    """Submit a tensor, as `allgather` does; return a function that waits for the result.
-    Collective.
-    """
-    if tensor.shape.rank == 0:
-        raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
-    if process_set.comm().size == 1:
-        return lambda: tensor
-    key = phases.named(name, "Allgather", tensor)
-
-    def start(arrays: Any) -> Handle:
-        return allgather_async(np.asarray(arrays[0], order="C"), key, process_set)
-
-    part = phases.submit(start, [tensor])
-
-    def waited(x: Tensor) -> Any:
-        shape = tf.TensorShape(None) if x.shape.rank is None else [None, *x.shape[1:]]
-        (joined,) = phases.wait(part, [(x.dtype, shape)])
-
-        def grad(back: Tensor) -> Tensor:
-            rows = tf.shape(x)[:1]
-            every = allgather(rows, process_set=process_set)
-            (mean,) = reduced([back], Terms(Average, process_set=process_set, name=None))
-            first = tf.reduce_sum(every[: process_set.comm().rank])
-            return mean[first : first + rows[0]]
-
-        return joined, grad
-
-    return lambda: differentiable(waited)(tensor)
-
-
 @unconverted
 def broadcast(
     tensor: Tensor,
@@ -166,7 +133,7 @@ def broadcast(
 
     def waited(x: Tensor) -> Any:
         def grad(back: Tensor) -> Tensor:
-            (mean,) = reduced([back], Terms(Average, process_set=process_set, name=None))
+            mean = averaged(back, process_set)
             is_root = process_set.comm().rank == process_set.place(root_rank)
             # A graph of TensorFlow 1 runs only operations that the result depends on.
             with tf.control_dependencies([mean]):

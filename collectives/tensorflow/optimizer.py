@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from collectives.horovod.ops import Adasum, Average, ReduceOp, chosen
+from collectives.compiled.tensorflow import TensorFlow
+from collectives.horovod.gradients import GradientOptions, Groups, Reducer
+from collectives.horovod.ops import Adasum, Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
-from collectives.tensorflow.tape import Groups, Reducer, checked_groups, predivided
 
 Graphs: Any = tf.compat.v1.train.Optimizer  # that of TensorFlow 1
 
@@ -61,17 +62,25 @@ def DistributedOptimizer(
     ValueError
         If an argument is wrong.
     """
-    groups = checked_groups(num_groups, groups)
-    terms = predivided(op, gradient_predivide_factor, compression, process_set)
+    options = GradientOptions.checked(
+        op,
+        gradient_predivide_factor,
+        compression,
+        process_set,
+        num_groups=num_groups,
+        groups=groups,
+        sparse_as_dense=sparse_as_dense,
+        scales_local=scale_local_gradients,
+    )
     if isinstance(optimizer, Graphs):
         if backward_passes_per_step != 1:
             raise ValueError(
                 f"backward_passes_per_step is {backward_passes_per_step}, and optimizers of "
                 f"tf.compat.v1 take 1 only: use one of Keras"
             )
-        reducer = Reducer(terms, sparse_as_dense, groups, scale_local_gradients)
+        reducer = Reducer(TensorFlow(), options)
         return _Distributed(optimizer, reducer, name, use_locking)
-    if chosen(op, None) == Adasum:
+    if options.op == Adasum:
         raise ValueError("op == Adasum is not supported yet with Keras")
     keras = importlib.import_module("collectives.tensorflow.keras")
     return keras.DistributedOptimizer(
@@ -80,10 +89,10 @@ def DistributedOptimizer(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
+        op=options.op,
         backward_passes_per_step=backward_passes_per_step,
         average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
+        groups=options.groups,
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
@@ -100,7 +109,7 @@ class _Distributed(Graphs):
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of a variable, `var`, as it is on this rank. Local."""
-        self._reducer.add_local(var)
+        self._reducer.local.append(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Compute the gradients, and reduce them; the arguments are those of the optimizer's own
@@ -108,7 +117,7 @@ class _Distributed(Graphs):
         """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         gradients, variables = [each for each, _ in pairs], [each for _, each in pairs]
-        return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
+        return list(zip(self._reducer.reduced(gradients, variables), variables, strict=True))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Apply gradients, as the optimizer does with `args` and `kwargs`. Local."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectives.graphs.tensorflow import asked, unconverted
+from collectives.compiled.phases import asked, unconverted
 from collectives.horovod import basics, handles, state
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.process_sets import ProcessSet, global_process_set

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from collectives.graphs.buckets import Groups
-from collectives.graphs.tensorflow import Phases, differentiable, reduction, times, unconverted
-from collectives.graphs.terms import Terms
+from collectives.compiled.phases import Phases, differentiable, unconverted
+from collectives.compiled.tensorflow import reduce_all
 from collectives.horovod.arrays import reducescatter_async
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.handles import Handle, names
 from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
-from collectives.tensorflow.moving import allgather, gathering
+from collectives.tensorflow.moving import allgather
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -79,8 +80,8 @@ def allreduce(
         has passed.
     """
     factors = prescale_factor, postscale_factor
-    terms = Terms(chosen(op, average), *factors, compression, process_set, name)
-    (result,) = reduce_all([tensor], terms)
+    options = GradientOptions(chosen(op, average), *factors, compression, process_set, name)
+    (result,) = reduce_all([tensor], options)
     return result
 
 
@@ -122,47 +123,8 @@ def grouped_allreduce(
         As for `allreduce`, if one of them fails.
     """
     factors = prescale_factor, postscale_factor
-    terms = Terms(chosen(op, average), *factors, compression, process_set, name)
-    return reduce_all(tensors, terms, [range(len(tensors))] if tensors else None)
-
-
-def reduce_all(tensors: Sequence[Any], terms: Terms, groups: Groups | None = None) -> list[Any]:
-    """Reduce tensors and IndexedSlices of all ranks. Collective."""
-    phases = Phases()
-    sparse = {k for k, each in enumerate(tensors) if isinstance(each, tf.IndexedSlices)}
-    if sparse and terms.op not in (Average, Sum):
-        remedy = ": pass sparse_as_dense=True" if terms.op == Adasum else ""
-        raise NotImplementedError(
-            f"IndexedSlices are reduced by Average and Sum only, not by {terms.op.name}{remedy}"
-        )
-    dense = [k for k in range(len(tensors)) if k not in sparse]
-    if groups is not None and sparse:
-        place = {k: new for new, k in enumerate(dense)}
-        groups = [[place[k] for k in group if k in place] for group in groups]
-        groups = [group for group in groups if group]
-    finish = reduction(phases, [tensors[k] for k in dense], terms, groups)
-    joined = {k: _joining(phases, tensors[k], terms, k) for k in sorted(sparse, reverse=True)}
-    results = dict(zip(dense, finish(), strict=True))
-    return [joined[k]() if k in sparse else results[k] for k in range(len(tensors))]
-
-
-def _joining(phases: Phases, slices: Any, terms: Terms, place: int) -> Callable[[], Any]:
-    """Submit the slices; return a function that waits, and returns those of all ranks."""
-    name = None if terms.name is None else f"{terms.name}, slices {place + 1}"
-    parts = [None, None] if name is None else [f"{name}, values", f"{name}, indices"]
-    values = gathering(phases, slices.values, parts[0], terms.process_set)
-    indices = gathering(phases, slices.indices, parts[1], terms.process_set)
-    factor = terms.prescale * terms.postscale
-
-    def finish() -> Any:
-        joined = values()
-        if factor != 1.0:
-            joined = times(joined, factor)
-        if terms.op == Average:
-            joined /= tf.cast(terms.process_set.comm().size, joined.dtype)
-        return tf.IndexedSlices(joined, indices(), slices.dense_shape)
-
-    return finish
+    options = GradientOptions(chosen(op, average), *factors, compression, process_set, name)
+    return reduce_all(tensors, options, [range(len(tensors))] if tensors else None)
 
 
 @unconverted
@@ -203,8 +165,8 @@ def reducescatter(
     HorovodInternalError
         As for `allreduce`.
     """
-    terms = Terms(op, prescale_factor, postscale_factor, compression, process_set, name)
-    return _scattering(Phases(), tensor, terms)()
+    options = GradientOptions(op, prescale_factor, postscale_factor, compression, process_set, name)
+    return _scattering(Phases(), tensor, options)()
 
 
 @unconverted
@@ -243,24 +205,24 @@ def grouped_reducescatter(
         As for `reducescatter`, if one of them fails.
     """
     phases = Phases()
-    terms = Terms(op, prescale_factor, postscale_factor, compression, process_set)
+    options = GradientOptions(op, prescale_factor, postscale_factor, compression, process_set)
     finish = [
-        _scattering(phases, each, terms._replace(name=part))
+        _scattering(phases, each, replace(options, name=part))
         for part, each in zip(names(name, len(tensors)), tensors, strict=True)
     ]
     return [each() for each in finish]
 
 
-def _scattering(phases: Phases, tensor: Any, terms: Terms) -> Callable[[], Tensor]:
+def _scattering(phases: Phases, tensor: Any, options: GradientOptions) -> Callable[[], Tensor]:
     """Submit a tensor; return a function that waits for this rank's part."""
-    x, ctx = terms.compression.compress(tf.convert_to_tensor(tensor))
-    op, process_set = chosen(terms.op, None), terms.process_set
-    scales = terms.prescale, terms.postscale
+    x, ctx = options.compression.compress(tf.convert_to_tensor(tensor))
+    op, process_set = chosen(options.op, None), options.process_set
+    scales = options.prescale, options.postscale
     if op == Adasum:
         raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
     if x.shape.rank == 0:
         raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
-    key = phases.named(terms.name, "Reducescatter", x)
+    key = phases.named(options.name, "Reducescatter", x)
 
     def start(arrays: Any) -> Handle:
         array = np.asarray(arrays[0], order="C")
@@ -278,4 +240,4 @@ def _scattering(phases: Phases, tensor: Any, terms: Terms) -> Callable[[], Tenso
 
         return made, grad
 
-    return lambda: terms.compression.decompress(differentiable(waited)(x), ctx)
+    return lambda: options.compression.decompress(differentiable(waited)(x), ctx)

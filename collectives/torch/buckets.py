@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.gradients import GradientOptions, Places, split
 from collectives.horovod.handles import Handle, submit
-from collectives.horovod.ops import Average, ReduceOp, check_compression, scaling
-from collectives.horovod.process_sets import ProcessSet
+from collectives.horovod.ops import scaling
 from collectives.torch.compression import FP16Compressor, NoneCompressor
 from collectives.torch.handles import array
 from collectives.torch.moving import sparse_allreduce_async
@@ -33,44 +32,13 @@ Waiting = Callable[[], object]  # it waits, and writes the result back
 _owners: WeakIdKeyDictionary[weakref.ref[Buckets]] = WeakIdKeyDictionary()
 
 
-class Terms(NamedTuple):
-    """How gradients are reduced.
-
-    Attributes
-    ----------
-    compression : Compressor, or codec of `collectives.compression`
-    op : ReduceOp
-    predivide : float
-        Gradients are divided by it before they are added, and the sum is multiplied by it.
-    sparse_as_dense : bool
-        Whether sparse gradients are reduced as dense ones.
-    process_set : ProcessSet
-    """
-
-    compression: Any
-    op: ReduceOp
-    predivide: float
-    sparse_as_dense: bool
-    process_set: ProcessSet
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """The factors before and after the reduction."""
-        return (1.0 / self.predivide, self.predivide) if self.op == Average else (1.0, 1.0)
-
-    @property
-    def takes_buckets(self) -> bool:
-        """Whether a bucket can be compressed as a whole."""
-        is_class = isinstance(self.compression, type)
-        return not is_class or self.compression in (NoneCompressor, FP16Compressor)
-
-
 class Bucket:
     """Parameters whose gradients are reduced as one."""
 
     def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
         self.name, self.parameters, self.priority = name, parameters, priority
         self.missing = set(parameters)
+        self.how: dict[str, Any] | None = None  # what it is submitted with, once that is known
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
 
@@ -93,7 +61,7 @@ class Bucket:
         if self.flat is None or self.flat.dtype != dtype:
             total = sum(each.numel() for each in self.parameters)
             like = self.parameters[0]
-            self.flat = torch.zeros(total, dtype=dtype, device=like.device)
+            self.flat, self.how = torch.zeros(total, dtype=dtype, device=like.device), None
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
             self.views = [part.view(each.shape) for part, each in parts]
@@ -112,12 +80,10 @@ class Buckets:
     def __init__(
         self,
         named: list[tuple[str, torch.Tensor]],
-        terms: Terms,
-        passes: int,
-        groups: int | Sequence[Sequence[torch.Tensor]] | None,
+        options: GradientOptions,
         suffix: str,
     ) -> None:
-        self.terms, self.passes, self.suffix = terms, passes, suffix
+        self.options, self.passes, self.suffix = options, options.passes, suffix
         self.names: dict[torch.Tensor, str] = {}
         self.left: dict[torch.Tensor, int] = {}  # backward passes until it is reduced
         self.buckets: list[Bucket] = []
@@ -128,12 +94,10 @@ class Buckets:
         self.is_dirty = False  # whether a gradient has come that no one has waited for
         self.hooks: dict[torch.Tensor, Any] = {}
         weakref.finalize(self, _remove, self.hooks)
-        self.add(named, groups)
+        self.add(named, options.places([each for _, each in named if each.requires_grad]))
 
     def add(
-        self,
-        named: list[tuple[str, torch.Tensor]],
-        groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+        self, named: list[tuple[str, torch.Tensor]], groups: Sequence[Places] | None = None
     ) -> None:
         """Take more parameters. Local after the first call, and the same on all ranks."""
         named = [(name, each) for name, each in named if each.requires_grad]
@@ -147,10 +111,12 @@ class Buckets:
         self.left.update({each: self.passes for _, each in named})
         for _, each in named:
             array(each)  # raises an error if it cannot be reduced
-        if not self.terms.takes_buckets:
+        if not self._takes_buckets():
             self.alone.update(order)
         else:
-            for part in self._parts([each for _, each in named], groups):
+            mine = [each for _, each in named]
+            for places in split(mine, groups, fusion(self.options.process_set.comm())):
+                part = [mine[k] for k in places]
                 priority = -min(order[each] for each in part)
                 bucket = Bucket(self._name(part), part, priority)
                 self.buckets.append(bucket)
@@ -182,26 +148,11 @@ class Buckets:
                 if not bucket.parameters:
                     self.buckets.remove(bucket)
 
-    def _parts(
-        self,
-        parameters: list[torch.Tensor],
-        groups: int | Sequence[Sequence[torch.Tensor]] | None,
-    ) -> Iterable[list[torch.Tensor]]:
-        """Yield the parameters of each bucket, the last one first."""
-        if isinstance(groups, int):
-            share, more = divmod(len(parameters), groups)
-            ends = [k * share + min(k, more) for k in range(groups + 1)]
-            groups = [parameters[a:b] for a, b in pairwise(ends)]
-        most = fusion(self.terms.process_set.comm())
-        if groups is not None:
-            taken = {each for group in groups for each in group}
-            mine = set(parameters)
-            listed = [[each for each in group if each in mine] for group in groups]
-            listed += [[each] for each in parameters if each not in taken]
-            for group in reversed(listed):
-                yield from _of_one_dtype(group, None)
-            return
-        yield from _of_one_dtype(parameters[::-1], most)
+    def _takes_buckets(self) -> bool:
+        """Return whether a bucket can be compressed as a whole."""
+        compression = self.options.compression
+        is_class = isinstance(compression, type)
+        return not is_class or compression in (NoneCompressor, FP16Compressor)
 
     def _name(self, parameters: list[torch.Tensor]) -> str:
         names = [self.names[each] for each in parameters]
@@ -250,41 +201,46 @@ class Buckets:
     def _reduce(self, bucket: Bucket) -> Waiting:
         """Submit a bucket."""
         flat = bucket.fill()
-        compression, process_set = self.terms.compression, self.terms.process_set
-        comm = process_set.comm()
-        scaled = scaling(self.terms.op, True, *self.terms.scales, comm.size, is_double(flat))
-        options: dict[str, Any] = {"op": scaled.op, "prescale": scaled.prescale}
-        options |= {"postscale": scaled.postscale, "priority": bucket.priority, "group": comm}
-        small = flat
-        if compression is FP16Compressor:
-            small, _ = FP16Compressor.compress(flat)
-        elif compression is not NoneCompressor:
-            options["compression"] = compression
-        part = submit("allreduce", bucket.name, small, small, **options)
-        if small is flat:
-            return Handle((part,), lambda _: flat).wait
-        return Handle((part,), lambda _: flat.copy_(small)).wait
+        comm = self.options.process_set.communicator
+        if bucket.how is None or bucket.how["group"] is not comm:
+            bucket.how = self._how(bucket, flat)
+        if self.options.compression is not FP16Compressor:
+            return Handle((submit("allreduce", bucket.name, flat, flat, **bucket.how),), None).wait
+        small, _ = FP16Compressor.compress(flat)
+        part = submit("allreduce", bucket.name, small, small, **bucket.how)
+        return Handle((part,), flat.copy_).wait
+
+    def _how(self, bucket: Bucket, flat: torch.Tensor) -> dict[str, Any]:
+        """Return how a bucket is submitted: the same at each step, unless the ranks change."""
+        given = self.options
+        comm = given.process_set.comm()
+        scales = given.prescale, given.postscale
+        scaled = scaling(given.op, True, *scales, comm.size, is_double(flat))
+        how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
+        if given.codec is not None:
+            how["compression"] = given.codec
+        return how | {"priority": bucket.priority, "group": comm}
 
     def _reduce_alone(self, parameter: torch.Tensor) -> Waiting:
         """Submit one gradient."""
         gradient, name = parameter.grad, f"{self.names[parameter]}{self.suffix}"
         assert gradient is not None
-        op, process_set = self.terms.op, self.terms.process_set
-        if gradient.is_sparse and not self.terms.sparse_as_dense:
+        given = self.options
+        op, process_set = given.op, given.process_set
+        if gradient.is_sparse and not given.sparse_as_dense:
             result = sparse_allreduce_async(gradient, name, op, process_set)
 
             def finish() -> None:
                 parameter.grad = result()
 
             return finish
-        is_class = isinstance(self.terms.compression, type)
-        compressor = self.terms.compression if is_class else NoneCompressor
         dense = gradient.to_dense() if gradient.is_sparse else gradient
-        small, ctx = compressor.compress(dense)
-        handle = allreduce_async_(small, None, name, op, *self.terms.scales, process_set)
+        (small,), restored = given.compressed([dense])
+        scales = given.prescale, given.postscale
+        handle = allreduce_async_(small, None, name, op, *scales, process_set)
 
         def finish_dense() -> None:
-            reduced = compressor.decompress(handle.wait(), ctx)
+            (reduced,) = restored([handle.wait()])
             if gradient.is_sparse:
                 parameter.grad = reduced.to_sparse()
             elif reduced.data_ptr() != gradient.data_ptr():
@@ -348,48 +304,3 @@ class Buckets:
 def _remove(hooks: dict[torch.Tensor, Any]) -> None:
     for hook in hooks.values():
         hook.remove()
-
-
-def _of_one_dtype(
-    parameters: Iterable[torch.Tensor], most: int | None
-) -> Iterable[list[torch.Tensor]]:
-    """Yield lists of parameters that have one dtype, and no more than so many bytes together."""
-    filled: dict[torch.dtype, list[torch.Tensor]] = {}
-    room: dict[torch.dtype, int] = {}
-    for each in parameters:
-        dtype, nbytes = each.dtype, each.numel() * each.element_size()
-        if most is not None and dtype in filled and room[dtype] < nbytes:
-            yield filled.pop(dtype)
-        if dtype not in filled:
-            filled[dtype], room[dtype] = [], most or 0
-        filled[dtype].append(each)
-        room[dtype] -= nbytes
-    yield from filled.values()
-
-
-def check_groups(groups: Any) -> None:
-    """Raise an error if `groups` are neither a number nor lists of different tensors. Local."""
-    if groups is None or (isinstance(groups, int) and groups > 0):
-        return
-    if not isinstance(groups, list):
-        raise ValueError(
-            "groups should be a non-negative integer or a list of list of torch.Tensor."
-        )
-    seen: set[int] = set()
-    for each in (each for group in groups for each in group):
-        if not isinstance(each, torch.Tensor):
-            raise ValueError("groups must consist of torch.Tensor.")
-        if id(each) in seen:
-            raise ValueError("A parameter can only appear once in groups.")
-        seen.add(id(each))
-
-
-def check_terms(terms: Terms, passes: int) -> None:
-    """Raise an error if `terms` contradict each other, or `passes` is not positive. Local."""
-    if terms.predivide != 1.0 and terms.op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    check_compression(terms.op, terms.compression)
-    if passes <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-    if terms.op not in (Average, 1, 2):
-        raise HorovodArgumentError(f"op is {terms.op!r}, and must be Average, Sum or Adasum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 
 from collectives.horovod import basics
-from collectives.horovod.ops import Adasum, Average, ReduceOp, chosen
+from collectives.horovod.gradients import GradientOptions
+from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.buckets import Buckets, Terms, check_groups, check_terms
+from collectives.torch.buckets import Buckets
 from collectives.torch.compression import Compression
 from collectives.torch.functions import give_zeros
 from collectives.torch.reducing import allreduce_async, allreduce_async_
@@ -89,13 +91,18 @@ def DistributedOptimizer(
     ValueError
         If an argument is wrong, or a parameter has no name, or two have the same.
     """
-    if num_groups:
-        warnings.warn("num_groups= is deprecated: pass groups=", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
-    op = chosen(op, None)
-    terms = Terms(compression, op, gradient_predivide_factor, sparse_as_dense, process_set)
-    check_terms(terms, backward_passes_per_step)
-    check_groups(groups)
+    given = GradientOptions.checked(
+        op,
+        gradient_predivide_factor,
+        compression,
+        process_set,
+        num_groups=num_groups,
+        groups=groups,
+        passes=backward_passes_per_step,
+        ops=(Average, Sum, Adasum),
+        sparse_as_dense=sparse_as_dense,
+    )
+    _check_members(given.groups)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer is {shown(optimizer)}, and must be a torch.optim.Optimizer")
     if hasattr(optimizer, "_distribution"):
@@ -103,7 +110,7 @@ def DistributedOptimizer(
     named = _named(optimizer, named_parameters)
     is_alone = basics.size() == 1 or not process_set.included()
     base: Any = type(optimizer)
-    if op == Adasum and not is_alone:
+    if given.op == Adasum and not is_alone:
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
         distribution = _Distribution(None, vars(optimizer).pop("step", None))
@@ -111,18 +118,28 @@ def DistributedOptimizer(
     else:
         buckets = None
         if not is_alone:
-            suffix = _suffix(named)
-            buckets = Buckets(named, terms, backward_passes_per_step, groups, suffix)
+            buckets = Buckets(named, given, _suffix(named))
         distribution = _Distribution(buckets, vars(optimizer).pop("step", None))
         optimizer.__class__ = _with_buckets(base)
     made: Any = optimizer
     made._distribution = distribution
     made._parameter_names = {each: name for name, each in named}
-    made._compression, made.op, made.process_set = compression, op, process_set
+    made._compression, made.op, made.process_set = compression, given.op, process_set
     made.backward_passes_per_step = backward_passes_per_step
     made.gradient_predivide_factor = gradient_predivide_factor
     made.sparse_as_dense = sparse_as_dense
     return made
+
+
+def _check_members(groups: Any) -> None:
+    """Raise an error if groups are lists of anything else than different tensors."""
+    seen: set[int] = set()
+    for each in itertools.chain(*groups) if isinstance(groups, list) else ():
+        if not isinstance(each, torch.Tensor):
+            raise ValueError("groups must consist of torch.Tensor.")
+        if id(each) in seen:
+            raise ValueError("A parameter can only appear once in groups.")
+        seen.add(id(each))
 
 
 def _named(optimizer: torch.optim.Optimizer, given: Any) -> Named:
@@ -304,7 +321,7 @@ class _DistributedOptimizer(_Methods):
             if isinstance(self, torch.optim.LBFGS) and buckets is not None:
                 terms = None, f"loss of {type(self).__name__}", Average
                 mean = torch.as_tensor(loss).detach()
-                loss = allreduce_async(mean, *terms, process_set=buckets.terms.process_set).wait()
+                loss = allreduce_async(mean, *terms, process_set=buckets.options.process_set).wait()
             return loss
 
         return reducing

@@ -11,13 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from collectives.horovod.ops import Average, ReduceOp
+from collectives.compiled.tensorflow import TensorFlow
+from collectives.horovod.gradients import GradientOptions
+from collectives.horovod.ops import Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.keras import optimizer as optimizers
 from collectives.keras import saving
-from collectives.keras.backends import tensorflow as backend
 from collectives.keras.distribution import Distribution, swap_class
-from collectives.keras.gradients import Plan
 from collectives.tensorflow.compression import Compression
 
 __all__ = ["DistributedOptimizer", "load_model"]
@@ -80,20 +80,21 @@ def DistributedOptimizer(
             process_set,
             scale_local_gradients,
         )
-    plan = optimizers.planned(
-        backend,
-        name or f"Distributed{type(optimizer).__name__}",
+    options = GradientOptions.checked(
         op,
         gradient_predivide_factor,
         compression,
         process_set,
-        sparse_as_dense=sparse_as_dense,
+        num_groups=num_groups,
+        groups=groups,
         passes=backward_passes_per_step,
-        averages=average_aggregated_gradients,
-        groups=groups if num_groups == 0 else num_groups,
+        ops=(Average, Sum),
+        averages_passes=average_aggregated_gradients,
+        sparse_as_dense=sparse_as_dense,
         scales_local=scale_local_gradients,
+        name=optimizers.named(optimizer, name),
     )
-    return distribute(optimizer, plan)
+    return distribute(optimizer, Distribution(TensorFlow(), options))
 
 
 def load_model(
@@ -150,14 +151,14 @@ def loaded(filepath: Any, objects: Mapping[str, Any]) -> Any:
     return models.load_model(filepath, custom_objects=dict(objects))
 
 
-def distribute(optimizer: Any, plan: Plan) -> Any:
+def distribute(optimizer: Any, distribution: Distribution) -> Any:
     """Have an optimizer of ``tf_keras`` reduce its gradients; return it. Local."""
-    if plan.passes > 1:
+    if distribution.options.passes > 1:
         raise NotImplementedError(
             "backward_passes_per_step needs Keras 3: this is an optimizer of tf_keras"
         )
     swap_class(optimizer, _Distributed)
-    vars(optimizer)["_distribution"] = Distribution(plan)
+    vars(optimizer)["_distribution"] = distribution
     return optimizer
 
 
@@ -178,4 +179,4 @@ class _Distributed:
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable, `var`, from being reduced. Local."""
-        self._distribution.plan.local.append(var)
+        self._distribution.local.append(var)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +12,9 @@ import pytest
 import collectives as cc
 import collectives.horovod as hvd
 import collectives.jax as cj
+from collectives.compiled.jax import own_errors, reduced
 from collectives.errors import ArgumentError, CollectivesError, MismatchError
-from collectives.graphs.jax import own_errors, reduced
-from collectives.graphs.terms import Terms
+from collectives.horovod.gradients import GradientOptions
 
 RANK, SIZE = cc.rank(), cc.size()
 BOTH = pytest.mark.parametrize("how", [lambda f: f, jax.jit], ids=["eager", "jit"])
@@ -171,9 +173,9 @@ def test_gradients_that_differ_and_are_as_many(how):
 @BOTH
 def test_horovods_terms(how):
     hvd.init()
-    terms = Terms(hvd.Average, 0.5, 4.0, Halved, name="in Horovod's terms")
+    terms = GradientOptions(hvd.Average, 0.5, 4.0, Halved, name="in Horovod's terms")
     xs = [jnp.full(3, RANK + 1.0), jnp.array([4, -4]) * (RANK + 1)]
-    made = how(lambda xs: reduced(xs, terms._replace(compression=None)))(xs)
+    made = how(lambda xs: reduced(xs, dataclasses.replace(terms, compression=None)))(xs)
     close(made, [jnp.full(3, float(SIZE + 1)), (xs[1] // (RANK + 1)) * (SIZE + 1)])
     close(how(lambda x: reduced([x], terms))(xs[0]), [jnp.full(3, float(SIZE + 1))])
     if SIZE > 1:

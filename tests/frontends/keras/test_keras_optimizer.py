@@ -267,9 +267,9 @@ def test_it_is_the_same_object_of_a_class_of_the_same_name():
     [
         ({"op": hvd.Max}, "Average or Sum"),
         ({"op": hvd.Adasum}, "Average or Sum"),
-        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "use Average"),
-        ({"backward_passes_per_step": 0}, "positive whole number"),
-        ({"groups": 0}, "positive number, or lists"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average"),
+        ({"backward_passes_per_step": 0}, "whole number"),
+        ({"groups": 0}, "positive number, or a list"),
     ],
 )
 def test_wrong_arguments_are_refused(options, text):
@@ -299,7 +299,7 @@ def test_errors_of_the_library_come_out_of_fit():
 
 def test_two_optimizers_at_once():
     one, other = (hvd.DistributedOptimizer(keras.optimizers.SGD(RATE)) for _ in range(2))
-    names = {each._distribution.plan.terms.name for each in (one, other)}
+    names = {each._distribution.options.name for each in (one, other)}
     assert len(names) == 2
     applied(one)
     applied(other)

@@ -265,7 +265,7 @@ def test_submissions_come_before_the_backward_pass_ends():
     """The last layer's gradient is submitted while the first ones are computed."""
     order = []
     variables = [tf.Variable(tf.ones((600, 600))) for _ in range(6)]  # each is more than a bucket
-    from collectives.graphs.buckets import Bucket
+    from collectives.compiled.buckets import Bucket
 
     plain = Bucket.start
 

@@ -9,7 +9,7 @@ program, which it uses for something else when they return: what is submitted is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -22,17 +22,18 @@ import numpy as np
 from jax.experimental import io_callback
 from numpy.typing import NDArray
 
+from collectives.compiled.buckets import buckets
+from collectives.compiled.calls import Call, found, text_of
 from collectives.errors import CollectivesError
-from collectives.graphs.buckets import Kind, buckets
-from collectives.graphs.calls import Call
-from collectives.graphs.kept import found, text_of
-from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodInternalError
+from collectives.horovod.gradients import Framework, GradientOptions, Places
 
 Array = NDArray[Any]
 
 
-def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
+def reduced(
+    tensors: Sequence[Any], options: GradientOptions, groups: Sequence[Places] | None = None
+) -> list[jax.Array]:
     """Reduce some arrays of all ranks.
     Collective.
 
@@ -41,33 +42,37 @@ def reduced(tensors: Sequence[Any], terms: Terms) -> list[jax.Array]:
     arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in tensors]
     if not arrays:
         return []
-    if terms.is_alone:
-        factor = terms.prescale * terms.postscale
+    if options.is_alone:
+        factor = options.prescale * options.postscale
         return arrays if factor == 1.0 else [(x * factor).astype(x.dtype) for x in arrays]
-    if not isinstance(terms.compression, type):
-        return _reduced(arrays, terms)
-    compressor: Any = terms.compression
-    pairs = [compressor.compress(x) for x in arrays]
-    results = _reduced([x for x, _ in pairs], terms._replace(compression=None))
-    return [
-        compressor.decompress(x, context) for x, (_, context) in zip(results, pairs, strict=True)
-    ]
-
-
-def _reduced(arrays: list[jax.Array], terms: Terms) -> list[jax.Array]:
-    """Reduce arrays as they are."""
-    kinds = [Kind(x.dtype.name, x.dtype.itemsize, tuple(x.shape)) for x in arrays]
-    parts, call = buckets(kinds, terms), Call()
+    arrays, restored = options.compressed(arrays)
+    listed, call = buckets(arrays, options, options.name, groups, LEAST), Call()
+    parts = [part for several in listed for part in several]
     for part in parts:
         call.add(part.start)
     packed = [_packed([arrays[k] for k in part.places]) for part in parts]
-    made = (_in_phases if is_compiled(*arrays) else _at_once)(_Step(call), packed)
+    if is_compiled(*arrays):
+        made = _in_phases(_Step(call), [len(several) for several in listed], packed)
+    else:
+        made = _at_once(_Step(call), packed)
     results: list[Any] = [None] * len(arrays)
     for part, whole in zip(parts, made, strict=True):
         shapes = tuple(tuple(arrays[k].shape) for k in part.places)
         for place, result in zip(part.places, _cut(whole, shapes), strict=True):
             results[place] = result
-    return results
+    return restored(results)
+
+
+class Jax(Framework):
+    """JAX, as the backend of Keras: gradients are dense, and the missing ones always the same."""
+
+    def reduced(
+        self, tensors: list[Any], options: GradientOptions, groups: Sequence[Places] | None
+    ) -> list[Any]:
+        return reduced(tensors, options, groups)
+
+    def own_errors(self) -> AbstractContextManager[None]:
+        return own_errors()
 
 
 # Programs of JAX take a fraction of the time that its functions take for each array, and callbacks
@@ -97,16 +102,14 @@ def _at_once(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
     return made
 
 
-def _in_phases(step: _Step, packed: list[jax.Array]) -> list[jax.Array]:
-    """Have the program submit the buckets, and wait for them with the last one."""
-    first, nbytes = 0, 0
-    for which, x in enumerate(packed[:-1]):
-        nbytes += x.nbytes
-        if nbytes >= LEAST:
-            called_back(_Submission(step, first), None, *packed[first : which + 1])
-            first, nbytes = which + 1, 0
+def _in_phases(step: _Step, counts: list[int], packed: list[jax.Array]) -> list[jax.Array]:
+    """Have the program submit so many buckets at a time, and wait for all with the last ones."""
+    ends = [*accumulate(counts, initial=0)]
+    for first, end in pairwise(ends[:-1]):
+        called_back(_Submission(step, first), None, *packed[first:end])
     likes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in packed]
-    made: list[jax.Array] = called_back(_Submission(step, first, True), likes, *packed[first:])
+    last = _Submission(step, ends[-2], waits=True)
+    made: list[jax.Array] = called_back(last, likes, *packed[ends[-2] :])
     return made
 
 

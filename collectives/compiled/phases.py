@@ -1,6 +1,6 @@
-"""Tensors of TensorFlow, reduced over the ranks: eagerly, and in a `tf.function`.
+"""Collectives of TensorFlow that are submitted first, and then waited for.
 
-In a function, NumPy functions are called back in the order of the program, one at a time. Each
+In a `tf.function`, NumPy functions are called back in the order of the program, one at a time. Each
 collective is submitted by one of them as soon as its tensors are computed, and waited for by
 another one behind those. They see the memory of the tensors, and TensorFlow takes over that of the
 results.
@@ -29,22 +29,17 @@ try:
 except ImportError:  # it has no public name
     record = None
 
+from collectives.compiled.buckets import ALIGNMENT, Bucket, Memory
+from collectives.compiled.calls import Call, Start, found, text_of
 from collectives.errors import CollectivesError
-from collectives.graphs import raising
-from collectives.graphs.buckets import Bucket, Groups, Kind, Packed, buckets
-from collectives.graphs.calls import Call, Start
-from collectives.graphs.kept import text_of
-from collectives.graphs.memory import ALIGNMENT, Memory
-from collectives.graphs.terms import Terms
 from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
+from collectives.horovod.handles import Handle, together
 
 Array = NDArray[Any]
 Tensor = Any
 Like = tuple[Any, Any]  # the dtype and the shape of a tensor, as far as it is known
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-raising.install()
 
 
 def unconverted(function: F) -> F:
@@ -60,120 +55,9 @@ def unconverted(function: F) -> F:
             is_traced = not tf.executing_eagerly() and _keeps_order()
             if is_traced or isinstance(error, tf.errors.OpError):
                 raise  # AutoGraph makes another error of it
-            raise raising.tensorflow_error(error) from None
+            raise tensorflow_error(error) from None
 
     return cast(F, tf.autograph.experimental.do_not_convert(call))
-
-
-@unconverted
-def reduced(tensors: Sequence[Tensor], terms: Terms) -> list[Tensor]:
-    """Reduce some tensors of all ranks.
-    Collective.
-
-    It is differentiable: gradients are reduced in the same way. In a `tf.function`, what is
-    computed first should come last, as the gradients of a model do.
-    """
-    return reduction(Phases(), tensors, terms)()
-
-
-def reduction(
-    phases: Phases, tensors: Sequence[Tensor], terms: Terms, groups: Groups | None = None
-) -> Callable[[], list[Tensor]]:
-    """Submit tensors, as `reduced` does; return a function that waits and returns the results.
-    Collective.
-    """
-    dense = [tf.convert_to_tensor(each) for each in tensors]
-    if terms.is_alone or not dense:
-        factor = terms.prescale * terms.postscale
-        return lambda: dense if factor == 1.0 else [times(each, factor) for each in dense]
-    compressor: Any = terms.compression if isinstance(terms.compression, type) else None
-    pairs = [(each, None) for each in dense]
-    if compressor is not None:
-        pairs = [compressor.compress(each) for each in dense]
-        dense = [each for each, _ in pairs]
-    name = phases.named(terms.name, "Allreduce", *dense)
-    inner = terms._replace(name=name, compression=terms.codec)
-    gathered = _gathered(buckets([kind_of(each) for each in dense], inner, groups), dense)
-    numbers = [phases.submit(*phases.packing(parts, dense)) for parts in gathered]
-
-    def finish() -> list[Tensor]:
-        results: list[Tensor] = [None] * len(dense)
-        for parts, number in zip(gathered, numbers, strict=True):
-            made = _waited(phases, number, parts, dense, inner)
-            for place, each in zip((k for part in parts for k in part.places), made, strict=True):
-                results[place] = each
-        if compressor is None:
-            return results
-        return [
-            compressor.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
-        ]
-
-    return finish
-
-
-# Bytes that a callback submits, so that it is worth its time. The processor's time for a step with
-# 161 gradients of 25.6 million elements together was 119 ms with 1 MiB, and 98 ms with 4 MiB. That
-# is as much as with more, and as with one allreduce_many of as many arrays (2 cores of an EPYC of
-# family 25, 2026-11-23, other programs beside; the largest case of
-# `benchmarks/measure_tensorflow.py`).
-LEAST = 4 << 20
-
-
-def _gathered(parts: list[Bucket], tensors: list[Tensor]) -> list[list[Bucket]]:
-    """Return which buckets are submitted, and waited for, by the same callback."""
-    found: list[list[Bucket]] = [[]]
-    nbytes = 0.0
-    for part in parts:
-        if nbytes >= LEAST:
-            found.append([])
-            nbytes = 0
-        found[-1].append(part)
-        sizes = [kind_of(tensors[k]).nbytes for k in part.places]
-        nbytes += sum(LEAST if each is None else each for each in sizes)
-    return found
-
-
-class _Several:
-    """Buckets that were submitted together."""
-
-    def __init__(self, started: list[Packed]) -> None:
-        self._started = started
-
-    def done(self) -> bool:
-        return all(each.done() for each in self._started)
-
-    def wait(self) -> list[Array]:
-        results: list[Array] = []
-        problem: BaseException | None = None
-        for each in self._started:
-            try:
-                results += each.wait()
-            except HorovodInternalError as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
-        return results
-
-
-def times(x: Tensor, factor: float) -> Tensor:
-    """Return a tensor times a factor, of the dtype of the tensor."""
-    if x.dtype.is_floating or x.dtype.is_complex:
-        return x * tf.cast(factor, x.dtype)
-    return tf.cast(tf.cast(x, tf.float64) * factor, x.dtype)
-
-
-def _waited(
-    phases: Phases, number: int, parts: list[Bucket], tensors: list[Tensor], terms: Terms
-) -> list[Tensor]:
-    """Return the results of some buckets, whose gradients are reduced in the same way."""
-    behind = terms._replace(name=None if terms.name is None else f"gradient of {terms.name}")
-
-    def waited(*inputs: Tensor) -> Any:
-        made = phases.unpacked(number, parts, inputs)
-        return made, lambda *grads: reduced(grads, behind)
-
-    inputs = [tensors[k] for part in parts for k in part.places]
-    return listed(differentiable(waited)(*inputs))
 
 
 def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,12 +79,6 @@ def _may_record() -> bool:
 def listed(made: Any) -> list[Tensor]:
     """Return the result of an operation as a list, also where it is one tensor. Local."""
     return list(made) if isinstance(made, list | tuple) else [made]
-
-
-def kind_of(x: Tensor) -> Kind:
-    """Return what is known of a tensor before it is computed, `x`. Local."""
-    shape = tuple(x.shape) if x.shape.is_fully_defined() else None
-    return Kind(x.dtype.name, x.dtype.size, shape)
 
 
 class Phases:
@@ -243,7 +121,7 @@ class Phases:
             try:
                 self._number = call.submit(self._number, part, arrays)
             except HorovodInternalError as error:
-                raise raising.tensorflow_error(error) from None
+                raise tensorflow_error(error) from None
             return part
 
         def submit(number: Any, *arrays: Array) -> Any:
@@ -267,14 +145,13 @@ class Phases:
             inputs += mine
             counts.append(len(mine))
 
-        def start(arrays: Sequence[Array]) -> _Several:
+        def start(arrays: Sequence[Array]) -> Handle:
             left = iter(arrays)
-            return _Several(
-                [
-                    part.start([next(left) for _ in range(count)], memory)
-                    for part, count in zip(parts, counts, strict=True)
-                ]
-            )
+            started = [
+                part.start([next(left) for _ in range(count)], memory)
+                for part, count in zip(parts, counts, strict=True)
+            ]
+            return together(started).then(lambda results: [x for xs in results for x in xs])
 
         return start, inputs
 
@@ -308,7 +185,7 @@ class Phases:
             try:
                 return [_tensor(each) for each in call.wait(self._number, part)]
             except HorovodInternalError as error:
-                raise raising.tensorflow_error(error) from None
+                raise tensorflow_error(error) from None
 
         def wait(number: Any) -> list[Array]:
             return call.wait(int(number), part)
@@ -399,8 +276,59 @@ def _around(graph: Any) -> Iterator[Any]:
         graph = getattr(graph, "outer_graph", None)
 
 
+# -- errors ----------------------------------------------------------------------------------------
+#
+# TensorFlow passes on the text of an error that a NumPy function raises, and raises a
+# ``tf.errors.UnknownError`` itself. That becomes an error of the kept one's class, too, with its
+# text and its cause, and a ``FailedPreconditionError`` or an ``InvalidArgumentError``.
+
+UnknownError: Any = tf.errors.UnknownError
+
+
+def _install() -> None:
+    """Have errors of TensorFlow that tell of a kept one belong to its class. Local."""
+    plain = UnknownError.__init__
+    if hasattr(plain, "is_aware_of_kept_errors"):
+        return
+
+    def __init__(self: Any, node_def: Any, op: Any, message: str, *args: Any) -> None:
+        plain(self, node_def, op, message, *args)
+        kept: Any = found(message)
+        if kept is not None:
+            kind: Any = type(kept)
+            self.__class__ = _derived(kind)
+            self.kept = kept
+
+    __init__.is_aware_of_kept_errors = True  # type: ignore[attr-defined]
+    UnknownError.__init__ = __init__
+
+
+@functools.cache
+def _derived(kind: Any) -> Any:
+    """Return a class of errors that are TensorFlow's, and of a `kind` of the library."""
+    members = {
+        "__module__": kind.__module__,
+        "__str__": lambda self: str(self.kept),
+        "__repr__": lambda self: repr(self.kept),
+        # TensorFlow raises its errors without a cause.
+        "__cause__": property(lambda self: self.kept.__cause__),
+    }
+    is_argument = issubclass(kind, HorovodArgumentError)
+    own = tf.errors.InvalidArgumentError if is_argument else tf.errors.FailedPreconditionError
+    return type(kind.__name__, (UnknownError, own, kind), members)
+
+
+def tensorflow_error(error: HorovodInternalError | HorovodArgumentError) -> BaseException:
+    """Return an error that is one of TensorFlow and of the class of `error`. Local."""
+    made: BaseException = UnknownError(None, None, text_of(error))
+    return made
+
+
+_install()
+
+
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for `tf.numpy_function` whose errors `raising` finds by their text."""
+    """Return a function for `tf.numpy_function` whose errors are found by their text."""
 
     def called(*arguments: Any) -> Any:
         try:

@@ -1,0 +1,10 @@
+"""Submissions from inside of compiled programs: `tf.function`, `jax.jit`.
+
+In come tensors that a program computes and `GradientOptions` that say how they are reduced; out go
+those of all ranks. `tensorflow` and `jax` each have a function `reduced` for that, which takes two
+phases in a compiled program: what is ready is submitted while the rest is computed, and waited for
+later; `torch` has one for steps of Keras, which are not compiled. `buckets` decides what is
+submitted together and packs it, `phases` and `calls` call back, and bring the errors of the library
+out of programs that only pass a text on. Nothing here imports a framework that the program has not
+imported.
+"""

@@ -1,0 +1,177 @@
+"""Buckets: arrays of one dtype that are reduced as one, and the memory of their results.
+
+A bucket of several arrays packs them into one, which is reduced in place, and the results are views
+of it. A bucket of one reduces it into a new array, without a copy. A program that takes a step
+after the other needs results of the same sizes each time; new memory costs as much as a reduction,
+because the system clears it page by page. So `Memory` keeps it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.background.engine import fusion
+from collectives.horovod.arrays import allreduce_async
+from collectives.horovod.gradients import GradientOptions, Places, Spec, split
+from collectives.horovod.handles import Handle
+from collectives.horovod.ops import Adasum
+
+LARGE = 256 << 10  # bytes from which on copying takes longer than a message of its own
+ALIGNMENT = 64  # bytes: frameworks take over memory that begins at a multiple, without a copy
+LEAST_KEPT = 64 << 10  # bytes; malloc is fast for less
+
+Array = NDArray[Any]
+
+
+def aligned(nbytes: int) -> Array:
+    """Return so many bytes of memory that a framework can take over without a copy. Local."""
+    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + nbytes]
+
+
+class Memory:
+    """Memory for the results of one place of a program. As much is kept as was in use at once."""
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, deque[Array]] = defaultdict(deque)
+
+    def take(self, nbytes: int) -> Array:
+        """Return so many bytes, as `aligned` does; they come back with the last array on them.
+        Local.
+        """
+        if nbytes < LEAST_KEPT:
+            return aligned(nbytes)
+        free = self._free[nbytes]
+        try:
+            block = free.pop()
+        except IndexError:  # all are in use
+            block = aligned(nbytes)
+        return np.asarray(_Lease(block, free))
+
+
+class _Lease:
+    """What NumPy keeps alive as long as an array is on the memory of a block."""
+
+    def __init__(self, block: Array, free: deque[Array]) -> None:
+        self._block, self._free = block, free
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._free.append(self._block)
+
+
+class Tensor(Spec, Protocol):
+    """What is known of a tensor before it is computed; its shape is None if that is not."""
+
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+
+
+class Bucket(NamedTuple):
+    """Some tensors that are reduced together: their places among all, the last one first, what is
+    submitted for them is called, and their shapes, as far as these are known.
+    """
+
+    places: list[int]
+    name: str | None
+    options: GradientOptions
+    shapes: list[tuple[int, ...] | None]
+
+    def start(self, arrays: Sequence[Array], memory: Memory | None = None) -> Handle:
+        """Submit the values of the tensors in the order of the bucket, or as one array; the results
+        are a list. Collective.
+        """
+        given = self.options
+        # The next forward pass needs the first tensors first.
+        options: dict[str, Any] = {"priority": -min(self.places)}
+        if given.codec is not None:
+            options["compression"] = given.codec
+        shapes, cuts = self.shapes, None
+        if len(arrays) == 1:
+            x = np.asarray(arrays[0], order="C")
+            taken = aligned(x.nbytes) if memory is None else memory.take(x.nbytes)
+            out = taken.view(x.dtype).reshape(x.shape)
+        else:
+            x, cuts = packed(arrays)
+            out = x
+            shapes = [shape for _, shape in cuts]
+        if None not in shapes and shapes != [x.shape]:  # which the ranks compare anyway
+            options["terms"] = _packed_from(tuple(shapes))
+        scales = given.prescale, given.postscale
+        rest = given.op, *scales, given.process_set
+        handle = allreduce_async(x, out, self.name, *rest, **options)
+        return handle.then(lambda result: [result] if cuts is None else unpacked(result, cuts))
+
+
+@lru_cache(maxsize=1024)
+def _packed_from(shapes: tuple[tuple[int, ...] | None, ...]) -> str:
+    """Return what ranks compare of a packed array: a step after the other has the same."""
+    return f"packed from {', '.join(map(str, shapes))}"
+
+
+Cuts = list[tuple[int, tuple[int, ...]]]  # where arrays begin in a packed one, and their shapes
+
+
+def packed(arrays: Sequence[Array]) -> tuple[Array, Cuts]:
+    """Return one array that contains some of one dtype, and where they are in it. Local."""
+    dtype = arrays[0].dtype
+    step = ALIGNMENT // dtype.itemsize
+    starts = [0, *itertools.accumulate(-(-each.size // step) * step for each in arrays)]
+    flat = aligned(starts[-1] * dtype.itemsize).view(dtype)
+    for each, first, after in zip(arrays, starts, starts[1:], strict=False):
+        end = first + each.size
+        np.copyto(flat[first:end].reshape(each.shape), each)
+        flat[end:after] = 0
+    return flat, [(first, each.shape) for first, each in zip(starts, arrays, strict=False)]
+
+
+def unpacked(whole: Array, cuts: Cuts) -> list[Array]:
+    """Return the arrays that one contains. Local."""
+    return [whole[first : first + prod(shape)].reshape(shape) for first, shape in cuts]
+
+
+def buckets(
+    tensors: Sequence[Tensor],
+    options: GradientOptions,
+    name: str | None,
+    groups: Sequence[Places] | None = None,
+    least: float = 0,
+) -> list[list[Bucket]]:
+    """Return what is reduced together, the last tensors first, in lists of at least so many bytes:
+    that is what a callback of a compiled program is worth its time for.
+    Local, and the same on all ranks.
+    """
+    if options.op == Adasum:
+        parts = [[place] for place in reversed(range(len(tensors)))]
+    else:
+        most = fusion(options.process_set.comm())
+        parts = split(tensors, groups, most, min(most, LARGE))
+    listed: list[list[Bucket]] = []
+    nbytes = least
+    for places in parts:
+        if nbytes >= least:
+            listed.append([])
+            nbytes = 0
+        shapes = [tensors[place].shape for place in places]
+        listed[-1].append(Bucket(places, _name(places, len(tensors), name), options, shapes))
+        sizes = [tensors[place].nbytes for place in places]
+        nbytes += sum(least if each is None else each for each in sizes)
+    return listed
+
+
+def _name(places: list[int], count: int, name: str | None) -> str | None:
+    """Return the name of a bucket; it depends on what is in it alone."""
+    if name is None or count == 1:
+        return name
+    first, last = min(places) + 1, max(places) + 1
+    which = f"{first}" if first == last else f"{first} to {last}"
+    return f"{name}, {which} of {count}"

@@ -1,0 +1,272 @@
+"""How gradients are reduced: Horovod's arguments, and what is reduced together.
+
+Every front end checks its arguments by `GradientOptions.checked`, and makes buckets by `split`. A
+`Reducer` is for those that hand over all gradients of a step at once, as TensorFlow and Keras do;
+what it asks of a framework is a `Framework`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Protocol
+
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.ops import Average, ReduceOp, check_compression, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.horovod.util import split_list
+from collectives.text.words import shown
+
+Groups = int | Sequence[Sequence[Any]] | None
+Places = Sequence[int]
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """How the tensors of all ranks are reduced.
+
+    `compression` is a class with Horovod's static methods ``compress`` and ``decompress``, or a
+    codec of `collectives.compression`, or its name. What is submitted has names that begin with
+    `name`; what has none is matched by its place. `passes` are backward passes per step.
+    """
+
+    op: ReduceOp
+    prescale: float = 1.0
+    postscale: float = 1.0
+    compression: Any = None
+    process_set: ProcessSet = global_process_set
+    name: str | None = "gradients"
+    groups: Groups = None
+    sparse_as_dense: bool = False
+    passes: int = 1
+    averages_passes: bool = False
+    scales_local: bool = True
+
+    @classmethod
+    def checked(
+        cls,
+        op: ReduceOp,
+        predivide: float,
+        compression: Any,
+        process_set: ProcessSet,
+        *,
+        num_groups: int = 0,
+        groups: Groups = None,
+        passes: int = 1,
+        ops: Sequence[ReduceOp] = tuple(ReduceOp),
+        **others: Any,
+    ) -> GradientOptions:
+        """Return what the arguments of an optimizer or a tape say; warn its caller. Local."""
+        op = chosen(op, None)
+        if op not in ops:
+            names = [each.name for each in ops]
+            raise HorovodArgumentError(
+                f"op is {op.name}, and must be {', '.join(names[:-1])} or {names[-1]}"
+            )
+        if predivide != 1.0 and op != Average:
+            raise HorovodArgumentError(
+                f"gradient_predivide_factor is {predivide}, and op is {op.name}: "
+                f"gradient_predivide_factor not supported with op != Average"
+            )
+        check_compression(op, compression)
+        if not isinstance(passes, Integral) or passes < 1:
+            raise HorovodArgumentError(
+                f"backward_passes_per_step is {shown(passes)}, and must be > 0, a whole number"
+            )
+        if num_groups:
+            text = "num_groups= is deprecated: pass groups="
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
+            groups = num_groups if groups is None else groups
+        is_number = isinstance(groups, Integral)
+        if not (groups > 0 if is_number else groups is None or isinstance(groups, list)):
+            raise HorovodArgumentError(
+                f"groups is {shown(groups)}, and should be a positive number, or a list of lists "
+                f"of the tensors that are reduced together"
+            )
+        # The library divides by the number of ranks after it has multiplied by `postscale`.
+        scales = 1.0 / predivide, predivide
+        return cls(op, *scales, compression, process_set, groups=groups, passes=passes, **others)
+
+    @property
+    def codec(self) -> Any:
+        """The codec, if it is one of the library."""
+        return None if isinstance(self.compression, type) else self.compression
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is but one rank."""
+        return self.process_set.comm().size == 1
+
+    def places(
+        self, variables: Sequence[Any], key: Callable[[Any], object] = id
+    ) -> Sequence[Places] | None:
+        """Return the groups as places among some variables, or None. Local."""
+        if self.groups is None:
+            return None
+        if not isinstance(self.groups, Sequence):
+            return split_list(range(len(variables)), self.groups)
+        left = {key(each): k for k, each in enumerate(variables)}
+        keys = [[key(each) for each in group] for group in self.groups]
+        return [[left.pop(each) for each in group if each in left] for group in keys]
+
+    def compressed(
+        self, tensors: Sequence[Any]
+    ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+        """Return tensors as Horovod's compressor makes them, and what makes the results. Local."""
+        if not isinstance(self.compression, type):
+            return list(tensors), list
+        compressor: Any = self.compression
+        pairs = [compressor.compress(each) for each in tensors]
+
+        def restored(results: Sequence[Any]) -> list[Any]:
+            contexts = [context for _, context in pairs]
+            return [compressor.decompress(*each) for each in zip(results, contexts, strict=True)]
+
+        return [small for small, _ in pairs], restored
+
+
+# -- what is reduced together ----------------------------------------------------------------------
+
+
+class Spec(Protocol):
+    """What is known of a tensor before it is computed."""
+
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def nbytes(self) -> int | None: ...
+
+
+def split(
+    specs: Sequence[Spec], groups: Sequence[Places] | None, most: int, large: int | None = None
+) -> list[list[int]]:
+    """Return which tensors are reduced together: of one dtype, and the last tensors first, as
+    backward passes compute them. Local, and the same on all ranks.
+
+    Groups stay together. Without them, parts have up to `most` bytes, and what has more than
+    `large`, or a size that is not known, is alone.
+    """
+    every = range(len(specs))
+    if groups is None:
+        return list(_parts(specs, every, most, large))
+    taken = {k for group in groups for k in group}
+    listed = [*filter(len, groups), *([k] for k in every if k not in taken)]
+    last_first = sorted(listed, key=max, reverse=True)
+    return [part for group in last_first for part in _parts(specs, sorted(group), None, None)]
+
+
+def _parts(
+    specs: Sequence[Spec], places: Places, most: int | None, large: int | None
+) -> Iterator[list[int]]:
+    """Yield lists of tensors that have one dtype, and no more than so many bytes together."""
+    filled: dict[Any, list[int]] = {}
+    room: dict[Any, float] = {}
+    for place in reversed(places):
+        dtype, nbytes = specs[place].dtype, specs[place].nbytes
+        if large is not None and (nbytes is None or nbytes > large):
+            yield [place]
+            continue
+        if dtype in filled and room[dtype] < (nbytes or 0):
+            yield filled.pop(dtype)
+        if dtype not in filled:
+            filled[dtype], room[dtype] = [], float("inf") if most is None else most
+        filled[dtype].append(place)
+        room[dtype] -= nbytes or 0
+    yield from filled.values()
+
+
+# -- all gradients of a step -----------------------------------------------------------------------
+
+
+class Framework:
+    """What a `Reducer` asks of a framework, and Keras of its backend."""
+
+    sees_late = False  # whether it is known only when a step runs which gradients are missing
+
+    def reduced(
+        self, tensors: list[Any], options: GradientOptions, groups: Sequence[Places] | None
+    ) -> list[Any]:
+        """Reduce tensors of all ranks. Collective."""
+        raise NotImplementedError
+
+    def key(self, variable: Any) -> object:
+        """Return what a variable is known by. Local."""
+        return id(variable)
+
+    def prepared(self, gradient: Any, number: int, as_dense: bool) -> Any:
+        """Return a gradient as `reduced` takes it. Local."""
+        return gradient
+
+    def divided(self, gradient: Any, divisor: int) -> Any:
+        """Return a gradient divided by a number. Local."""
+        return gradient / divisor
+
+    def completed(
+        self, gradients: list[Any], variables: list[Any], options: GradientOptions
+    ) -> list[Any]:
+        """Return gradients, of which the same are None on all ranks. Collective."""
+        return gradients
+
+    def branch(self, condition: Any, yes: Callable[[], object], no: Callable[[], object]) -> None:
+        """Run one of two functions that change variables. Local."""
+        yes() if condition else no()
+
+    def unconverted(self, function: Any) -> Any:
+        """Keep a function from what rewrites Python code. Local."""
+        return function
+
+    def own_errors(self) -> AbstractContextManager[None]:
+        """Return a context that raises the errors of which those of a compiled step tell. Local."""
+        return nullcontext()
+
+
+class Reducer:
+    """How the gradients of some variables are reduced, and of which they are not."""
+
+    def __init__(self, on: Framework, options: GradientOptions) -> None:
+        self.on, self.options = on, options
+        self.local: list[Any] = []  # variables, and layers, which may be built later
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank has nobody to reduce with."""
+        return self.options.process_set.included() is False or self.options.is_alone
+
+    def local_keys(self) -> set[object]:
+        """Return what the variables are known by whose gradients are this rank's. Local."""
+        listed = [getattr(each, "trainable_variables", [each]) for each in self.local]
+        return {self.on.key(variable) for variables in listed for variable in variables}
+
+    def reduced(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients of all ranks; on a rank outside of the process set, its own.
+        Collective.
+        """
+        results = list(gradients)
+        if self.is_alone:
+            return results
+        on, options, local = self.on, self.options, self.local_keys()
+        shared = [k for k, each in enumerate(variables) if on.key(each) not in local]
+        if options.scales_local and len(shared) < len(results):
+            size = options.process_set.comm().size
+            for k in set(range(len(results))) - set(shared):
+                results[k] = None if results[k] is None else on.divided(results[k], size)
+        for k, each in zip(shared, self._shared(gradients, variables, shared), strict=True):
+            results[k] = each
+        return results
+
+    def _shared(
+        self, gradients: Sequence[Any], variables: Sequence[Any], places: Places
+    ) -> list[Any]:
+        """Return the reduced gradients of some of the variables."""
+        on, options = self.on, self.options
+        grads, mine = [gradients[k] for k in places], [variables[k] for k in places]
+        grads = on.completed(grads, mine, options)
+        there = [k for k, each in enumerate(grads) if each is not None]
+        ready = [on.prepared(grads[k], places[k] + 1, options.sparse_as_dense) for k in there]
+        groups = options.places([mine[k] for k in there], on.key)
+        for k, each in zip(there, on.reduced(ready, options, groups), strict=True):
+            grads[k] = each
+        return grads
