@@ -194,7 +194,7 @@ def _sizes(splits: Any, x: torch.Tensor, size: int) -> list[int]:
             )
         return [rows] * size
     sizes = splits.tolist() if hasattr(splits, "tolist") else list(splits)
-    are_counts = all(isinstance(each, int) and each >= 0 for each in sizes)
+    are_counts = all(type(each) is int and each >= 0 for each in sizes)  # and not bool
     if not are_counts or len(sizes) != size or sum(sizes) > x.shape[0]:
         raise HorovodArgumentError(
             f"splits is {sizes}, and must be {size} numbers of rows, of {x.shape[0]} in all"
