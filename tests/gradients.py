@@ -1,0 +1,143 @@
+"""What all front ends promise of gradients: one test body for each promise.
+
+A front end has a fixture `front_end`, with ``hvd`` and ``reduced(gradients, **options)``: it has
+its optimizer or tape reduce arrays as gradients of this rank, and returns those of all ranks.
+Gradients may be `Rows`; ``groups`` may be a function of the variables.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from places import RANK, SIZE
+
+from collectives import background
+from collectives.reductions import AVG
+
+__all__ = [
+    "recorded",
+    "test_bools_are_no_splits",
+    "test_groups_are_reduced_together",
+    "test_predivided_gradients_are_averaged",
+    "test_rows_are_not_compressed",
+    "test_seeds_stay_what_they_are",
+    "test_what_is_needed_first_comes_first",
+]
+
+several = pytest.mark.skipif(SIZE == 1, reason="one rank submits nothing")
+
+
+class Rows(NamedTuple):
+    """A gradient that lists some rows only."""
+
+    values: np.ndarray
+    indices: list[int]
+    shape: tuple[int, ...]
+
+
+class Submission(NamedTuple):
+    """What was submitted to the background."""
+
+    kind: str
+    dtype: str
+    options: dict[str, Any]
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Return a list of what is submitted from now on."""
+    found: list[Submission] = []
+    plain = background.submit
+
+    def submit(kind, x=None, *arrays, **options):
+        dtype = str(getattr(x, "dtype", None)).removeprefix("torch.")
+        found.append(Submission(kind, dtype, options))
+        return plain(kind, x, *arrays, **options)
+
+    monkeypatch.setattr(background, "submit", submit)
+    return found
+
+
+def means(found):
+    """Return the submissions of gradients: what else is reduced is added."""
+    return [each for each in found if each.kind == "allreduce" and each.options["op"] is AVG]
+
+
+def some(count, rank=RANK):
+    return [np.full((2, 3), 10.0 * k + rank, np.float32) for k in range(count)]
+
+
+@several
+def test_predivided_gradients_are_averaged(front_end, recorded):
+    """Horovod multiplies by 1 / f before, and by f and 1 / size afterwards."""
+    third = np.float32(1 / 3)
+    made = front_end.reduced(some(1), gradient_predivide_factor=3.0)
+    (each,) = means(recorded)
+    assert (each.options["prescale"], each.options["postscale"]) == (float(third), 3.0)
+    np.testing.assert_allclose(made[0], np.mean([some(1, k)[0] for k in range(SIZE)], 0), rtol=1e-6)
+    with pytest.raises(ValueError, match="op != Average"):
+        front_end.reduced(some(1), gradient_predivide_factor=3.0, op=front_end.hvd.Sum)
+
+
+@several
+def test_rows_are_not_compressed(front_end, recorded):
+    """Horovod joins the rows of all ranks as they are."""
+    if not front_end.has_rows:
+        pytest.skip("gradients are dense")
+    value = np.float32(1 + 2**-20)  # float16 has no such number
+    mine = Rows(np.full((1, 2), value), [RANK], (SIZE + 1, 2))
+    options = {"op": front_end.hvd.Sum, "compression": front_end.hvd.Compression.fp16}
+    made = front_end.reduced([mine], **options)
+    joined = [each.dtype for each in recorded if each.kind == "allgatherv"]
+    assert "float32" in joined
+    assert "float16" not in joined
+    assert (made[0] == [[value] * 2] * SIZE + [[0, 0]]).all()
+
+
+@several
+def test_groups_are_reduced_together(front_end, recorded):
+    mean = np.mean([some(4, k) for k in range(SIZE)], 0)
+
+    def count(**options):
+        recorded.clear()
+        np.testing.assert_allclose(front_end.reduced(some(4), **options), mean, rtol=1e-6)
+        return len(means(recorded))
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "num_groups")
+        assert count() == 1
+        assert count(groups=2) == 2
+        assert count(groups=3) == 3
+        assert count(groups=lambda variables: [[variables[3], variables[0]]]) == 3
+    with pytest.warns(DeprecationWarning, match="num_groups= is deprecated") as caught:
+        assert count(num_groups=2) == 2
+    assert any(each.filename.endswith("_gradients.py") for each in caught)  # that of the caller
+
+
+@several
+def test_what_is_needed_first_comes_first(front_end, recorded):
+    """The last gradients, which are there first, are submitted first, and the first ones run first
+    among those that wait.
+    """
+    front_end.reduced(some(4), groups=4)
+    assert [each.options["priority"] for each in means(recorded)] == [-3, -2, -1, 0]
+
+
+def test_seeds_stay_what_they_are(front_end):
+    """Ranks with the same state of random numbers would drop the same units."""
+    for seed, read in front_end.seeds():
+        before = np.array(read(seed))
+        front_end.hvd.broadcast_variables([seed], root_rank=SIZE - 1)
+        assert np.array_equal(read(seed), before)
+
+
+def test_bools_are_no_splits(front_end):
+    """A mask is no list of counts."""
+    if not hasattr(front_end.hvd, "alltoall"):
+        pytest.skip("there is no alltoall")
+    for splits in ([True] * SIZE, front_end.tensor([True] * SIZE)):
+        with pytest.raises(ValueError, match="splits"):
+            front_end.hvd.alltoall(front_end.tensor([1.0] * SIZE), splits=splits)
