@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
-from full import FULL
+from sampling import FULL
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

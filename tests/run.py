@@ -26,7 +26,7 @@ from pathlib import Path
 
 import jobs
 import pages
-from full import FULL
+from sampling import FULL, RANKS, Row, launches, row_of
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -38,47 +38,14 @@ LINTED = ("collectives", "tests", "examples", "benchmarks", "docs", "setup.py")
 SPELLED = (*LINTED, "README.md", "CHANGES.md", "CONTRIBUTING.md", "Makefile")
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "-q")
+TORCHRUN_RANKS = 2
+FRAMEWORKS = ("tensorflow", "keras", "jax")
 # Side by side, as far as two cores allow; launchers mostly wait, that of Open MPI for a second.
 # Those run with both MPIs at once: so many with the first, which has more tests, and the second.
 SIDE_BY_SIDE = ("-n", "2")
 LAUNCHED_SIDE_BY_SIDE = (3, 2)
 PAGES_AT_ONCE = 3
 
-# How ranks talk in the suite, where that is not through shared memory and MPI: by messages of MPI
-# only, without MPI, or as on two hosts.
-MESSAGES = {"COLLECTIVES_SHM": "0"}
-HOSTED = {"COLLECTIVES_TEST_HOSTED": "1"}
-TWO_HOSTS = {"COLLECTIVES_TEST_HOSTS": "2"}
-TRANSPORTS = {
-    ("mpich", 3): MESSAGES,
-    ("mpich", 4): HOSTED,
-    ("openmpi", 2): MESSAGES,
-    ("openmpi", 5): TWO_HOSTS,
-}
-# Numbers of ranks of a usual run. One MPI is enough for some of them, and 8 take long: these are
-# left out unless all tests are asked for, or other numbers.
-RANKS = [1, 2, 3, 4, 5, 8]
-LEFT_OUT = {("mpich", 3), ("mpich", 5), ("mpich", 8)} | {
-    ("openmpi", ranks) for ranks in (1, 3, 4, 8)
-}
-# Of the tests of front ends for PyTorch, which import it on every rank.
-TORCH_RANKS = {"mpich": (2, 3) if FULL else (2,), "openmpi": (2,)}
-TORCHRUN_RANKS = 2
-FOUR = (4,) if FULL else ()
-# Of the tests of front ends for other frameworks: which, on how many ranks, and the variables that
-# are set.
-FRAMEWORK_RUNS: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
-    ("frontends/tensorflow", (1, 2, *FOUR), {}),
-    ("frontends/keras", (1, 2, *FOUR), {"KERAS_BACKEND": "tensorflow"}),
-    ("frontends/keras", (2,), {"KERAS_BACKEND": "torch"}),
-    (
-        "frontends/keras/test_keras_optimizer.py frontends/keras/test_keras_callbacks.py "
-        "frontends/keras/test_keras_gradients.py",
-        (2,),
-        {"KERAS_BACKEND": "jax"},
-    ),
-    ("frontends/jax", (1, 2, *FOUR), {}),
-)
 # Modules that need CuPy, Flower, TensorFlow or Keras, and have no examples in their docstrings.
 WITHOUT_EXAMPLES = (
     "collectives/devices/cupy_*.py",
@@ -273,21 +240,21 @@ class Run:
         """Return the numbers of ranks that ``tests/mpi`` runs on with a family of MPI."""
         if self.ranks != RANKS or FULL:
             return self.ranks
-        return [ranks for ranks in self.ranks if (family, ranks) not in LEFT_OUT]
+        return [ranks for ranks in self.ranks if row_of("mpi", family, ranks).usual]
 
     def mpi(self) -> None:
         """The suite under a launcher, for each MPI and number of ranks but one."""
         for family, python in self.python.items():
             for ranks in self.ranks_of(family):
                 if ranks > 1:
-                    env = TRANSPORTS.get((family, ranks))
+                    env = row_of("mpi", family, ranks).env
                     self.run_suite(Suite(python, family, ranks, "mpi", env=env))
 
     def torch(self) -> None:
         """The front ends for PyTorch, under a launcher, for each MPI, and without MPI."""
-        for family, python in self.python.items():
-            for ranks in TORCH_RANKS[family]:
-                self.run_suite(Suite(python, family, ranks, "frontends/torch"))
+        for row, ranks in launches("frontends/torch"):
+            if row.mpi in self.python:
+                self.run_suite(Suite(self.python[row.mpi], row.mpi, ranks, row.tests))
         torchrun = self.tool("torchrun"), "--nproc-per-node", str(TORCHRUN_RANKS)
         self.command(*torchrun, *PYTEST, "frontends/torch", deadline=MPI_DEADLINE)
 
@@ -295,28 +262,28 @@ class Run:
         """The front ends for TensorFlow, Keras and JAX, on more ranks than one."""
         for suite in self.framework_suites(lambda ranks: ranks > 1):
             self.run_suite(suite)
-        if FULL and self.frameworks_python is not None and "openmpi" in self.python:
-            self.run_suite(self.tape_with_open_mpi(self.frameworks_python))
-
-    def tape_with_open_mpi(self, frameworks_python: Path) -> Suite:
-        """Return the tests of TensorFlow's tape with Open MPI, whose environment finds TensorFlow
-        in that of `frameworks_python`.
-        """
-        packages = next(frameworks_python.parent.parent.glob("lib/python*/site-packages"))
-        words = "frontends/tensorflow/test_tf_tape.py"
-        env = {"PYTHONPATH": str(packages)}
-        return Suite(self.python["openmpi"], "openmpi", 2, words, env=env)
 
     def framework_suites(self, wanted: Callable[[int], bool]) -> list[Suite]:
         """Return those of the front ends but PyTorch's on the numbers of ranks that are wanted."""
         if self.frameworks_python is None:
             return []
+        rows = [each for name in FRAMEWORKS for each in launches(f"frontends/{name}")]
         return [
-            Suite(self.frameworks_python, "mpich", ranks, *which.split(), env=env)
-            for which, numbers_of_ranks, env in FRAMEWORK_RUNS
-            for ranks in numbers_of_ranks
-            if wanted(ranks)
+            self.framework_suite(self.frameworks_python, row, ranks)
+            for row, ranks in rows
+            if wanted(ranks) and row.mpi in self.python
         ]
+
+    def framework_suite(self, frameworks_python: Path, row: Row, ranks: int) -> Suite:
+        """Return tests of a front end, with Open MPI in its environment, which finds TensorFlow in
+        that of `frameworks_python`.
+        """
+        assert row.mpi is not None
+        python, env = frameworks_python, row.env
+        if row.mpi == "openmpi":
+            packages = next(frameworks_python.parent.parent.glob("lib/python*/site-packages"))
+            python, env = self.python[row.mpi], {**env, "PYTHONPATH": str(packages)}
+        return Suite(python, row.mpi, ranks, *row.tests.split(), env=env)
 
     def run_suite(self, suite: Suite) -> None:
         print(suite, flush=True)

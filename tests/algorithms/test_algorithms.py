@@ -4,7 +4,7 @@ import dataclasses
 from fractions import Fraction
 
 import pytest
-from full import FULL
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES

@@ -9,8 +9,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from full import FULL
 from interpreter import expected, make_inputs, run
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.algorithms import Exchange

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from full import FULL
+from sampling import FULL
 
 from collectives.devices import folds
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import on_cpu
 import pytest
-from full import FULL
+from sampling import FULL
 
 from collectives import _core, reductions
 from collectives.arrays.buffers import DTYPES

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 from browser import browse, needs_chromium
-from full import FULL
+from sampling import FULL
 
 from collectives import algorithms, explorer
 from collectives.algorithms.spec import COLLECTIVES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import command
-from full import FULL
+from sampling import FULL
 
 from collectives.cli.bench import COMMON
 from collectives.measuring import candidates

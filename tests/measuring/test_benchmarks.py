@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from full import FULL
 from jobs import environment_of, on_ranks
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.cli import parser, run

@@ -13,7 +13,7 @@ import operator
 
 import ml_dtypes
 import numpy as np
-from full import FULL
+from sampling import FULL
 
 import collectives as cc
 

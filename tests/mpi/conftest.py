@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 import time
-import zlib
 from typing import Any, NamedTuple
 
 os.environ.setdefault("COLLECTIVES_VALIDATE", "1")  # all communicators read it
 
 from together import *  # noqa: F403  pytest's hooks, and the environment, which comes first
 
-import cases  # isort: skip
+import sampling  # isort: skip
 import pytest
 from mpi4py import MPI
 
@@ -43,64 +41,13 @@ if HOSTED:
     if MPI.COMM_WORLD.rank == 0:
         shutil.rmtree(name)
 
-# What tests shared memory itself is left out where ranks talk otherwise.
-SHARES = HOSTS == 1 and os.environ.get("COLLECTIVES_SHM", "auto") != "0"
-OF_SHARED_MEMORY = (
-    "test_round_trip.py",
-    "test_shared_memory.py",
-    "test_shared_memory_errors.py",
-)
-
-SHARED_FROM = 3  # ranks
-OF_DEVICES = "test_device", "test_nccl"
-OF_MPI = (
-    "test_communicators",
-    "test_gpu",
-    "test_hierarchical",
-    "test_making",
-    "test_shared_memory",
-    "test_survey",
-)
-# How arrays of a framework are read does not depend on MPI, and each rank imports it for seconds.
-OF_FRAMEWORKS = re.compile("torch|tensor|jax")
-OPEN_MPI = "Open MPI" in MPI.Get_library_version()
+sampling.Here.mpi = "openmpi" if "Open MPI" in MPI.Get_library_version() else "mpich"
+sampling.Here.ranks = MPI.COMM_WORLD.size
+if HOSTS > 1 or os.environ.get("COLLECTIVES_SHM", "auto") == "0":
+    sampling.Here.unable += (sampling.OF_SHARED_MEMORY,)
+if HOSTED:
+    sampling.Here.unable += (sampling.OF_MPI,)
 pytest.register_assert_rewrite("fake_devices")  # a plugin of some modules, which import it first
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Two ranks have half of the tests; from three on, and on two with Open MPI, it is a sixth.
-
-    On each of these numbers of ranks they are others. Of those of devices,
-    which hardly depend on MPI, one and two ranks have a quarter as well, and those of frameworks
-    are left out with Open MPI. ``COLLECTIVES_TEST_FULL=1`` runs all on each.
-    """
-    if not SHARES:
-        others = [item for item in items if item.path.name in OF_SHARED_MEMORY]
-        items[:] = [item for item in items if item.path.name not in OF_SHARED_MEMORY]
-        config.hook.pytest_deselected(items=others)
-    if HOSTED:
-        left_out = *OF_DEVICES, *OF_MPI
-        others = [item for item in items if item.path.name.startswith(left_out)]
-        items[:] = [item for item in items if not item.path.name.startswith(left_out)]
-        config.hook.pytest_deselected(items=others)
-    if len({item.path for item in items}) == 1 or cases.FULL:
-        return  # a file that is run alone is run whole
-    size = MPI.COMM_WORLD.Get_size()
-    is_shared = size >= (2 if OPEN_MPI else SHARED_FROM)
-    mine, others = [], []
-    for item in items:
-        name = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
-        if OPEN_MPI and OF_FRAMEWORKS.search(item.name):
-            others.append(item)
-            continue
-        one_in = 2 if size == 2 else 1
-        if is_shared or item.path.name.startswith(OF_DEVICES):
-            one_in = 6
-        # Two ranks have with MPICH what they do not have with Open MPI.
-        number = zlib.crc32(name.encode()) + size + (one_in == 2)
-        (others if number % one_in else mine).append(item)
-    items[:] = mine
-    config.hook.pytest_deselected(items=others)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

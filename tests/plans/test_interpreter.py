@@ -5,8 +5,8 @@ import dataclasses
 import interpreter
 import numpy as np
 import pytest
-from full import FULL
 from interpreter import Broken, Deadlock, equal, expected, length, make_inputs, run
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.algorithms import Exchange

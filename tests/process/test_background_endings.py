@@ -1,9 +1,9 @@
 """Programs with submissions in the background that end: well, early, by a signal, in a child."""
 
 import pytest
-from full import FULL
 from programs import program
 from ranks import Ranks
+from sampling import FULL
 from stress_background import ENDS, storm
 
 pytestmark = pytest.mark.each_mpi

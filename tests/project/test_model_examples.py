@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from full import FULL
 from jobs import on_ranks, run
+from sampling import FULL
 
 pytestmark = pytest.mark.any_mpi
 

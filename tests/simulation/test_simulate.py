@@ -9,8 +9,8 @@ import closed_forms
 import events
 import pytest
 from closed_forms import Case
-from full import FULL
 from machines import MACHINES, some_machine, some_options
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.algorithms import Exchange

@@ -9,8 +9,8 @@ import events
 import numpy as np
 import pytest
 from closed_forms import Case
-from full import FULL
 from machines import some_machine, some_options
+from sampling import FULL
 
 from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
