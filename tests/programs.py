@@ -4,7 +4,7 @@ import sys
 import textwrap
 
 import pytest
-from jobs import environment_of, mpiexec, on_ranks, run
+from jobs import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
 
 BIN = environment_of(sys.executable)
 if not (BIN / "mpiexec").exists():
@@ -29,6 +29,20 @@ def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, pre
         survive=survive,
         prefix=prefix,
     )
+
+
+def passes(text, ranks=2, **options):
+    """Run a program that must end well; return what it left."""
+    result = program(text, ranks, **options)
+    assert result.status == 0, result
+    return result
+
+
+def fails(text, ranks=2, **options):
+    """Run a program that must end with an error of its own; return what it left."""
+    result = program(text, ranks, **options)
+    assert result.status not in (0, DEADLINE_PASSED), result
+    return result
 
 
 def alone(text, env=None, options=()):

@@ -1,7 +1,7 @@
 """Folds that keep the arrays that they were given: their memory stays, whatever becomes of it."""
 
 import pytest
-from programs import program
+from programs import passes
 
 pytestmark = pytest.mark.any_mpi
 
@@ -27,7 +27,7 @@ def read():
 @pytest.mark.parametrize("shm", ["auto", "0"])
 def test_they_can_be_read_when_everything_is_freed(shm):
     """The arrays of callers, the library's own memory, and what is shared."""
-    result = program(
+    result = passes(
         KEEP
         + """
 comm = cc.Communicator()
@@ -51,13 +51,11 @@ read()
         3,
         env={"COLLECTIVES_SHM": shm},
     )
-    assert result.status == 0, result
     assert result.out.count("read") == 3
 
 
 def test_a_fold_that_raises_keeps_them_in_its_traceback():
-    result = program(
-        """
+    result = passes("""
         import gc, numpy as np, collectives as cc
         comm = cc.Communicator()
         def fold(incoming, accumulator):
@@ -74,15 +72,13 @@ def test_a_fold_that_raises_keeps_them_in_its_traceback():
             frame = frame.tb_next
         assert frame.tb_frame.f_locals["incoming"].sum() >= 0
         print("read", flush=True)
-        """
-    )
-    assert result.status == 0, result
+        """)
     assert result.out.count("read") == 2
 
 
 def test_they_cannot_be_written_later():
     """Their memory is used by later calls, perhaps of other ranks."""
-    result = program(
+    result = passes(
         KEEP
         + """
 comm = cc.world()
@@ -98,14 +94,12 @@ print("right", flush=True)
 """,
         3,
     )
-    assert result.status == 0, result
     assert result.out.count("right") == 3
 
 
 def test_those_that_are_not_kept_cost_no_memory():
     """What the call holds goes when the call is over, in spite of a function that outlives it."""
-    result = program(
-        """
+    result = passes("""
         import weakref, numpy as np, collectives as cc
         def fold(incoming, accumulator):
             accumulator += incoming
@@ -118,7 +112,5 @@ def test_those_that_are_not_kept_cost_no_memory():
             del x
             assert gone() is None
         print("gone", flush=True)
-        """
-    )
-    assert result.status == 0, result
+        """)
     assert result.out.count("gone") == 2

@@ -97,8 +97,7 @@ def test_a_meeting_says_who_is_stopped():
 @pytest.mark.each_mpi
 def test_a_measurement_has_a_deadline():
     """Ranks that measure wait inside of MPI, which waits for ever."""
-    result = program(
-        """
+    result = program("""
         import os, signal
         import collectives as cc
         from collectives.measuring.bench import Bench
@@ -108,7 +107,6 @@ def test_a_measurement_has_a_deadline():
             os.kill(os.getpid(), signal.SIGSTOP)
         with bench.watch:
             bench.mpi.Barrier()
-        """
-    )
+        """)
     pattern = r"rank 0 has waited 2 s for other ranks while it measures; rank 1 \(process \d+\)"
     said(result, f"{pattern} is stopped")

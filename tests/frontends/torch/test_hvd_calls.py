@@ -6,11 +6,11 @@ import warnings
 
 import pytest
 import torch
+from horovod_calls import HorovodCalls
 from horovod_names import exported, wanted
 from places import SIZE
 
 import collectives.torch as hvd
-from collectives.errors import MismatchError
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -20,9 +20,57 @@ def initialised():
     hvd.init()
 
 
-def of_each(make):
-    """Return what each rank makes, given its number."""
-    return [make(rank) for rank in range(hvd.size())]
+@pytest.fixture
+def way():
+    """How a function of tensors is called."""
+    return lambda function: function
+
+
+class TestCalls(HorovodCalls):
+    hvd = hvd
+
+    def tensor(self, values, dtype="float32"):
+        return torch.tensor(values).to(getattr(torch, dtype))
+
+    def dtype(self, tensor):
+        return str(tensor.dtype).removeprefix("torch.")
+
+    def numpy(self, tensor):
+        return tensor.detach().to(torch.float64).numpy()
+
+    def total(self, tensor):
+        return tensor.sum()
+
+    def gradient(self, way, function, x):
+        x.requires_grad_()
+        function(x).backward()
+        return x.grad
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
+def test_allreduce_in_place(dtype, shape):
+    x = torch.full(shape, hvd.rank() + 1.0, dtype=dtype)
+    assert hvd.allreduce_(x) is x
+    assert torch.equal(x, torch.full(shape, (hvd.size() + 1) / 2, dtype=dtype))
+    xs = [torch.ones(3) * hvd.rank(), torch.ones(2, 2, dtype=torch.int32)]
+    assert hvd.grouped_allreduce_(xs)[0] is xs[0]
+
+
+def test_the_gradient_of_an_alltoall_with_splits():
+    x = torch.ones(hvd.size() + 1, requires_grad=True)
+    moved, _ = hvd.alltoall(x, [1] * hvd.size())
+    (moved * (hvd.rank() + 1)).sum().backward()
+    assert torch.equal(x.grad, torch.tensor([*range(1, hvd.size() + 1), 0.0]))
+
+
+def test_the_gradient_of_parts_of_different_lengths():
+    rank = hvd.rank()
+    x = torch.ones(rank + 1, requires_grad=True)
+    joined = hvd.allgather(x)
+    (joined * torch.arange(float(len(joined)))).sum().backward()
+    first = sum(range(1, rank + 1))
+    assert torch.equal(x.grad, torch.arange(float(first), first + rank + 1))
 
 
 @pytest.mark.parametrize("front_end", ["torch", "torch.mpi_ops"])
@@ -50,34 +98,6 @@ def test_factors_are_rounded_to_the_dtype(dtype):
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 4)])
-def test_allreduce_takes_the_mean(dtype, shape):
-    x = torch.full(shape, hvd.rank() + 1.0, dtype=dtype)
-    mean = torch.full(shape, (hvd.size() + 1) / 2, dtype=dtype)
-    assert torch.equal(hvd.allreduce(x), mean)
-    assert hvd.allreduce_(x) is x
-    assert torch.equal(x, mean)
-
-
-def test_all_operations():
-    x = torch.tensor([1.0, -2.0]) * (hvd.rank() + 1)
-    every = torch.stack(of_each(lambda rank: torch.tensor([1.0, -2.0]) * (rank + 1)))
-    assert torch.equal(hvd.allreduce(x, op=hvd.Sum), every.sum(0))
-    assert torch.equal(hvd.allreduce(x, op=hvd.Min), every.amin(0))
-    assert torch.equal(hvd.allreduce(x, op=hvd.Max), every.amax(0))
-    assert torch.equal(hvd.allreduce(x, op=hvd.Product), every.prod(0))
-    scaled = hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
-    assert torch.equal(scaled, 2 * every.sum(0))
-
-
-def test_the_mean_of_integers_is_truncated():
-    x = torch.tensor([1, -1, 7]) + hvd.rank()
-    total = sum(of_each(lambda rank: torch.tensor([1, -1, 7]) + rank))
-    assert torch.equal(hvd.allreduce(x), torch.div(total, hvd.size(), rounding_mode="trunc"))
-    assert torch.equal(hvd.allreduce(x, op=hvd.Sum), total)
-
-
 def test_a_tensor_need_not_be_contiguous():
     x = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last) + hvd.rank()
     expected = torch.arange(24.0).reshape(1, 2, 3, 4) + (hvd.size() - 1) / 2
@@ -87,60 +107,6 @@ def test_a_tensor_need_not_be_contiguous():
     transposed = torch.full((2, 3), float(hvd.rank())).t()
     hvd.broadcast_(transposed, hvd.size() - 1)
     assert torch.equal(transposed, torch.full((3, 2), hvd.size() - 1.0))
-
-
-def test_average_is_an_older_argument():
-    x = torch.ones(2)
-    with pytest.warns(DeprecationWarning, match="op="):
-        assert torch.equal(hvd.allreduce(x, average=False), x * hvd.size())
-    with pytest.raises(ValueError, match="both"):
-        hvd.allreduce(x, average=True, op=hvd.Sum)
-
-
-def test_compression_and_groups():
-    xs = [torch.ones(3) * hvd.rank(), torch.ones(2, 2, dtype=torch.int32)]
-    mean = (hvd.size() - 1) / 2
-    first, second = hvd.grouped_allreduce(xs, name="group", compression=hvd.Compression.fp16)
-    assert first.dtype is torch.float32
-    assert torch.equal(first, torch.full((3,), mean))
-    assert torch.equal(second, xs[1])
-    assert hvd.grouped_allreduce_(xs)[0] is xs[0]
-    parts = hvd.grouped_reducescatter([torch.ones(hvd.size(), 2)], op=hvd.Sum)
-    assert torch.equal(parts[0], torch.full((1, 2), float(hvd.size())))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64, torch.bool])
-def test_allgather_takes_parts_of_different_lengths(dtype):
-    x = torch.ones(hvd.rank() + 1, 2).to(dtype)
-    joined, other = hvd.grouped_allgather([x, x[:0]])
-    assert torch.equal(joined, torch.cat(of_each(lambda rank: torch.ones(rank + 1, 2).to(dtype))))
-    assert other.shape == (0, 2)
-    assert hvd.allgather(torch.empty(hvd.rank(), 0)).shape == (sum(range(hvd.size())), 0)
-
-
-def test_alltoall_with_splits():
-    size, rank = hvd.size(), hvd.rank()
-    x = torch.full((size * (size - 1) // 2 + 1, 2), float(rank))  # rank k gets k rows
-    moved, received = hvd.alltoall(x, splits=torch.arange(size))
-    assert torch.equal(received, torch.full((size,), rank))
-    assert torch.equal(moved[:, 0], torch.arange(float(size)).repeat_interleave(rank))
-    assert torch.equal(hvd.alltoall(torch.arange(size)), torch.full((size,), rank))
-    with pytest.raises(ValueError, match="splits"):
-        hvd.alltoall(x, splits=[1] * (size + 1))
-
-
-def test_reducescatter_gives_the_first_ranks_more():
-    size, rank = hvd.size(), hvd.rank()
-    x = torch.arange(2.0 * size + 1).unsqueeze(1)
-    part = hvd.reducescatter(x, op=hvd.Sum)
-    assert torch.equal(part, x.tensor_split(size)[rank] * size)
-
-
-def test_broadcast_by_any_rank():
-    for root in range(hvd.size()):
-        x = torch.tensor([hvd.rank()], dtype=torch.bfloat16)
-        assert hvd.broadcast(x, root).item() == root
-        assert x.item() == hvd.rank()
 
 
 def test_handles():
@@ -159,31 +125,6 @@ def test_names_match_in_any_order():
     for handle in handles.values():
         assert torch.equal(hvd.synchronize(handle), torch.full((2,), float(hvd.size())))
     assert len(hvd.synchronize(gathered)) == sum(range(hvd.size()))
-
-
-def test_gradients():
-    size, rank = hvd.size(), hvd.rank()
-    x = torch.ones(2, requires_grad=True)
-    (hvd.allreduce(x * 3, op=hvd.Sum) * (rank + 1)).sum().backward()
-    assert torch.equal(x.grad, torch.full((2,), 3.0 * sum(range(1, size + 1))))
-    x = torch.ones(rank + 1, requires_grad=True)
-    joined = hvd.allgather(x)
-    (joined * torch.arange(float(len(joined)))).sum().backward()
-    first = sum(range(1, rank + 1))
-    assert torch.equal(x.grad, torch.arange(float(first), first + rank + 1))
-    x = torch.ones(2, requires_grad=True)
-    hvd.broadcast(x, 0).sum().backward()
-    assert torch.equal(x.grad, torch.full((2,), float(rank == 0)))
-    x = torch.ones(size + 1, requires_grad=True)
-    moved, _ = hvd.alltoall(x, [1] * size)
-    (moved * (rank + 1)).sum().backward()
-    assert torch.equal(x.grad, torch.tensor([*range(1, size + 1), 0.0]))
-    x = torch.ones(size, requires_grad=True)
-    hvd.reducescatter(x, op=hvd.Sum).sum().backward()
-    assert torch.equal(x.grad, torch.full((size,), float(size)))
-    x, y = (torch.ones(2, requires_grad=True) for _ in range(2))
-    sum(each.sum() for each in hvd.grouped_allreduce([x, y], op=hvd.Sum)).backward()
-    assert torch.equal(y.grad, torch.full((2,), float(size)))
 
 
 def test_in_place_changes_are_seen_by_autograd():
@@ -226,53 +167,6 @@ def test_adasum_of_parallel_gradients_is_their_mean(largest):
     mean = direction * (sum(lengths) / hvd.size())
     found = hvd.allreduce(direction * lengths[hvd.rank()], op=hvd.Adasum)
     assert torch.allclose(found, mean, rtol=1e-5, atol=0)
-
-
-def test_objects():
-    assert hvd.broadcast_object({"rank": hvd.rank()}, hvd.size() - 1) == {"rank": hvd.size() - 1}
-    assert hvd.allgather_object([hvd.rank()] * hvd.rank()) == of_each(lambda rank: [rank] * rank)
-
-
-@pytest.mark.several
-def test_what_differs_between_ranks_is_said():
-    with pytest.raises(hvd.HorovodInternalError, match=r"'allreduce.loss' differs") as caught:
-        hvd.allreduce(torch.ones(2 + hvd.rank()), name="loss")
-    assert isinstance(caught.value.__cause__, MismatchError)
-    assert hvd.allreduce(torch.ones(2), name="loss", op=hvd.Sum)[0] == hvd.size()
-
-
-def test_join():
-    if hvd.rank() == 0:
-        for _ in range(2):
-            mean = hvd.allreduce(torch.ones(2), name="late")
-        assert torch.equal(mean, torch.full((2,), 1 / hvd.size()))
-    assert 0 <= hvd.join() < hvd.size()
-    hvd.barrier()
-
-
-def test_process_sets():
-    size, rank = hvd.size(), hvd.rank()
-    first = hvd.add_process_set([0])
-    others = hvd.add_process_set(range(1, size)) if size > 2 else None
-    assert first.included() == (rank == 0)
-    assert first.size() == 1
-    mine = first if rank == 0 else others
-    if mine is not None:
-        expected = [0] if rank == 0 else list(range(1, size))
-        x = torch.tensor([rank])
-        assert hvd.allgather(x, process_set=mine).tolist() == expected
-        assert hvd.broadcast(x, expected[-1], process_set=mine).item() == expected[-1]
-        assert mine.rank() == expected.index(rank)
-    if rank:
-        with pytest.raises(ValueError, match="not in"):
-            hvd.allreduce(torch.ones(1), process_set=first)
-    if size > 1:
-        with pytest.raises(ValueError, match="already"):
-            hvd.add_process_set([0])
-    assert hvd.remove_process_set(first)
-    assert not hvd.remove_process_set(first)
-    assert others is None or hvd.remove_process_set(others)
-    assert not hvd.remove_process_set(hvd.global_process_set)
 
 
 def test_begin_and_end_again():
