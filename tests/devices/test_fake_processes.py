@@ -37,6 +37,16 @@ def other(program: Callable[..., None], *args: Any) -> Iterator[Connection]:
         process.join()
 
 
+def until_told() -> tuple[threading.Event, dict[str, Any]]:
+    """Return an event, and what a driver needs for a kernel that waits for it."""
+    go = threading.Event()
+    options = {
+        "compile_kernel": lambda source, name: lambda *arguments: go.wait(DEADLINE),
+        "accesses": lambda name, arguments: Accesses(),
+    }
+    return go, options
+
+
 def receive(pipe: Connection) -> Any:
     assert pipe.poll(DEADLINE)
     return pipe.recv()
@@ -148,11 +158,7 @@ def read_too_early(pipe: Connection) -> None:
 
 
 def test_races_with_other_processes_are_found():
-    go = threading.Event()
-    options = {
-        "compile_kernel": lambda source, name: lambda *arguments: go.wait(DEADLINE),
-        "accesses": lambda name, arguments: Accesses(),
-    }
+    go, options = until_told()
     with other(read_too_early) as pipe, FakeDriver(mode="fast", **options) as driver:
         address, source, written = driver.allocate(N), driver.allocate(N), driver.shared_event()
         stream = driver.stream()
@@ -205,11 +211,7 @@ def refuse(pipe: Connection) -> None:
 
 
 def test_handles_of_what_is_no_more():
-    go = threading.Event()
-    options = {
-        "compile_kernel": lambda source, name: lambda *arguments: go.wait(DEADLINE),
-        "accesses": lambda name, arguments: Accesses(),
-    }
+    go, options = until_told()
     with FakeDriver(mode="fast", **options) as driver, other(refuse) as pipe:
         address, ended, event = driver.allocate(100), driver.shared_event(), driver.shared_event()
         freed, over = driver.export_memory(address), driver.export_event(ended)
@@ -231,20 +233,3 @@ def test_handles_of_what_is_no_more():
         driver.synchronize(stuck)
         driver.end_event(stuck)
         driver.end_stream(stream)
-
-
-def test_only_shared_events_are_exported():
-    driver = FakeDriver(mode="lazy")
-    with pytest.raises(InvalidHandle, match="not made by `shared_event`"):
-        driver.export_event(driver.event())
-    driver.close()
-
-
-def test_memory_of_this_process_is_checked_when_it_is_exported():
-    driver = FakeDriver(mode="lazy")
-    address, stream, source = driver.allocate(64), driver.stream(), driver.allocate(64)
-    driver.export_memory(address)
-    driver.copy(address, source, 64, 0)
-    with pytest.raises(Race):
-        driver.copy(address, source, 64, stream)
-    driver.close()
