@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from fake_arrays import Array
 from fake_errors import (
     InvalidAddress,

@@ -15,8 +15,6 @@ import time
 
 import numpy as np
 import pytest
-from collectives.devices.driver import Driver
-
 from fake_arrays import Array
 from fake_errors import (
     InvalidAddress,
@@ -28,6 +26,8 @@ from fake_errors import (
 from fake_gpu import Accesses, FakeDriver
 from fake_memory import PAGE, POISON, Span
 from fake_order import MODES
+
+from collectives.devices.driver import Driver
 
 N = 3 * PAGE
 
