@@ -15,18 +15,18 @@ from collectives.arrays.frameworks import LABELS, framework_of
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.text.words import article, plain, shown
 
-__all__ = ["assign", "check", "numbers_of", "values_of"]
 
-
-def check(value: Any, name: str) -> None:
-    """Raise an error unless a parameter can be changed. Local."""
+def changeable(value: Any, name: str) -> NDArray[Any]:
+    """Return a parameter as an array of NumPy, which may share its memory; raise an error unless it
+    can be changed.
+    """
     if isinstance(value, np.ndarray):
         if not value.flags.writeable:
             raise BufferError(f"{name} is read-only; pass a copy")
-        return
+        return value
     framework = framework_of(type(value))
-    if framework == "torch" or _is_variable(value):
-        return
+    if framework == "torch" or (hasattr(value, "assign") and hasattr(value, "numpy")):
+        return _values(value, name)
     if framework is not None:
         raise ArgumentError(
             f"{name} is {article(LABELS[framework])}, which cannot be changed; pass an array of "
@@ -38,8 +38,21 @@ def check(value: Any, name: str) -> None:
     )
 
 
-def values_of(value: Any, name: str) -> NDArray[Any]:
-    """Return a parameter or a gradient as an array of NumPy, which may share its memory. Local."""
+def like(value: Any, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return what has the shape of a parameter, and is added to it or replaces it, as an array of
+    NumPy, which may share its memory.
+    """
+    array = _values(value, name)
+    if array.dtype.kind in "cOSUmM":  # NumPy would leave out imaginary parts, and has None be NaN
+        raise UnsupportedTypeError(f"{name} has dtype {array.dtype}, and must have real numbers")
+    if array.shape != shape:
+        raise ArgumentError(
+            f"{name} has shape {array.shape}, and must have {shape}, that of the parameter"
+        )
+    return array
+
+
+def _values(value: Any, name: str) -> NDArray[Any]:
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -52,14 +65,6 @@ def values_of(value: Any, name: str) -> NDArray[Any]:
         ) from error
 
 
-def numbers_of(value: Any, name: str) -> NDArray[Any]:
-    """Return what is added to a parameter as an array of NumPy, which may share its memory."""
-    array = values_of(value, name)
-    if array.dtype.kind in "cOSUmM":  # NumPy would leave out imaginary parts, and has None be NaN
-        raise UnsupportedTypeError(f"{name} has dtype {array.dtype}, and must have real numbers")
-    return array
-
-
 def assign(value: Any, array: NDArray[Any]) -> None:
     """Set a parameter to the values of an `array` of its shape. Local."""
     if isinstance(value, np.ndarray):
@@ -69,7 +74,3 @@ def assign(value: Any, array: NDArray[Any]) -> None:
         value.detach().copy_(sys.modules["torch"].from_numpy(array.copy()))
     else:
         value.assign(array)
-
-
-def _is_variable(value: Any) -> bool:
-    return hasattr(value, "assign") and hasattr(value, "numpy")

@@ -338,30 +338,26 @@ def _put_back(x: NDArray[Any], floats: Floats) -> None:
 
 
 class Range(NamedTuple):
-    """What a parameter may be.
+    """What a number that a user passes may be."""
 
-    Attributes
-    ----------
-    read : callable
-        It returns the number that a value of the user's is, or raises any error.
-    holds : callable
-        It says whether a number may be passed.
-    text : str
-        What it must be, for the error.
-    """
-
-    read: Callable[[Any], Any]
-    holds: Callable[[Any], bool]
-    text: str
+    read: Callable[[Any], Any]  # it returns the number that a value is, or raises any error
+    holds: Callable[[Any], bool]  # whether the number may be passed
+    text: str  # what it must be, for the error
 
 
 POSITIVE = Range(index, lambda number: number >= 1, "a positive integer")
 PROPORTION = Range(float, lambda number: 0 < number <= 1, "above 0 and at most 1")
+DECAY = Range(float, lambda number: 0 <= number < 1, "0 or more and below 1")
 WORD = Range(index, lambda number: 0 <= number < 1 << 64, "an integer in 0..2**64 - 1")
 
 
+def integer_from(least: int) -> Range:
+    """Return the range of integers that begins with one."""
+    return Range(index, lambda number: number >= least, f"an integer from {least} on")
+
+
 def parameter(value: Any, name: str, range: Range) -> Any:
-    """Return a parameter of a codec as a number. Local."""
+    """Return a number that a user has passed, of a codec for instance."""
     try:
         number = range.read(value)
     except Exception:  # also of a user's type

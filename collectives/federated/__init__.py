@@ -9,11 +9,12 @@ which is the only one that imports it. Nothing here is sent but parameters, upda
 of rounds and clients; no framework is imported, and no file is written.
 """
 
+from collectives.federated.coordinating import Round
 from collectives.federated.masks import SecureAggregation
 from collectives.federated.privacy import DifferentialPrivacy
-from collectives.federated.running import run
+from collectives.federated.running import Result, run
 from collectives.federated.strategies import FedAdam, FedAvg, FedProx, Strategy, Update
-from collectives.federated.tasks import Result, Round, Task
+from collectives.federated.training import Task
 
 __all__ = [
     "DifferentialPrivacy",

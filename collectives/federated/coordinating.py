@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,43 @@ from numpy.typing import NDArray
 from collectives.errors import PeerLostError, StallError
 from collectives.federated.links import Link
 from collectives.federated.strategies import Arrays, Update
-from collectives.federated.tasks import Round
 from collectives.federated.training import Bytes, Training
 from collectives.process.waiting import Wait
 from collectives.text.words import named
+
+
+class Round(NamedTuple):
+    """What came of a round.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    sampled : list of int
+        The clients that were drawn.
+    taken : list of int
+        Those whose updates are in the new parameters. If sums are secure, it is all or none.
+    missed : list of int
+        Those that were drawn and are not in them: too late, stopped, dead, refused, or with a rank
+        that was not back from an earlier round.
+    late : list of (int, int)
+        The client and the round of each update that came after its round and was discarded.
+    metric : object
+        What `evaluate` has returned; None without it.
+    seconds : float
+        From the start of the round to the new parameters.
+    refused : list of int
+        Those whose updates had infinite numbers or NaN.
+    """
+
+    number: int
+    sampled: list[int]
+    taken: list[int]
+    missed: list[int]
+    late: list[tuple[int, int]]
+    metric: Any
+    seconds: float
+    refused: list[int]
 
 
 class Coordinator:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from collectives.errors import ArgumentError, StallError
+from collectives import _core
+from collectives.compression.codec import POSITIVE, parameter
+from collectives.errors import StallError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Strategy, Update
-from collectives.federated.tasks import Task, seed_of
-from collectives.federated.training import Fit, updated
+from collectives.federated.training import Fit, Task, seed_of, updated
 from collectives.process.waiting import Naps, Wait
 
 try:
@@ -63,11 +64,9 @@ class FlowerStrategy(Base):
     def __init__(
         self, strategy: Strategy, clients: int, seed: int = 0, timeout: float = 3600.0
     ) -> None:
-        if not isinstance(clients, int) or clients < 1:
-            raise ArgumentError(f"clients is {clients!r}, and must be a positive integer")
-        if not timeout > 0:
-            raise ArgumentError(f"timeout is {timeout!r}, and must be a positive number of seconds")
-        self.strategy, self.clients, self.seed, self.timeout = strategy, clients, seed, timeout
+        self.strategy, self.seed = strategy, seed
+        self.clients: int = parameter(clients, "clients", POSITIVE)
+        self.timeout = _core.seconds(timeout)
         self._state: Any = None
         self._names: list[str] = []
         self._arrays: list[Any] = []

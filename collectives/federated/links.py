@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,41 +62,15 @@ def header(*numbers: int) -> NDArray[np.int64]:
     return made
 
 
-class Arrived(NamedTuple):
-    """An update that has come from another rank.
-
-    Attributes
-    ----------
-    round, client : int
-    data : ndarray
-        Its bytes.
-    """
-
-    round: int
-    client: int
-    data: Bytes
-
-
 class Link:
-    """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits.
-
-    Attributes
-    ----------
-    asked : int
-        The last round that it was asked for.
-    is_busy : bool
-        Whether it has yet to answer that.
-    has_ended : bool
-        Whether it has taken leave.
-    lost : str
-        Why nothing more comes from it; empty if more may come.
-    """
+    """Rank 0's end: what was asked of a rank, and what has come. Nothing here waits."""
 
     def __init__(self, channel: Communicator, rank: int, clients: range, nbytes: int) -> None:
         self.channel, self.rank, self.clients = channel, rank, clients
-        self.asked = 0
-        self.is_busy = self.has_ended = False
-        self.lost = ""
+        self.asked = 0  # the last round that it was asked for
+        self.is_busy = False  # whether it has yet to answer that
+        self.has_ended = False  # whether it has taken leave
+        self.lost = ""  # why nothing more comes from it
         self._nbytes = nbytes
         self._was_told = False  # that its round is closed
         self._sends: list[Any] = []
@@ -125,8 +99,8 @@ class Link:
         self._send(body)
         self._listen()
 
-    def poll(self) -> Iterator[Arrived]:
-        """Yield the updates that have come since the last call. Local."""
+    def poll(self) -> Iterator[tuple[int, int, Bytes]]:
+        """Yield the updates that have come since the last call: round, client and bytes."""
         try:
             self._sends = [each for each in self._sends if not each.test()]
             while self._receive is not None and self._receive.test():
@@ -149,12 +123,12 @@ class Link:
         if self.has_ended:
             self.channel.free()
 
-    def _take(self) -> Iterator[Arrived]:
+    def _take(self) -> Iterator[tuple[int, int, Bytes]]:
         """Take what has come, and start to receive what follows."""
         kind, round, client, _ = self._header.tolist()
         if self._body is not None:
             data, self._body = self._body, None
-            yield Arrived(round, client, data)
+            yield round, client, data
         elif kind == UPDATE:
             self._body = np.empty(self._nbytes, np.uint8)
             self._receive = self.channel.irecv(self._body, 1)

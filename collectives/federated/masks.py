@@ -9,19 +9,20 @@ rank 0 learns nothing from a single update.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collectives.compression.codec import Range, parameter
 from collectives.errors import ArgumentError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Update
-from collectives.federated.training import Bytes
-from collectives.text.words import shown
+from collectives.federated.training import Bytes, Wire
 
 MODULUS_BITS = 64
-MOST_BITS = 40
+BITS = Range(index, lambda number: 1 <= number <= 40, "an integer from 1 to 40")
 PURPOSE = b"collectives.federated: masks"
 
 
@@ -50,12 +51,8 @@ class SecureAggregation:
     """
 
     def __init__(self, bits: int = 24) -> None:
-        if not isinstance(bits, int) or not 1 <= bits <= MOST_BITS:
-            raise ArgumentError(
-                f"bits is {shown(bits)}, and must be an integer from 1 to {MOST_BITS}"
-            )
+        self.bits: int = parameter(bits, "bits", BITS)
         _cryptography()
-        self.bits = bits
 
     def __repr__(self) -> str:
         return f"SecureAggregation(bits={self.bits})"
@@ -66,8 +63,8 @@ class SecureAggregation:
         return {client: x25519.X25519PrivateKey.generate() for client in clients}
 
 
-class Masked:
-    """Updates behind masks: see `Wire`."""
+class Masked(Wire):
+    """Updates behind masks."""
 
     least = 2
     needs_all = True
@@ -79,14 +76,14 @@ class Masked:
         private: Mapping[int, Any],
         public: Sequence[bytes],
     ) -> None:
-        self._parameters, self._bits = parameters, bits
+        super().__init__(parameters)
+        self._bits = bits
         self._private, self._public = private, public
         self._shared: dict[tuple[int, int], bytes] = {}
         self._elements = sum(int(np.prod(shape, dtype=np.int64)) for shape in parameters.shapes)
         self.nbytes = 8 * (self._elements + 1)
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
-        """Return the bytes of an update, masked; see `Wire.packed`. Local."""
         numbers = self._weighted(update, len(roster))
         for other in roster:
             if other < client:
@@ -96,9 +93,7 @@ class Masked:
         return numbers.view(np.uint8)
 
     def unpacked(self, received: Sequence[Bytes]) -> list[Update]:
-        """Return one update, the mean of all, whose count is their sum; see `Wire.unpacked`.
-        Local.
-        """
+        """Return one update, the mean of all, whose count is their sum."""
         total = np.zeros(self._elements + 1, np.uint64)
         for each in received:
             total += each.view(np.uint64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.arrays.parameters import assign, check, numbers_of, values_of
+from collectives.arrays.parameters import assign, changeable, like
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article
 
@@ -46,8 +46,7 @@ class Parameters:
         arrays = []
         for k, value in enumerate(self.values):
             name = f"parameters[{k}]"
-            check(value, name)
-            arrays.append(values_of(value, name))
+            arrays.append(changeable(value, name))
             if arrays[-1].dtype.kind != "f":
                 raise UnsupportedTypeError(
                     f"{name} has dtype {arrays[-1].dtype}, and must have floating-point numbers; "
@@ -74,16 +73,12 @@ class Parameters:
                 f"{name} has {len(listed)} arrays, and must have {len(self.shapes)}, as many as "
                 f"the parameters"
             )
-        arrays = []
-        for k, value in enumerate(listed):
-            array = np.array(numbers_of(value, f"{name}[{k}]"), dtype=self.dtypes[k], order="C")
-            if array.shape != self.shapes[k]:
-                raise ArgumentError(
-                    f"{name}[{k}] has shape {array.shape}, and must have {self.shapes[k]}, that of "
-                    f"the parameter"
-                )
-            arrays.append(array)
-        return arrays
+        shaped = zip(listed, self.shapes, strict=True)
+        arrays = [like(value, f"{name}[{k}]", shape) for k, (value, shape) in enumerate(shaped)]
+        return [
+            np.array(array, dtype, order="C")
+            for array, dtype in zip(arrays, self.dtypes, strict=True)
+        ]
 
     def packed(self, arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint8]:
         """Return the bytes of `arrays`, one after the other, in new memory. Local."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from collectives.compression.codec import parameter
 from collectives.errors import ArgumentError
-from collectives.federated.strategies import Arrays, FedAvg, Update, positive
+from collectives.federated.strategies import ABOVE_ZERO, Arrays, FedAvg, Update
 
 
 class DifferentialPrivacy:
@@ -65,8 +66,8 @@ class DifferentialPrivacy:
                 f"strategy is {strategy!r}, and must be a FedAvg, FedProx or FedAdam"
             )
         self.strategy = strategy
-        self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
-        self.clipping_norm = positive("clipping_norm", clipping_norm)
+        self.noise_multiplier = parameter(noise_multiplier, "noise_multiplier", ABOVE_ZERO)
+        self.clipping_norm = parameter(clipping_norm, "clipping_norm", ABOVE_ZERO)
         self.epochs, self.proximal = strategy.epochs, strategy.proximal
         self._generator = np.random.default_rng() if generator is None else generator
 

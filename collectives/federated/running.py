@@ -5,23 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from itertools import accumulate
-from operator import index
-from typing import Any
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.communicator import Communicator
+from collectives.compression.codec import integer_from, parameter
 from collectives.errors import ArgumentError, MismatchError
-from collectives.federated.coordinating import Coordinator
+from collectives.federated.coordinating import Coordinator, Round
 from collectives.federated.links import Inbox, Link, abandon, channels
 from collectives.federated.masks import Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
-from collectives.federated.tasks import Result
-from collectives.federated.training import Fit, Plain, Training, Wire
+from collectives.federated.training import Fit, Training, Wire
 from collectives.process.agreement import agreed_terms
-from collectives.text.words import error_text, shown
+from collectives.records.trace import Trace
+from collectives.text.words import count, error_text, shown
 
 STRATEGY = ("epochs", "proximal", "sample", "prepare", "start", "aggregate")
+
+
+class Result(NamedTuple):
+    """What came of a training.
+
+    Attributes
+    ----------
+    parameters : list of ndarray
+        The final ones, the same on all ranks.
+    rounds : list of Round
+        On rank 0; empty on the others.
+    lost : dict of int to str
+        On rank 0, the ranks that were not there at the end, and why. Empty on the others.
+    traces : dict of int to Trace
+        The messages of this rank to and from each other rank, as the core has recorded them. Rank 0
+        exchanges messages with all others, and these with rank 0 only.
+    """
+
+    parameters: list[NDArray[Any]]
+    rounds: list[Round]
+    lost: dict[int, str]
+    traces: dict[int, Trace]
+
+    def __str__(self) -> str:
+        numbers = sum(each.size for each in self.parameters)
+        parts = [f"{count(len(self.parameters), 'array')} of {count(numbers, 'number')}"]
+        if self.rounds:
+            parts.insert(0, count(len(self.rounds), "round"))
+            taken = sum(len(each.taken) for each in self.rounds)
+            missed = sum(len(each.missed) for each in self.rounds)
+            parts.append(f"{count(taken, 'update')} taken, {missed} missed")
+            if self.rounds[-1].metric is not None:
+                parts.append(f"last metric {self.rounds[-1].metric}")
+        return "; ".join(parts + list(self.lost.values()))
 
 
 def run(
@@ -124,8 +160,9 @@ def run(
     try:
         own = Parameters(parameters)
         _check(fit, evaluate, secure, strategy)
-        numbers = _whole("rounds", rounds, 1), _whole("seed", seed, 0)
-        rounds, seed, clients = *numbers, _whole("clients", clients, 0)
+        rounds = parameter(rounds, "rounds", integer_from(1))
+        seed = parameter(seed, "seed", integer_from(0))
+        clients = parameter(clients, "clients", integer_from(0))
         if deadline is not None:
             deadline = _core.seconds(deadline, "deadline")
         terms = {"strategy": _said(strategy), "rounds": rounds, "deadline": deadline}
@@ -137,11 +174,7 @@ def run(
     if ends[-1] == 0:
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
-    wire: Wire = Plain(own)
-    if secure is not None:
-        private = secure.keys(clients_of[comm.rank])
-        public = comm.allgather_object(public_of(private))
-        wire = Masked(own, secure.bits, private, [key for each in public for key in each])
+    wire = _wire(comm, own, secure, clients_of[comm.rank])
     mine = Training(own, fit, strategy, wire, clients_of[comm.rank], seed)
     pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
@@ -165,6 +198,17 @@ def run(
         raise
     own.write(arrays)
     return Result(arrays, records, lost, traces)
+
+
+def _wire(
+    comm: Communicator, own: Parameters, secure: SecureAggregation | None, clients: range
+) -> Wire:
+    """Return how the updates of all clients are sent. Collective."""
+    if secure is None:
+        return Wire(own)
+    private = secure.keys(clients)
+    public = comm.allgather_object(public_of(private))
+    return Masked(own, secure.bits, private, [key for each in public for key in each])
 
 
 def _take_part(inbox: Inbox, training: Training) -> Arrays:
@@ -196,17 +240,6 @@ def _check(fit: Any, evaluate: Any, secure: Any, strategy: Any) -> None:
             f"strategy is {shown(strategy)}, and must be an object such as FedAvg(), with "
             f"{', '.join(STRATEGY)}"
         )
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    """Return an argument as a whole number."""
-    try:
-        number = index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer from {least} on")
-    return number
 
 
 def _said(strategy: Strategy) -> str:

@@ -6,17 +6,20 @@ objects serve `run` and :mod:`collectives.federated.flower`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.errors import ArgumentError
-from collectives.text.words import shown
+from collectives.compression.codec import DECAY, POSITIVE, PROPORTION, Range, parameter
 
 Arrays = list[NDArray[Any]]
+
+ABOVE_ZERO = Range(float, lambda number: 0 < number < inf, "positive")
+FACTOR = Range(float, lambda number: 0 <= number < inf, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -149,12 +152,8 @@ class FedAvg:
     proximal = 0.0
 
     def __init__(self, fraction: float = 1.0, epochs: int = 1) -> None:
-        self.fraction = number(
-            "fraction", fraction, "above 0 and at most 1", lambda found: 0 < found <= 1
-        )
-        if not isinstance(epochs, int) or epochs < 1:
-            raise ArgumentError(f"epochs is {shown(epochs)}, and must be a positive integer")
-        self.epochs = epochs
+        self.fraction: float = parameter(fraction, "fraction", PROPORTION)
+        self.epochs: int = parameter(epochs, "epochs", POSITIVE)
 
     def __repr__(self) -> str:
         words = [f"{name}={value}" for name, value in vars(self).items() if name[0] != "_"]
@@ -210,7 +209,7 @@ class FedProx(FedAvg):
 
     def __init__(self, proximal: float = 0.1, fraction: float = 1.0, epochs: int = 1) -> None:
         super().__init__(fraction, epochs)
-        self.proximal = number("proximal", proximal, "0 or more", lambda found: found >= 0)
+        self.proximal = parameter(proximal, "proximal", FACTOR)
 
 
 class FedAdam(FedAvg):
@@ -251,10 +250,10 @@ class FedAdam(FedAvg):
         epochs: int = 1,
     ) -> None:
         super().__init__(fraction, epochs)
-        self.rate = positive("rate", rate)
-        self.beta1 = number("beta1", beta1, "0 or more and below 1", _is_decay)
-        self.beta2 = number("beta2", beta2, "0 or more and below 1", _is_decay)
-        self.tau = positive("tau", tau)
+        self.rate: float = parameter(rate, "rate", ABOVE_ZERO)
+        self.beta1: float = parameter(beta1, "beta1", DECAY)
+        self.beta2: float = parameter(beta2, "beta2", DECAY)
+        self.tau: float = parameter(tau, "tau", ABOVE_ZERO)
 
     def start(self, parameters: Arrays, clients: int) -> Any:
         """Return the moments; see `Strategy.start`. Local."""
@@ -276,23 +275,3 @@ class FedAdam(FedAvg):
             firsts.append(m)
             seconds.append(v)
         return new, (firsts, seconds)
-
-
-def _is_decay(found: float) -> bool:
-    return 0 <= found < 1
-
-
-def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
-    """Return an argument as a float. Local."""
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = float("nan")
-    if not (np.isfinite(found) and fits(found)):
-        raise ArgumentError(f"{name} is {shown(value)}, and must be {wanted}")
-    return found
-
-
-def positive(name: str, value: Any) -> float:
-    """Return an argument `value`, called `name`, as a float above 0. Local."""
-    return number(name, value, "positive", lambda found: found > 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,44 +13,81 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, Strategy, Update
-from collectives.federated.tasks import Task, seed_of
 from collectives.text.words import article, shown
 
 Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client is asked to do in a round: the second argument of `fit`.
+
+    Attributes
+    ----------
+    round : int
+        From 1.
+    client : int
+        The number of the client among those of all ranks.
+    index : int
+        Its number among the clients of this rank.
+    epochs : int
+        How often to go through its data.
+    proximal : float
+        The factor of the proximal term (`FedProx`); 0 for other strategies.
+    seed : int
+        Of 32 bits, for the order of samples: another for each round and client, and the same in
+        every run with the same seed.
+    initial : list of ndarray
+        The parameters that it begins with.
+    """
+
+    round: int
+    client: int
+    index: int
+    epochs: int
+    proximal: float
+    seed: int
+    initial: list[NDArray[Any]]
+
+    def pull(self, parameters: Sequence[Any]) -> list[NDArray[Any]]:
+        """Return the gradient of the proximal term: what to add to that of the loss. Local.
+
+        Parameters
+        ----------
+        parameters : sequence of array
+            As they are now; arrays of NumPy, or what `numpy.asarray` takes.
+        """
+        return [
+            np.asarray(self.proximal * (np.asarray(now) - begun), begun.dtype)
+            for now, begun in zip(parameters, self.initial, strict=True)
+        ]
+
+
+def seed_of(seed: int, round: int, client: int) -> int:
+    """Return the seed of a task, of 32 bits. Local."""
+    return int(np.random.SeedSequence([seed, round, client]).generate_state(1)[0])
+
+
 Fit = Callable[[list[Any], Task], tuple[Iterable[Any], int]]
 
 
-class Wire(Protocol):
-    """How updates are sent."""
+class Wire:
+    """How updates are sent: as they are, the count and the bytes of the arrays."""
 
-    nbytes: int  # of every update
-    least: int  # clients that a round must have
-    needs_all: bool  # whether the updates of a round are of use only if none of them is missing
-
-    def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
-        """Return the bytes of an update. Local."""
-
-    def unpacked(self, received: Sequence[Bytes]) -> list[Update]:
-        """Return the updates of a round. Local."""
-
-
-class Plain:
-    """Updates as they are: the count, and the bytes of the arrays."""
-
-    least = 1
-    needs_all = False
+    least = 1  # clients that a round must have
+    needs_all = False  # whether the updates of a round are of use only if none of them is missing
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self.nbytes = 8 + parameters.nbytes
+        self.nbytes = 8 + parameters.nbytes  # of every update
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
-        """Return the bytes of an update; see `Wire.packed`. Local."""
+        """Return the bytes of an update."""
         count = np.array([update.count], np.int64).view(np.uint8)
         return np.concatenate([count, self._parameters.packed(update.arrays)])
 
     def unpacked(self, received: Sequence[Bytes]) -> list[Update]:
-        """Return the updates of a round; see `Wire.unpacked`. Local."""
+        """Return the updates of a round."""
         return [
             Update(self._parameters.unpacked(each[8:]), int(each[:8].view(np.int64)[0]))
             for each in received

@@ -3,8 +3,8 @@
 In come the parameters of a program and gradients, out go new parameters, and counts of what became
 of the gradients. `parameter_server` is what a program sees. `training` has what all ranks know: the
 pieces of the parameters that each server has (`parameters`). A `serving.Server` decides by its
-`desk` and a policy (`policies`) which gradients an `optimizers` function gets, a `worker.Worker`
-waits for it, and `shared` and `messages` are the transports between them.
+`update_queue` and a policy (`policies`) which gradients an `optimizers` function gets. A
+`worker.Worker` waits for it. `shared` and `messages` are the transports between them.
 
 Nothing here imports a framework, starts a thread or waits without a deadline.
 """
@@ -19,7 +19,7 @@ from collectives.server.policies import (
     RapidReassignment,
     Synchronous,
 )
-from collectives.server.statistics import Statistics
+from collectives.server.training import Statistics
 
 __all__ = [
     "SGD",

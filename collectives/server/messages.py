@@ -18,13 +18,13 @@ import numpy as np
 
 from collectives.errors import CollectivesError
 from collectives.process.meeting import Meeting
-from collectives.server.desk import Push
 from collectives.server.transport import (
     FAILURE_BYTES,
     Bytes,
     Claim,
     Event,
     Left,
+    Push,
     Wait,
     failure_of,
     failure_text,
@@ -71,8 +71,8 @@ class _Sends:
         return not self.left
 
 
-class MessageLine:
-    """The connection of a worker to a server on another host; see `transport.Line`."""
+class MessageLink:
+    """The connection of a worker to a server on another host."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class _Incoming:
         return not self.requests
 
 
-class MessagePort:
-    """The connection of a server to workers of other hosts; see `transport.Port`."""
+class MessageEndpoint:
+    """The connection of a server to workers of other hosts."""
 
     def __init__(
         self, meeting: Meeting, server: int, workers: Mapping[int, int], gradient: int

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.errors import ArgumentError
-from collectives.text.words import shown
+from collectives.compression.codec import DECAY, Range, parameter
 
 Update = Callable[[NDArray[Any], NDArray[Any], dict[str, Any], int], object]
 """What ``optimizer=`` accepts. It is called with a part of a parameter, its gradient, a dict that
@@ -49,7 +48,7 @@ class SGD:
         nesterov: bool = False,
     ) -> None:
         self.rate = _rate(rate)
-        self.momentum = _part("momentum", momentum)
+        self.momentum: float = parameter(momentum, "momentum", DECAY)
         self.nesterov = bool(nesterov)
 
     def __call__(
@@ -104,7 +103,7 @@ class Adam:
         epsilon: float = 1e-8,
     ) -> None:
         self.rate = _rate(rate)
-        self.beta1, self.beta2 = _part("beta1", beta1), _part("beta2", beta2)
+        self.beta1, self.beta2 = parameter(beta1, "beta1", DECAY), parameter(beta2, "beta2", DECAY)
         self.epsilon = float(epsilon)
 
     def __call__(
@@ -136,20 +135,5 @@ def _rate(value: Any) -> Callable[[int], float]:
     if callable(value):
         schedule: Callable[[int], float] = value
         return schedule
-    try:
-        rate = float(value)
-    except Exception:  # also of a user's type
-        rate = float("nan")
-    if not isfinite(rate):
-        raise ArgumentError(f"rate is {shown(value)}, and must be a number or a function")
+    rate: float = parameter(value, "rate", Range(float, isfinite, "a number or a function"))
     return lambda number: rate
-
-
-def _part(name: str, value: Any) -> float:
-    try:
-        part = float(value)
-    except Exception:  # also of a user's type
-        part = -1.0
-    if not 0 <= part < 1:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be from 0 to below 1")
-    return part

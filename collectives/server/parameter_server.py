@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from math import isfinite
+from math import inf
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any
 from collectives import _core
 from collectives.communicator import Communicator
 from collectives.compression import Codec, NoCompression, compressor
+from collectives.compression.codec import Range, parameter
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.process import segment
 from collectives.process.agreement import agreed_terms
-from collectives.server.messages import MessageLine, MessagePort
+from collectives.server.messages import MessageEndpoint, MessageLink
 from collectives.server.optimizers import Update
 from collectives.server.parameters import gradients, read
 from collectives.server.policies import BackupWorkers, Policy, Synchronous
-from collectives.server.serving import Server
-from collectives.server.shared import Layout, SharedLine, SharedPort
-from collectives.server.statistics import Statistics
-from collectives.server.training import Training
-from collectives.server.transport import Line, Port
+from collectives.server.serving import Server, ServerEndpoint
+from collectives.server.shared import Layout, SharedEndpoint, SharedLink
+from collectives.server.training import Statistics, Training
 from collectives.server.worker import Worker
 from collectives.text.words import article, count, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
+
+WEIGHT = Range(float, lambda number: 0 <= number < inf, "a number from 0 on")
+EXAMPLES = Range(index, lambda number: number >= 1, "a positive number of examples")
 
 
 class ParameterServer:
@@ -178,28 +180,27 @@ class ParameterServer:
         members = comm._meeting.members
         shares = [rank for rank in local if memory is not None]
         if self.server is not None:
-            ports: list[Port] = []
+            endpoints: list[ServerEndpoint] = []
             far = {k: rank for k, rank in enumerate(training.workers) if rank not in shares}
             if memory is not None and near:
-                ports.append(SharedPort(memory, layouts[self.server]))
+                endpoints.append(SharedEndpoint(memory, layouts[self.server]))
             if far:
                 nbytes = training.gradients[self.server]
-                ports.append(MessagePort(comm._meeting, self.server, far, nbytes))
+                endpoints.append(MessageEndpoint(comm._meeting, self.server, far, nbytes))
             self._server = Server(
-                training, self.server, self._parameters, optimizer, ports, members
+                training, self.server, self._parameters, optimizer, endpoints, members
             )
             return
         assert self.worker is not None
         self._worker = Worker(training, self.worker, self._parameters, members)
+        links = self._worker.links
         for number, rank in enumerate(training.servers):
             wait = self._worker.wait_for(number)
-            line: Line
             if memory is not None and rank in shares:
-                line = SharedLine(memory, layouts[number], self.worker, wait)
+                links.append(SharedLink(memory, layouts[number], self.worker, wait))
             else:
                 sizes = training.values[number], training.gradients[number]
-                line = MessageLine(comm._meeting, number, rank, self.worker, sizes, wait)
-            self._worker.lines.append(line)
+                links.append(MessageLink(comm._meeting, number, rank, self.worker, sizes, wait))
 
     def __enter__(self) -> Self:
         return self
@@ -300,12 +301,7 @@ class ParameterServer:
             As for `pull`.
         """
         self._check("push")
-        try:
-            number = float(weight)
-        except Exception:  # also of a user's type
-            number = -1.0
-        if not (isfinite(number) and number >= 0):
-            raise ArgumentError(f"weight is {shown(weight)}, and must be a number from 0 on")
+        number = parameter(weight, "weight", WEIGHT)
         with self._alone("push"):
             self._worker.push(gradients(grads, self._parameters), number)
 
@@ -334,9 +330,7 @@ class ParameterServer:
             As for `pull`.
         """
         self._check("parts")
-        if index(count) < 1:
-            raise ArgumentError(f"count is {count}, and must be a positive number of examples")
-        yield from self._worker.parts(index(count))
+        yield from self._worker.parts(parameter(count, "count", EXAMPLES))
 
     @contextmanager
     def _alone(self, call: str) -> Iterator[None]:
@@ -383,7 +377,7 @@ class ParameterServer:
         except BaseException as error:
             self._comm._give_up(error_text(error))
             raise
-        if not (self.is_server and self._server.desk.lost):
+        if not (self.is_server and self._server.queue.lost):
             self._comm.free()
 
     def _give_up(self, error: BaseException) -> None:

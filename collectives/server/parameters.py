@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives.arrays.frameworks import framework_of
-from collectives.arrays.parameters import assign, check, numbers_of, values_of
+from collectives.arrays.parameters import assign, changeable, like
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article, known, shown
 
@@ -32,8 +32,7 @@ class Parameter:
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
         label = f"parameter {name}"
-        check(value, label)
-        array = values_of(value, label)
+        array = changeable(value, label)
         if array.dtype.name not in DTYPES or not array.dtype.isnative:
             raise UnsupportedTypeError(
                 f"{label} has dtype {array.dtype}, and must have one of {', '.join(DTYPES)}"
@@ -120,12 +119,7 @@ def _by_name(given: Mapping[Any, Any], parameters: Sequence[Parameter]) -> list[
 def _flat(value: Any, parameter: Parameter) -> NDArray[Any]:
     if value is None:
         raise ArgumentError(f"there is no gradient of parameter {parameter.name}")
-    array = numbers_of(value, f"the gradient of parameter {parameter.name}")
-    if array.shape != parameter.shape:
-        raise ArgumentError(
-            f"the gradient of parameter {parameter.name} has the shape {array.shape}, and the "
-            f"parameter {parameter.shape}"
-        )
+    array = like(value, f"the gradient of parameter {parameter.name}", parameter.shape)
     return np.ascontiguousarray(array, parameter.dtype).reshape(-1)
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from operator import index
-from typing import Any
-
-from collectives.errors import ArgumentError
-from collectives.text.words import shown
+from collectives.compression.codec import integer_from, parameter
 
 
 class Policy:
@@ -113,7 +109,7 @@ class BoundedStaleness(Policy):
     """
 
     def __init__(self, bound: int) -> None:
-        self.bound = _number("bound", bound, 0)
+        self.bound = parameter(bound, "bound", integer_from(0))
 
     def __repr__(self) -> str:
         return f"BoundedStaleness({self.bound})"
@@ -146,7 +142,7 @@ class BackupWorkers(Policy):
     drops_late = True
 
     def __init__(self, backups: int) -> None:
-        self.backups = _number("backups", backups, 1)
+        self.backups: int = parameter(backups, "backups", integer_from(1))
 
     def __repr__(self) -> str:
         return f"BackupWorkers({self.backups})"
@@ -188,18 +184,7 @@ class RapidReassignment(Synchronous):
     """
 
     def __init__(self, pieces: int = 8) -> None:
-        self.pieces = _number("pieces", pieces, 2)
+        self.pieces = parameter(pieces, "pieces", integer_from(2))
 
     def __repr__(self) -> str:
         return f"RapidReassignment({self.pieces})"
-
-
-def _number(name: str, value: Any, least: int) -> int:
-    """Return a parameter of a policy."""
-    try:
-        number = index(value)
-    except Exception:  # also of a user's type
-        number = least - 1
-    if number < least:
-        raise ArgumentError(f"{name} is {shown(value)}, and must be an integer from {least} on")
-    return number

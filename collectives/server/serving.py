@@ -21,15 +21,18 @@ from collectives.errors import (
 )
 from collectives.process import living
 from collectives.process.waiting import Wait, move_on
-from collectives.server.desk import Board, Desk, Push
+from collectives.server.messages import MessageEndpoint
 from collectives.server.optimizers import Update
 from collectives.server.parameters import Parameter
-from collectives.server.statistics import Statistics
-from collectives.server.training import Training
-from collectives.server.transport import KINDS, NAPS, Claim, Event, Left, Port
+from collectives.server.shared import SharedEndpoint
+from collectives.server.training import Statistics, Training
+from collectives.server.transport import KINDS, NAPS, Claim, Event, Left, Push
+from collectives.server.update_queue import BatchPieces, UpdateQueue
 from collectives.text.words import count, error_text, spans
 
-BOARDS = 2  # batches whose pieces may be asked for at a time
+ServerEndpoint = SharedEndpoint | MessageEndpoint  # the connection of a server to workers
+
+BATCHES = 2  # batches whose pieces may be asked for at a time
 
 
 class Server:
@@ -41,20 +44,21 @@ class Server:
         number: int,
         parameters: Sequence[Parameter],
         optimizer: Update,
-        ports: Sequence[Port],
+        endpoints: Sequence[ServerEndpoint],
         members: Sequence[int],
     ) -> None:
-        self.training, self.number, self.optimizer, self.ports = training, number, optimizer, ports
+        self.training, self.number, self.optimizer = training, number, optimizer
+        self.endpoints = endpoints
         self.parameters, self.members = parameters, members
         self.pieces, self.encoding = training.pieces[number], training.encoding(parameters, number)
-        self.desk = Desk(training.policy, len(training.workers))
+        self.queue = UpdateQueue(training.policy, len(training.workers))
         self.memory = np.zeros(training.values[number], np.uint8)
         self.values = [each.of(self.memory) for each in self.pieces]
         for piece, values in zip(self.pieces, self.values, strict=True):
             values[:] = parameters[piece.parameter].flat[piece.start : piece.stop]
         self.states: list[dict[str, Any]] = [{} for _ in self.pieces]
         self.totals: list[NDArray[Any]] = []
-        self.boards: dict[int, Board] = {}
+        self.batches: dict[int, BatchPieces] = {}
         self.sent_bytes = 0
         self.wait = Wait(NAPS, self._look)
         self.since = 0.0  # when the first gradient that waits has come
@@ -65,9 +69,9 @@ class Server:
         """Serve until all workers have finished. Local; the workers know."""
         try:
             self._publish(True)
-            while self.desk.steps:
+            while self.queue.steps:
                 self.wait.turn(self._turn())
-            while not all(port.is_quiet() for port in self.ports):
+            while not all(endpoint.is_quiet() for endpoint in self.endpoints):
                 self.wait.turn()
         except BaseException as error:
             self.fail(error)
@@ -80,8 +84,8 @@ class Server:
         if not isinstance(error, KINDS):
             rank = self.training.servers[self.number]
             error = PeerAbortedError(f"server {self.number} (rank {rank}): {error_text(error)}")
-        for port in self.ports:
-            port.fail(error)
+        for endpoint in self.endpoints:
+            endpoint.fail(error)
 
     def _write_back(self) -> None:
         """Have the program's parameters get the values of this server."""
@@ -93,18 +97,19 @@ class Server:
     @property
     def statistics(self) -> Statistics:
         """What this server has done so far."""
-        desk = self.desk
+        queue = self.queue
+        stale = {worker: dict(sorted(each.items())) for worker, each in queue.staleness.items()}
         return Statistics(
-            desk.version,
-            dict(desk.pushed),
-            dict(desk.dropped),
-            dict(sorted(sum(desk.staleness.values(), Counter()).items())),
-            dict(desk.lost),
-            sum(desk.pushed.values()) * self.encoding.payload,
+            queue.version,
+            dict(queue.pushed),
+            dict(queue.dropped),
+            dict(sorted(sum(queue.staleness.values(), Counter()).items())),
+            dict(queue.lost),
+            sum(queue.pushed.values()) * self.encoding.payload,
             self.sent_bytes,
             0.0,
-            {worker: dict(sorted(each.items())) for worker, each in sorted(desk.staleness.items())},
-            dict(desk.refused),
+            dict(sorted(stale.items())),
+            dict(queue.refused),
         )
 
     # -- events --------------------------------------------------------------------------------
@@ -112,8 +117,8 @@ class Server:
     def _turn(self) -> bool:
         """Handle what has come; return whether there was anything."""
         moved = False
-        for port in self.ports:
-            for event in port.events():
+        for endpoint in self.endpoints:
+            for event in endpoint.events():
                 moved = True
                 self._handle(event)
         return moved
@@ -127,43 +132,43 @@ class Server:
             if event.why:
                 self._lose(event.worker, f"gave up: {event.why}", PeerAbortedError)
             else:
-                self.desk.leave(event.worker)
-        elif event.worker in self.desk.lost or not self.desk.arrive(event):
+                self.queue.leave(event.worker)
+        elif event.worker in self.queue.lost or not self.queue.arrive(event):
             event.release()
-        elif len(self.desk.waiting) == 1:
+        elif len(self.queue.waiting) == 1:
             self.since = self.wait.now()
         self._update()
 
     def _claim(self, claim: Claim) -> None:
-        board = self.boards.get(claim.step)
-        if board is None:
+        batch = self.batches.get(claim.step)
+        if batch is None:
             pieces = self.training.policy.pieces
-            board = self.boards[claim.step] = Board(claim.examples, self.desk.total, pieces)
-            for step in [each for each in self.boards if each <= claim.step - BOARDS]:
-                del self.boards[step]
-        if board.count != claim.examples:
+            batch = self.batches[claim.step] = BatchPieces(claim.examples, self.queue.total, pieces)
+            for step in [each for each in self.batches if each <= claim.step - BATCHES]:
+                del self.batches[step]
+        if batch.count != claim.examples:
             raise MismatchError(
                 f"parts(): worker {claim.worker} passed {claim.examples} examples in step "
-                f"{claim.step}, and another worker {board.count}; all must pass the same"
+                f"{claim.step}, and another worker {batch.count}; all must pass the same"
             )
-        claim.answer(board.claim(claim.worker))
+        claim.answer(batch.claim(claim.worker))
 
     def _update(self) -> None:
         """Make all updates for which there is enough, and let workers have what is new."""
         has_changed = False
-        while taken := self.desk.take():
+        while taken := self.queue.take():
             self.since = self.wait.now()
             used = [each for each in taken if not isnan(each.weight)]
             for i, values in enumerate(self.values if used else ()):
-                self.optimizer(values, self._mean(used, i), self.states[i], self.desk.version)
+                self.optimizer(values, self._mean(used, i), self.states[i], self.queue.version)
             for each in taken:
                 each.release()
             has_changed = True
         self._publish(has_changed)
 
     def _publish(self, has_changed: bool) -> None:
-        for port in self.ports:
-            port.publish(self.desk.version, self.desk.slowest, self.memory, has_changed)
+        for endpoint in self.endpoints:
+            endpoint.publish(self.queue.version, self.queue.slowest, self.memory, has_changed)
 
     def _mean(self, taken: Sequence[Push], i: int) -> NDArray[Any]:
         """Return the mean of the gradients of a piece, by their weights."""
@@ -191,7 +196,7 @@ class Server:
         """Find out who has ended, and raise an error if a wait is too long."""
         move_on()
         self._look_for_ended()
-        if self.desk.waiting:  # others may be served meanwhile
+        if self.queue.waiting:  # others may be served meanwhile
             waited = max(waited, self.wait.now() - self.since)
         if waited > self.training.timeout:
             raise StallError(self._situation(waited))
@@ -200,7 +205,7 @@ class Server:
             warnings.warn(self._situation(waited), StallWarning, stacklevel=2)
 
     def _situation(self, waited: float) -> str:
-        missing = self.desk.missing or list(self.desk.steps)
+        missing = self.queue.missing or list(self.queue.steps)
         ranks = spans([self.training.workers[worker] for worker in missing])
         many = "s" * (len(missing) > 1)
         rank = self.training.servers[self.number]
@@ -208,9 +213,9 @@ class Server:
             f"server {self.number} (rank {rank}) has waited {waited:.3g} s for worker{many} "
             f"{spans(missing)} (rank{many} {ranks})"
         )
-        if not self.desk.waiting:
+        if not self.queue.waiting:
             return text
-        return f"{text}; it has {count(len(self.desk.waiting), 'gradient')} of the other workers"
+        return f"{text}; it has {count(len(self.queue.waiting), 'gradient')} of the other workers"
 
     def _look_for_ended(self) -> None:
         seen = set()
@@ -222,7 +227,7 @@ class Server:
             how = f"(process {process}) has {'left' if in_order else 'died'}"
             if rank in self.training.workers:
                 worker = self.training.workers.index(rank)
-                if worker in self.desk.steps:
+                if worker in self.queue.steps:
                     self._lose(worker, f"rank {rank} {how}", PeerLostError)
             elif rank in self.training.servers and not in_order:
                 other = self.training.servers.index(rank)
@@ -231,9 +236,9 @@ class Server:
 
     def _lose(self, worker: int, why: str, kind: type[CollectivesError]) -> None:
         """Go on without a worker if that is possible."""
-        if not self.desk.lose(worker, why):
+        if not self.queue.lose(worker, why):
             rank, needs = self.training.workers[worker], f"{self.training.policy!r} needs it"
-            if len(self.desk.lost) == self.desk.total > 1:
+            if len(self.queue.lost) == self.queue.total > 1:
                 needs = "no other is left"
             raise kind(f"worker {worker} (rank {rank}) is lost, and {needs}: {why}")
         self._update()

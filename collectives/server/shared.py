@@ -27,13 +27,13 @@ import numpy as np
 
 from collectives import _core
 from collectives.errors import CollectivesError
-from collectives.server.desk import Push
 from collectives.server.transport import (
     FAILURE_BYTES,
     Bytes,
     Claim,
     Event,
     Left,
+    Push,
     Wait,
     failure_of,
     failure_text,
@@ -106,8 +106,8 @@ def _unpacked(word: int) -> float:
     return number
 
 
-class SharedLine:
-    """The connection of a worker to a server of its host; see `transport.Line`."""
+class SharedLink:
+    """The connection of a worker to a server of its host."""
 
     def __init__(self, memory: mmap.mmap, layout: Layout, worker: int, wait: Wait) -> None:
         self._memory, self._layout, self._worker, self._wait = memory, layout, worker, wait
@@ -178,8 +178,8 @@ class SharedLine:
         return failure_of(self._memory[start : start + FAILURE_BYTES])
 
 
-class SharedPort:
-    """The connection of a server to the workers of its host; see `transport.Port`."""
+class SharedEndpoint:
+    """The connection of a server to the workers of its host."""
 
     def __init__(self, memory: mmap.mmap, layout: Layout) -> None:
         self._memory, self._layout = memory, layout

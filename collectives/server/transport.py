@@ -1,11 +1,13 @@
-"""What servers and workers need of a transport: a `Line` on the side of a worker, a `Port` on that
-of a server. Shared memory (`shared`) and messages (`messages`) are the two that there are.
+"""What the transports between workers and servers have in common: events, waits and failures.
+
+There are two, shared memory (`shared`) and messages (`messages`). Each has a link on the side of a
+worker and an endpoint on that of a server, with the same methods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,6 @@ from collectives.errors import (
     StallError,
 )
 from collectives.process.waiting import Naps
-from collectives.server.desk import Push
 
 Bytes = NDArray[np.uint8]
 
@@ -33,6 +34,17 @@ KINDS: tuple[type[CollectivesError], ...] = (
 FAILURE_BYTES = 1000
 
 NAPS = Naps(yields=20, brief=0.05, short=5e-5, nap=5e-4)  # of servers and workers
+
+
+class Push(NamedTuple):
+    """A gradient that a worker has sent."""
+
+    worker: int  # the number of the worker
+    call: int  # how many gradients it had sent before
+    base: int  # the version of the parameters that it was computed from
+    weight: float  # in a mean; NaN if the gradient was not finite, and only its number counts
+    codes: Any  # the bytes that were sent
+    release: Callable[[], object]  # called when they are not needed any more
 
 
 class Claim(NamedTuple):
@@ -57,60 +69,6 @@ Event = Push | Claim | Left
 
 Wait = Callable[[Callable[[], Any], str], Any]
 """Wait until a function returns something true, and return that; a text says what for."""
-
-
-class Line(Protocol):
-    """The connection of a worker to a server."""
-
-    def push(self, numbers: tuple[int, int, float], write: Callable[[Bytes], object]) -> None:
-        """Send a gradient. Local; it waits while two are on their way."""
-        ...
-
-    def ask(self, version: int, slowest: int) -> None:
-        """Ask for parameters. Local."""
-        ...
-
-    def arriving(self) -> Generator[tuple[int, int, Bytes], None, None]:
-        """Yield what has come of the parameters that were asked for, until all of them have: their
-        version, how many bytes, and the memory, which is valid until the next step. Local.
-        """
-        ...
-
-    def claim(self, step: int, count: int) -> tuple[int, int] | None:
-        """Return a piece of a batch of `count` examples, in a `step`; None if there is none left.
-        Local.
-        """
-        ...
-
-    def leave(self, pulls: int, pulled_bytes: int, why: str) -> None:
-        """Say that this worker has finished, or `why` it gives up; `pulls` and `pulled_bytes` say
-        how much it has pulled. Local.
-        """
-        ...
-
-    def failure(self) -> CollectivesError | None:
-        """Return the error that the server has failed with, if it has. Local."""
-        ...
-
-
-class Port(Protocol):
-    """The connection of a server to its workers."""
-
-    def events(self) -> Iterable[Event]:
-        """Return what has come. Local."""
-        ...
-
-    def publish(self, version: int, slowest: int, values: Bytes, has_changed: bool) -> None:
-        """Let workers have new parameters. Local."""
-        ...
-
-    def fail(self, error: CollectivesError) -> None:
-        """Have the workers raise an `error`. Local."""
-        ...
-
-    def is_quiet(self) -> bool:
-        """Return whether nothing is on its way to a worker. Local."""
-        ...
 
 
 def failure_text(error: BaseException) -> bytes:

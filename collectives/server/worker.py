@@ -14,24 +14,21 @@ from numpy.typing import NDArray
 from collectives.errors import ArgumentError, PeerLostError, StallError
 from collectives.process import living
 from collectives.process.waiting import Wait, move_on
-from collectives.server.desk import share
+from collectives.server.messages import MessageLink
 from collectives.server.parameters import Parameter
-from collectives.server.statistics import Statistics
-from collectives.server.training import Training
-from collectives.server.transport import NAPS, Bytes, Line
+from collectives.server.shared import SharedLink
+from collectives.server.training import Statistics, Training
+from collectives.server.transport import NAPS, Bytes
+from collectives.server.update_queue import share
+
+WorkerLink = SharedLink | MessageLink  # the connection of a worker to a server
 
 # Seconds that a worker waits longer than a server, which knows for whom.
 MORE = 2.0
 
 
 class Worker:
-    """A worker and its lines to the servers.
-
-    Attributes
-    ----------
-    lines : list of Line
-        One for each server; filled by who makes it.
-    """
+    """A worker and its links to the servers."""
 
     def __init__(
         self,
@@ -40,13 +37,9 @@ class Worker:
         parameters: Sequence[Parameter],
         members: Sequence[int],
     ) -> None:
-        self.training, self.number, self.parameters, self.members = (
-            training,
-            number,
-            parameters,
-            members,
-        )
-        self.lines: list[Line] = []
+        self.training, self.number = training, number
+        self.parameters, self.members = parameters, members
+        self.links: list[WorkerLink] = []  # one for each server; filled by who makes it
         servers = range(len(training.servers))
         self.encodings = [training.encoding(parameters, server) for server in servers]
         pieces = [(server, piece) for server in servers for piece in training.pieces[server]]
@@ -62,10 +55,10 @@ class Worker:
         policy = self.training.policy
         news = self.pushes > 0 and policy.waits_for_update
         slowest = 0 if policy.bound is None else max(0, self.pushes - policy.bound)
-        for line, base in zip(self.lines, self.base, strict=True):
-            line.ask(base + news, slowest)
-        arrivals = [line.arriving() for line in self.lines]
-        have, memory = [0 for _ in self.lines], [np.empty(0, np.uint8) for _ in self.lines]
+        for link, base in zip(self.links, self.base, strict=True):
+            link.ask(base + news, slowest)
+        arrivals = [link.arriving() for link in self.links]
+        have, memory = [0 for _ in self.links], [np.empty(0, np.uint8) for _ in self.links]
         left = Counter(piece.parameter for _, piece in self.order)
         try:
             for server, piece in self.order:
@@ -97,14 +90,14 @@ class Worker:
         if not all(np.isfinite(each).all() for each in gradients):
             gradients, weight = [np.zeros_like(each) for each in gradients], nan
             self.refused += 1
-        for server, line in enumerate(self.lines):
+        for server, link in enumerate(self.links):
             encoding = self.encodings[server]
 
             def write(memory: Bytes, encoding: Any = encoding) -> None:
                 encoding.write(memory, gradients, self.number)
 
-            line.push((self.pushes, self.base[server], weight), write)
-            error = line.failure()
+            link.push((self.pushes, self.base[server], weight), write)
+            error = link.failure()
             if error is not None:
                 raise error
         self.has_pulled = False
@@ -115,13 +108,13 @@ class Worker:
         if self.training.policy.pieces == 1:
             yield slice(*share(count, self.number, len(self.training.workers)))
             return
-        while (piece := self.lines[0].claim(self.pushes, count)) is not None:
+        while (piece := self.links[0].claim(self.pushes, count)) is not None:
             yield slice(*piece)
 
     def leave(self, why: str) -> None:
         """Tell the servers that this worker has finished, or `why` it gives up. Local."""
-        for server, line in enumerate(self.lines):
-            line.leave(self.pulls, self.pulls * self.training.payloads[server], why)
+        for server, link in enumerate(self.links):
+            link.leave(self.pulls, self.pulls * self.training.payloads[server], why)
 
     @property
     def statistics(self) -> Statistics:
@@ -137,7 +130,7 @@ class Worker:
     # -- waiting ---------------------------------------------------------------------------------
 
     def wait_for(self, server: int) -> Callable[[Callable[[], Any], str], Any]:
-        """Return the `transport.Wait` of a line to a server. Local."""
+        """Return the `transport.Wait` of a link to a server. Local."""
         return partial(self._wait, server)
 
     def _wait(self, server: int, function: Callable[[], Any], what: str) -> Any:
@@ -156,8 +149,8 @@ class Worker:
         """Raise an error if there is no hope."""
         move_on()
         ended = {self.members.index(each[0]): each[1:] for each in living.ended(self.members)}
-        for line in self.lines:
-            error = line.failure()
+        for link in self.links:
+            error = link.failure()
             if error is not None:
                 raise error
         for number, rank in enumerate(self.training.servers):

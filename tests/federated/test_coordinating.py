@@ -6,9 +6,8 @@ import pytest
 from collectives.errors import UnsupportedTypeError
 from collectives.federated import FedAvg, Result, Update
 from collectives.federated.coordinating import Coordinator
-from collectives.federated.links import Arrived
 from collectives.federated.parameters import Parameters
-from collectives.federated.training import Plain, Training
+from collectives.federated.training import Training, Wire
 
 NAN = float("nan")
 
@@ -23,7 +22,7 @@ class Scripted:
 
     def update(self, round, client, value):
         data = self.wire.packed(Update([np.array([value])], 1), round, client, [])
-        return Arrived(round, client, data)
+        return round, client, data
 
     def ask(self, round, roster, body):
         self.calls.append(("ask", round))
@@ -50,7 +49,7 @@ class Scripted:
 def test_a_late_update_is_in_no_later_round():
     weights = np.zeros(1)
     own = Parameters([weights])
-    wire = Plain(own)
+    wire = Wire(own)
     order = []
 
     def fit(parameters, task):
@@ -70,7 +69,7 @@ def test_a_late_update_is_in_no_later_round():
 
 def test_a_rank_that_is_busy_is_not_asked_again():
     own = Parameters([np.zeros(1)])
-    link = Scripted(Plain(own))
+    link = Scripted(Wire(own))
     link.poll = lambda: iter(())  # nothing ever comes
     training = Training(own, lambda x, task: (x, 1), FedAvg(), link.wire, range(1), 0)
     arrays, rounds = Coordinator(training, [link], 3, 0.001, 60.0, None).run(3)
@@ -82,7 +81,7 @@ def test_a_rank_that_is_busy_is_not_asked_again():
 
 def test_an_update_that_is_not_finite_is_refused():
     own = Parameters([np.zeros(2)])
-    wire = Plain(own)
+    wire = Wire(own)
 
     def fit(parameters, task):
         return [np.array([1.0, NAN if task.client == 1 else 3.0])], 1
@@ -111,7 +110,7 @@ def test_an_update_that_is_not_finite_is_refused():
 )
 def test_what_fit_must_return(returned):
     own = Parameters([np.zeros(1)])
-    training = Training(own, lambda x, task: returned, FedAvg(), Plain(own), range(1), 0)
+    training = Training(own, lambda x, task: returned, FedAvg(), Wire(own), range(1), 0)
     with pytest.raises(ValueError, match=r"fit returned|what fit returned") as caught:
         training.train(1, 0, [0], own.read())
     assert len(str(caught.value)) < 200  # no arrays

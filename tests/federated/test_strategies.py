@@ -6,8 +6,7 @@ import pytest
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.federated import FedAdam, FedAvg, FedProx, Task, Update
 from collectives.federated.parameters import Parameters
-from collectives.federated.tasks import seed_of
-from collectives.federated.training import Plain
+from collectives.federated.training import Wire, seed_of
 
 
 def arrays(*values, dtype=np.float32):
@@ -83,7 +82,7 @@ def test_what_is_sent_comes_back():
     rng = np.random.default_rng(0)
     kinds = zip(own.shapes, own.dtypes, strict=True)
     update = Update([np.asarray(rng.random(shape), dtype) for shape, dtype in kinds], 41)
-    wire = Plain(own)
+    wire = Wire(own)
     data = wire.packed(update, 1, 0, [0])
     assert data.nbytes == wire.nbytes == 8 + 24 + 8 + 10
     (back,) = wire.unpacked([data])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from collectives.errors import PeerLostError, StallError
-from collectives.server.desk import Push
-from collectives.server.shared import Layout, SharedLine, SharedPort
-from collectives.server.transport import Claim, Left
+from collectives.server.shared import Layout, SharedEndpoint, SharedLink
+from collectives.server.transport import Claim, Left, Push
 
 NBYTES = 64
 
@@ -25,8 +24,8 @@ def ends():
     """Return a server's end and those of its workers, which are numbers 3 and 5."""
     layout = Layout(4096, [3, 5], NBYTES, NBYTES)
     memory = mmap.mmap(-1, layout.stop)
-    lines = [SharedLine(memory, layout, worker, wait) for worker in (3, 5)]
-    return SharedPort(memory, layout), lines
+    lines = [SharedLink(memory, layout, worker, wait) for worker in (3, 5)]
+    return SharedEndpoint(memory, layout), lines
 
 
 def filled(number):

@@ -6,64 +6,65 @@ import pytest
 from collectives import server
 from collectives.compression import Float16, Int8, RandomK, Sign, TopK
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
-from collectives.server.desk import Board, Desk, Push
-from collectives.server.encoding import Encoding
 from collectives.server.parameters import cut, gradients, memory_bytes, read
+from collectives.server.training import Encoding
+from collectives.server.transport import Push
+from collectives.server.update_queue import BatchPieces, UpdateQueue
 
 
 def push(worker, base=0, call=0):
     return Push(worker, call, base, 1.0, None, lambda: None)
 
 
-def taken(desk):
-    return [each.worker for each in desk.take()]
+def taken(queue):
+    return [each.worker for each in queue.take()]
 
 
 def test_synchronous_waits_for_all_in_their_order():
-    desk = Desk(server.Synchronous(), 3)
+    queue = UpdateQueue(server.Synchronous(), 3)
     for worker in (2, 0):
-        assert desk.arrive(push(worker))
-        assert taken(desk) == []
-    assert desk.missing == [1]
-    desk.arrive(push(1))
-    assert (taken(desk), desk.version) == ([0, 1, 2], 1)
-    assert not desk.lose(1, "killed")
+        assert queue.arrive(push(worker))
+        assert taken(queue) == []
+    assert queue.missing == [1]
+    queue.arrive(push(1))
+    assert (taken(queue), queue.version) == ([0, 1, 2], 1)
+    assert not queue.lose(1, "killed")
 
 
 def test_synchronous_counts_who_has_finished_as_long_as_its_gradient_waits():
-    desk = Desk(server.Synchronous(), 2)
-    desk.arrive(push(0))
-    desk.leave(0)
-    assert taken(desk) == []
-    desk.arrive(push(1))
-    assert taken(desk) == [0, 1]
-    desk.arrive(push(1, 1))
-    assert taken(desk) == [1]
+    queue = UpdateQueue(server.Synchronous(), 2)
+    queue.arrive(push(0))
+    queue.leave(0)
+    assert taken(queue) == []
+    queue.arrive(push(1))
+    assert taken(queue) == [0, 1]
+    queue.arrive(push(1, 1))
+    assert taken(queue) == [1]
 
 
 def test_asynchronous_counts_staleness():
-    desk = Desk(server.Asynchronous(), 2)
+    queue = UpdateQueue(server.Asynchronous(), 2)
     for worker, base in ((0, 0), (0, 1), (1, 0), (0, 2)):
-        assert desk.arrive(push(worker, base))
-        assert taken(desk) == [worker]
-    assert desk.staleness == {0: {0: 2, 1: 1}, 1: {2: 1}}
-    assert desk.lose(1, "killed")
-    assert not desk.lose(0, "killed")
+        assert queue.arrive(push(worker, base))
+        assert taken(queue) == [worker]
+    assert queue.staleness == {0: {0: 2, 1: 1}, 1: {2: 1}}
+    assert queue.lose(1, "killed")
+    assert not queue.lose(0, "killed")
 
 
 def test_bounded_staleness_knows_the_slowest():
-    desk = Desk(server.BoundedStaleness(2), 3)
+    queue = UpdateQueue(server.BoundedStaleness(2), 3)
     for worker in (0, 0, 1):
-        desk.arrive(push(worker))
-        desk.take()
-    assert desk.slowest == 0
-    assert desk.missing == [0, 1, 2]
+        queue.arrive(push(worker))
+        queue.take()
+    assert queue.slowest == 0
+    assert queue.missing == [0, 1, 2]
     for _ in range(3):
-        desk.arrive(push(1))
-        desk.take()
-    assert desk.missing == [0, 2]  # 1 waits for 2
-    assert desk.lose(2, "killed")
-    assert desk.slowest == 2
+        queue.arrive(push(1))
+        queue.take()
+    assert queue.missing == [0, 2]  # 1 waits for 2
+    assert queue.lose(2, "killed")
+    assert queue.slowest == 2
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, None])
@@ -72,37 +73,37 @@ def test_a_quorum_is_a_positive_number(number):
         def quorum(self, present, total):
             return number
 
-    desk = Desk(Wrong(), 2)
-    desk.arrive(push(0))
+    queue = UpdateQueue(Wrong(), 2)
+    queue.arrive(push(0))
     with pytest.raises(ArgumentError, match=r"Wrong\(\).quorum\(1?2?, 2\) returned"):
-        desk.take()
+        queue.take()
 
 
 def test_backup_workers_drop_what_is_late():
-    desk = Desk(server.BackupWorkers(1), 3)
-    desk.arrive(push(0))
-    assert taken(desk) == []
-    desk.arrive(push(2))
-    assert taken(desk) == [0, 2]
-    assert not desk.arrive(push(1))
-    assert desk.dropped == {1: 1}
-    assert desk.arrive(push(1, 1))
-    assert desk.lose(0, "killed")
-    assert not desk.lose(2, "killed")
+    queue = UpdateQueue(server.BackupWorkers(1), 3)
+    queue.arrive(push(0))
+    assert taken(queue) == []
+    queue.arrive(push(2))
+    assert taken(queue) == [0, 2]
+    assert not queue.arrive(push(1))
+    assert queue.dropped == {1: 1}
+    assert queue.arrive(push(1, 1))
+    assert queue.lose(0, "killed")
+    assert not queue.lose(2, "killed")
 
 
 def test_pieces_of_a_batch_are_all_given_out_once():
-    board = Board(103, 3, 4)
-    first = [board.claim(0) for _ in range(6)]
+    pieces = BatchPieces(103, 3, 4)
+    first = [pieces.claim(0) for _ in range(6)]
     assert first[:4] == [(0, 8), (8, 17), (17, 25), (25, 34)]
     assert first[4] == (59, 68)  # the last one of worker 1, who has as many as worker 2
     rest = []
-    while piece := board.claim(1):
+    while piece := pieces.claim(1):
         rest.append(piece)
     covered = sorted([*first, *rest])
     assert [a for a, _ in covered] == [0, *(b for _, b in covered[:-1])]
     assert covered[-1][1] == 103
-    assert Board(1, 3, 8).claim(0) == (0, 1)
+    assert BatchPieces(1, 3, 8).claim(0) == (0, 1)
 
 
 def test_a_gradient_is_cut_over_servers_by_size_and_priority():

@@ -1,72 +1,30 @@
-"""The desk of a server: which gradients wait, and what the next update is made of."""
+"""The gradients that wait on a server, and what the next update is made of."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
 from itertools import pairwise
 from math import isnan
-from typing import Any, NamedTuple
 
 from collectives.errors import ArgumentError
 from collectives.server.policies import Policy
+from collectives.server.transport import Push
 from collectives.text.words import shown
 
 
-class Push(NamedTuple):
-    """A gradient that a worker has sent.
-
-    Attributes
-    ----------
-    worker : int
-        The number of the worker.
-    call : int
-        How many gradients the worker had sent before.
-    base : int
-        The version of the parameters that it was computed from.
-    weight : float
-        Its weight in a mean; NaN if it was not finite, and only its number counts.
-    codes : ndarray
-        The bytes that were sent.
-    release : callable
-        Called when they are not needed any more.
-    """
-
-    worker: int
-    call: int
-    base: int
-    weight: float
-    codes: Any
-    release: Callable[[], object]
-
-
-class Desk:
-    """What a server knows of its workers, by a policy. No communication, no arrays.
-
-    Attributes
-    ----------
-    version : int
-        The number of updates so far.
-    steps : dict
-        For each worker that has not left, the number of gradients that it has sent.
-    waiting : deque of Push
-        What came, and is in no update yet.
-    dropped, refused, pushed : Counter
-        The number of gradients of each worker that were dropped, that were not finite, and that
-        came.
-    staleness : dict of int to Counter
-        How many gradients of each worker were applied to parameters by so many updates newer than
-        their own.
-    """
+class UpdateQueue:
+    """What a server knows of its workers, by a policy. No communication, no arrays."""
 
     def __init__(self, policy: Policy, workers: int) -> None:
         self.policy, self.total = policy, workers
-        self.version = 0
-        self.steps = dict.fromkeys(range(workers), 0)
-        self.waiting: deque[Push] = deque()
-        self.dropped: Counter[int] = Counter()
-        self.refused: Counter[int] = Counter()
+        self.version = 0  # updates so far
+        self.steps = dict.fromkeys(range(workers), 0)  # gradients of each that has not left
+        self.waiting: deque[Push] = deque()  # what came, and is in no update yet
+        # How many gradients of each worker came, were not finite, and were dropped; and how many
+        # were applied to parameters by so many updates newer than their own.
         self.pushed: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter()
+        self.dropped: Counter[int] = Counter()
         self.staleness: dict[int, Counter[int]] = {}
         self.lost: dict[int, str] = {}
 
@@ -133,7 +91,7 @@ class Desk:
         return self.policy.survives(self.total - len(self.lost), self.total)
 
 
-class Board:
+class BatchPieces:
     """The pieces of one batch, and who gets which."""
 
     def __init__(self, count: int, workers: int, pieces: int) -> None:
