@@ -1,9 +1,9 @@
 """The backend ``"collectives"`` of `torch.distributed`.
 
 What comes in: what torch asks of a process group (`group`), by tensors (`tensors`). What goes out:
-calls of one communicator for each group, which `joining` makes, and a `Work` for each asynchronous
-call (`work`, `lanes`). `rendezvous` replaces the addresses that other backends need. Nothing here
-has an algorithm, or a thread that communicates.
+calls of one communicator for each group, and a `Work` for each asynchronous call (`work`).
+`rendezvous` makes the communicators, and replaces the addresses that other backends need. Nothing
+here has an algorithm, or a thread that communicates.
 """
 
 from __future__ import annotations

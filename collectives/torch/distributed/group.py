@@ -25,17 +25,15 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch._C._autograd import _profiler_enabled as is_profiled
+from torch.distributed import ReduceOp
 
-from collectives import _core
+from collectives import _core, reductions
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.process import binding
-from collectives.torch.distributed.lanes import Lane
-from collectives.torch.distributed.messages import AnySourceWork
-from collectives.torch.distributed.operations import deadline, reduction
-from collectives.torch.distributed.profiling import Event
-from collectives.torch.distributed.sparse import add_sparse
+from collectives.reductions import Reduction
 from collectives.torch.distributed.tensors import (
+    add_sparse,
     joined,
     lengths,
     plain,
@@ -43,8 +41,16 @@ from collectives.torch.distributed.tensors import (
     scattered,
     writable,
 )
-from collectives.torch.distributed.unseen import unseen
-from collectives.torch.distributed.work import DONE, DoneWork, PendingWork, united
+from collectives.torch.distributed.work import (
+    DONE,
+    AnySourceWork,
+    DoneWork,
+    Event,
+    Lane,
+    PendingWork,
+    skip_dynamo,
+    united,
+)
 
 # No __all__: the methods of the group are called by torch alone, which describes them.
 
@@ -54,6 +60,42 @@ Tensor = Any  # torch.Tensor
 CPU = torch.device("cpu")
 MOST = 512  # asynchronous calls of a group in flight
 PATIENCE = 10.0  # seconds that functions of futures have to return when a group is destroyed
+
+
+REDUCTIONS: dict[Any, Reduction] = {
+    ReduceOp.SUM: reductions.SUM,
+    ReduceOp.AVG: reductions.AVG,
+    ReduceOp.PRODUCT: reductions.PROD,
+    ReduceOp.MIN: reductions.MIN,
+    ReduceOp.MAX: reductions.MAX,
+    ReduceOp.BAND: reductions.BAND,
+    ReduceOp.BOR: reductions.BOR,
+    ReduceOp.BXOR: reductions.BXOR,
+}
+ZERO = timedelta(0)
+
+
+def _reduction(options: Any) -> tuple[Reduction, float]:
+    """Return the reduction of some options, and the factor of each contribution. Local."""
+    if options is None:
+        return reductions.SUM, 1.0
+    wish = options.reduceOp
+    kind = wish.op
+    found = REDUCTIONS.get(kind)
+    if found is not None:
+        return found, 1.0
+    if kind == ReduceOp.PREMUL_SUM:
+        return reductions.SUM, float(wish.factor)
+    raise ArgumentError(
+        f"op is {kind}, and must be one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR and "
+        f"PREMUL_SUM"
+    )
+
+
+def _deadline(options: Any) -> float | None:
+    """Return the seconds that a call may take, or None for those of its group. Local."""
+    timeout = None if options is None else options.timeout
+    return None if timeout is None or timeout <= ZERO else timeout.total_seconds()
 
 
 def _only(tensors: Sequence[Any], what: str) -> Any:
@@ -94,15 +136,15 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- what torch asks ---------------------------------------------------------------------------
 
-    @unseen
+    @skip_dynamo
     def getBackendName(self) -> str:
         return "collectives"
 
-    @unseen
+    @skip_dynamo
     def getGroupName(self) -> str:
         return self._name
 
-    @unseen
+    @skip_dynamo
     def setGroupName(self, name: str) -> None:
         self._name = name
 
@@ -111,7 +153,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         """The communicator of the group."""
         return self._comm
 
-    @unseen
+    @skip_dynamo
     def split_group(
         self,
         new_ranks: Sequence[int],
@@ -131,7 +173,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         group._name = group_name or f"{self._name}:{','.join(map(str, sorted(new_ranks)))}"
         return group
 
-    @unseen
+    @skip_dynamo
     def shutdown(self) -> None:
         """Free the communicators, when asynchronous calls are complete. Collective."""
         if self._is_shut:
@@ -145,7 +187,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         except CollectivesError as error:  # torch would keep half of the group
             warnings.warn(f"a process group was destroyed: {error}", ResourceWarning, stacklevel=2)
 
-    @unseen
+    @skip_dynamo
     def abort(self) -> None:
         """Give up, and have the other ranks of this host give up. Local."""
         self._is_shut = True
@@ -178,7 +220,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
                 work.finish_in_lane()
             return work
         try:
-            getattr(self._comm, name)(*arrays, timeout=deadline(opts), **options)
+            getattr(self._comm, name)(*arrays, timeout=_deadline(opts), **options)
             if after is not None:
                 after()
         finally:
@@ -199,28 +241,28 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- reductions --------------------------------------------------------------------------------
 
-    @unseen
+    @skip_dynamo
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
         if tensors[0].layout is torch.sparse_coo:
             event = Event("allreduce", tensors) if is_profiled() else None
-            add_sparse(self._comm, tensors[0], *reduction(opts), deadline(opts))
+            add_sparse(self._comm, tensors[0], *_reduction(opts), _deadline(opts))
             if event is not None:
                 event.end()
             return DoneWork(tensors)
         x, after = writable(tensors[0])
-        op, factor = reduction(opts)
+        op, factor = _reduction(opts)
         is_plain = after is None and opts is not None and not opts.asyncOp
         if is_plain and not is_profiled():  # small ones are worth a path
-            self._comm.allreduce(x, x, op=op, prescale=factor, timeout=deadline(opts))
+            self._comm.allreduce(x, x, op=op, prescale=factor, timeout=_deadline(opts))
             return DONE
         return self._run(opts, "allreduce", (x, x), tensors, after, op=op, prescale=factor)
 
-    @unseen
+    @skip_dynamo
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         pairs = [writable(tensor) for tensor in tensors]
-        op, factor = reduction(opts)
+        op, factor = _reduction(opts)
         arrays = [x for x, _ in pairs]
         copies = [after for _, after in pairs if after is not None]
 
@@ -232,10 +274,10 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "allreduce_many", (arrays, arrays), tensors, copy, op=op, prescale=factor
         )
 
-    @unseen
+    @skip_dynamo
     def reduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "reduce"))
-        op, factor = reduction(opts)
+        op, factor = _reduction(opts)
         root = 0 if opts is None else opts.rootRank
         out = x if root == self._comm.rank else None
         after = after if root == self._comm.rank else None
@@ -243,22 +285,22 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             opts, "reduce", (x, out), tensors, after, root=root, op=op, prescale=factor
         )
 
-    @unseen
+    @skip_dynamo
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output)
-        op, factor = reduction(opts)
+        op, factor = _reduction(opts)
         arrays = readable(input), out
         return self._run(opts, "reduce_scatter", arrays, [output], after, op=op, prescale=factor)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @unseen
+    @skip_dynamo
     def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
         parts = _only(inputs, "reduce_scatter")
         out, after = writable(_only(outputs, "reduce_scatter"))
-        op, factor = reduction(opts)
+        op, factor = _reduction(opts)
         counts = lengths(parts)
         options: dict[str, Any] = {"op": op, "prescale": factor}
         name = "reduce_scatter"
@@ -266,7 +308,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             name, options["counts"] = "reduce_scatterv", counts
         return self._run(opts, name, (joined(parts), out), outputs, after, **options)
 
-    @unseen
+    @skip_dynamo
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -278,21 +320,21 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     # -- moves -------------------------------------------------------------------------------------
 
-    @unseen
+    @skip_dynamo
     def broadcast(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         x, after = writable(_only(tensors, "broadcast"))
         root = 0 if opts is None else opts.rootRank
         after = None if root == self._comm.rank else after
         return self._run(opts, "broadcast", (x, x), tensors, after, root=root)
 
-    @unseen
+    @skip_dynamo
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         out, after = writable(output)
         return self._run(opts, "allgather", (readable(input), out), [output], after)
 
     _allgather_base = all_gather_single
 
-    @unseen
+    @skip_dynamo
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -304,7 +346,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
             return self._run(opts, "allgatherv", (x, memory), outputs, copy, counts=counts)
         return self._run(opts, "allgather", (x, memory), outputs, copy)
 
-    @unseen
+    @skip_dynamo
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -313,7 +355,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         ]
         return united(works, outputs, self._lane)
 
-    @unseen
+    @skip_dynamo
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -323,7 +365,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @unseen
+    @skip_dynamo
     def gather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -334,7 +376,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         memory, copy = scattered(_only(outputs, "gather"))
         return self._run(opts, "gather", (x, memory), outputs, copy, root=root)
 
-    @unseen
+    @skip_dynamo
     def scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
     ) -> Any:
@@ -343,7 +385,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         x = joined(_only(inputs, "scatter")) if root == self._comm.rank else None
         return self._run(opts, "scatter", (x, out), outputs, after, root=root)
 
-    @unseen
+    @skip_dynamo
     def all_to_all_single(
         self,
         output: Tensor,
@@ -360,7 +402,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    @unseen
+    @skip_dynamo
     def alltoall(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Any:
@@ -401,26 +443,26 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         width = tensor.numel() // rows if rows else 0
         return [each * width for each in splits]
 
-    @unseen
+    @skip_dynamo
     def barrier(self, opts: Any = None) -> Any:
         return self._run(opts, "barrier", (), [])
 
     # -- messages ----------------------------------------------------------------------------------
 
-    @unseen
+    @skip_dynamo
     def send(self, tensors: Sequence[Tensor], dst: int, tag: int = 0) -> Any:
         x = readable(_only(tensors, "send"))
         event = Event("send", [x]) if is_profiled() else None
         request = self._comm.isend(x, dst, tag=tag)
         return PendingWork((request,), tensors, None, _ending(event, None))
 
-    @unseen
+    @skip_dynamo
     def recv(self, tensors: Sequence[Tensor], src: int, tag: int = 0) -> Any:
         x, after = writable(_only(tensors, "recv"))
         event = Event("recv", [x]) if is_profiled() else None
         request = self._comm.irecv(x, src, tag=tag)
         return PendingWork((request,), tensors, None, _ending(event, after), src)
 
-    @unseen
+    @skip_dynamo
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Any:
         return AnySourceWork(self._comm, plain(_only(tensors, "recv")), tag)

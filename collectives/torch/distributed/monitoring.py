@@ -19,7 +19,7 @@ from collectives.communicator import Communicator
 from collectives.errors import StallError
 from collectives.text.words import named
 from collectives.torch.distributed.group import CollectivesProcessGroup
-from collectives.torch.distributed.messages import AnySourceWork
+from collectives.torch.distributed.work import AnySourceWork
 
 TAG = TAGS - 1
 LEAST = 1e-6  # seconds, because torch takes 0 for the default

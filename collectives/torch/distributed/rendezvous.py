@@ -1,18 +1,20 @@
-"""How the ranks find each other: by what started them, without an address.
+"""How the ranks of a group find each other: by what started them, without an address.
 
 ``torch.distributed.init_process_group`` wants a store that all ranks share, this rank, and how many
 there are. Where the environment does not name them (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
 ``MASTER_PORT``), and a launcher of MPI or of this library started the process, the default
 communicator has them: rank 0 opens a store at a free port and tells the others where, by a
-broadcast. The backend itself needs no store, but other
-groups of the program may (``new_group(backend="gloo")``), and so may parts of torch.
+broadcast. The backend itself needs no store, but other groups of the program may
+(``new_group(backend="gloo")``), and so may parts of torch.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -20,16 +22,27 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from collectives import default
-from collectives.process.rendezvous import ADDRESS
+from collectives import _core, default
+from collectives.communicator import Communicator
+from collectives.errors import CommunicatorError
+from collectives.process import binding, environment, hosted
+from collectives.process.rendezvous import ADDRESS, Keyed, Rendezvous
 from collectives.torch.distributed.group import CollectivesProcessGroup
-from collectives.torch.distributed.joining import communicator, is_started_by_mpi
 
 NAME = "collectives"
 VARIABLES = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 LOOPBACK = "127.0.0.1"
 
 Found = tuple[Any, int, int]  # store, rank, size
+
+TAGS = 32767  # that every MPI has, to make a communicator of some ranks only
+
+# Ranks of torch, in their order, as a communicator of MPI or what stands in for it: those of the
+# default group.
+_world: Any = None
+
+# How many groups of each name and members this process has had.
+_made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
 _store: Any = None  # rank 0 serves it to the others until the program ends
 
@@ -49,7 +62,7 @@ def register() -> None:
 
     def by_launcher(url: str, **options: Any) -> Iterator[Found]:
         is_told = any(name in os.environ for name in VARIABLES) or "?" in url
-        is_known = is_started_by_mpi() or ADDRESS in os.environ
+        is_known = _is_started_by_mpi() or ADDRESS in os.environ
         return (by_environment if is_told or not is_known else _meet)(url, **options)
 
     handlers["env"] = by_launcher
@@ -81,7 +94,7 @@ def init_process_group(timeout: timedelta | None = None, **options: Any) -> None
 def _create(options: Any, _: Any) -> CollectivesProcessGroup:
     """Make a process group, as torch asks a backend for one. Collective."""
     return CollectivesProcessGroup(
-        communicator(
+        _communicator(
             options.store,
             options.group_rank,
             options.group_size,
@@ -126,3 +139,80 @@ def _shared_store(comm: Any, timeout: timedelta) -> Any:
     if store is None:
         store = dist.TCPStore(*place, comm.size, False, wait_for_workers=False, **options)
     return store
+
+
+def _is_started_by_mpi() -> bool:
+    """Return whether a launcher of MPI has started this process. Local."""
+    return any(size in os.environ for _, size in environment.LAUNCHERS)
+
+
+def _communicator(
+    store: Any, rank: int, size: int, members: Sequence[int], timeout: float, name: str
+) -> Communicator:
+    """Return a new communicator for a process group.
+    Collective over the members.
+    """
+    made = name, tuple(members)
+    _made[made] += 1
+    # A store keeps what an earlier group of this name has said.
+    meeting = Keyed(store, rank, size, f"collectives/{made}/{_made[made]}")
+    limit = None if timeout == default_pg_timeout.total_seconds() else timeout
+    if not members:
+        mpi = _ordered(meeting)
+    elif dist.get_backend() == "collectives":
+        mpi = binding.part_of(_world, members, _tag(name))
+    else:
+        mpi = _apart(meeting, _tag(name))
+    try:
+        return Communicator(mpi, timeout=limit)
+    finally:
+        if members:
+            mpi.Free()
+
+
+def _tag(name: str) -> int:
+    return zlib.crc32(name.encode()) % TAGS
+
+
+def _apart(meeting: Rendezvous, tag: int) -> Any:
+    """Return a communicator of ranks whose default group is of another backend. Collective."""
+    if not _is_started_by_mpi():
+        return _without_mpi(meeting)
+    world = binding.load().COMM_WORLD
+    return binding.part_of(world, meeting.allgather(world.Get_rank()), tag)
+
+
+def _ordered(meeting: Rendezvous) -> Any:
+    """Return a communicator whose ranks are those of torch's default group. Collective."""
+    global _world
+    rank, size = meeting.rank, meeting.size
+    if not _is_started_by_mpi() and not (size == 1 and _core.uses_mpi()):
+        _world = _without_mpi(meeting)
+        return _world
+    MPI = binding.load()
+    there = MPI.COMM_WORLD.Get_size()
+    if size not in (1, there):
+        raise CommunicatorError(
+            f"torch says that there are {size} ranks, and MPI that there "
+            f"{'is 1' if there == 1 else f'are {there}'}: start the program with mpirun -n "
+            f"{size} python ..., or all ranks of one host without MPI, with torchrun"
+        )
+    if _world is not None:  # of a default group that was destroyed
+        _world.Free()
+        _world = None
+    base = MPI.COMM_SELF if size == 1 else MPI.COMM_WORLD
+    _world = base.Split(0, rank)
+    return _world
+
+
+def _without_mpi(meeting: Rendezvous) -> hosted.Ranks:
+    """Return the ranks of a rendezvous: of the job that they are of already, if there is one.
+    Collective.
+    """
+    job = hosted.job()
+    place = None if job is None else (job.COMM_WORLD.size, job.COMM_WORLD.rank)
+    places = meeting.allgather(place)
+    known = [rank for size, rank in filter(None, places) if size == meeting.size]
+    if job is None or len(known) < meeting.size:
+        return hosted.join(meeting).COMM_WORLD
+    return job.COMM_WORLD.part(known)

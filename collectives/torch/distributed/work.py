@@ -11,80 +11,139 @@ communication hook of DDP that is written in Python may start collectives in suc
 (PowerSGD does), and their order must not depend on it. So there `get_future` waits for the call,
 and all that follows runs in the thread of the backward pass, as with NCCL. DDP itself, which asks
 for futures in C++, does not have to wait.
+
+Lanes are threads that complete the futures of asynchronous calls, in the order of the calls. The
+functions that a program has attached to a future (``then``) run there, one after the other, and may
+wait.
 """
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import distributed as dist
+from torch._C import _autograd
 
 from collectives import background
-from collectives.torch.distributed.lanes import Lane, is_in_lane
-from collectives.torch.distributed.unseen import unseen
+from collectives.communicator import Communicator
+from collectives.errors import StallError
+from collectives.process.waiting import MESSAGES, Wait, until
+from collectives.torch.distributed.tensors import writable
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _must_wait(caller: FrameType) -> bool:
-    """Return whether functions may be attached to a future that start collectives: by a hook of
-    DDP, or in a lane. DDP itself asks in C++, which leaves no frame above that of the engine.
+def skip_dynamo(function: Function) -> Function:
+    """Keep Dynamo from looking into a function, and into what it calls.
+    Local.
+
+    Dynamo takes a process group for an object without attributes. `torch.compiler.disable` keeps it
+    out, too. But its wrapper takes half as long as a small allreduce, in programs that compile
+    nothing as well, and it imports Dynamo, which takes seconds.
     """
-    if is_in_lane():
-        return True
-    is_in_backward: bool = torch._C._current_graph_task_id() != -1
-    return is_in_backward and caller.f_globals.get("__name__") != "torch.autograd.graph"
+    try:
+        frames: Any = torch._C._dynamo.eval_frame
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    except AttributeError:  # another version of torch
+        disabled: Function = torch.compiler.disable(function)
+        return disabled
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
 
 
-def _future(result: Any) -> torch.futures.Future[Any]:
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(result)
-    return future
+_here = threading.local()  # which has a `lane` in the thread of one
+
+
+class Lane:
+    """A thread that runs functions one after the other. It starts with the first."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[[], object]) -> None:
+        """Have a function run after those that were given before. Local."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+                self._thread.start()
+        self._queue.put(function)
+
+    def _work(self) -> None:
+        _here.lane = self
+        while True:
+            function = self._queue.get()
+            if function is None:
+                return
+            function()
+            del function  # it has tensors
+
+    def stop(self, seconds: float) -> None:
+        """End the thread when it has run what it was given; wait for that, but not for longer than
+        so many seconds.
+        Local.
+        """
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(seconds)
 
 
 class DoneWork(dist._Work):
-    """A call that is complete."""
+    """A call that is complete; and what is so of all calls, once they are."""
 
     def __init__(self, tensors: Sequence[Any] = (), source: int = -1) -> None:
         super().__init__()
         self._tensors, self._source = list(tensors), source
 
-    @unseen
+    @skip_dynamo
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return at once. Local."""
+        """Wait until the call is complete; raise its error. Local."""
         return True
 
     def synchronize(self) -> None:
-        """Return at once. Local."""
+        self.wait()
 
     def is_completed(self) -> bool:
-        """Return True. Local."""
+        """Return whether the call is complete, or has failed. Local."""
         return True
 
     def is_success(self) -> bool:
-        """Return True. Local."""
-        return True
+        """Return whether the call is complete, without an error. Local."""
+        return self.is_completed() and self.exception() is None
 
-    def exception(self) -> None:
-        """Return None. Local."""
+    def exception(self) -> BaseException | None:
+        """Return the error of the call, or None if it has none so far. Local."""
+        return None
 
     def result(self) -> list[Any]:
-        """Return the tensors. Local."""
+        """Return the tensors, when the call is complete. Local."""
+        self.wait()
         return self._tensors
 
-    @unseen
+    @skip_dynamo
     def get_future(self) -> Any:
-        """Return a future that is complete. Local."""
-        return _future(self._tensors)
+        """Return a future, which is complete when the call is, and raises its error. Local."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
 
     def source_rank(self) -> int:
-        """Return the rank that has sent the tensors. Local."""
+        """Return the rank that has sent the tensors, or -1. Local."""
         return self._source
 
     _source_rank = source_rank
@@ -93,7 +152,7 @@ class DoneWork(dist._Work):
 DONE = DoneWork()  # of synchronous calls, for which torch wants no more than wait()
 
 
-class PendingWork(dist._Work):
+class PendingWork(DoneWork):
     """A call that may be in flight."""
 
     def __init__(
@@ -104,21 +163,17 @@ class PendingWork(dist._Work):
         after: Callable[[], object] | None = None,
         source: int = -1,
     ) -> None:
-        super().__init__()
-        self._requests, self._tensors, self._after = requests, list(tensors), after
-        self._lane, self._source = lane, source
+        super().__init__(tensors, source)
+        self._requests, self._after, self._lane = requests, after, lane
         self._lock = threading.Lock()  # of the result: a thread of the program and a lane want it
         self._making = threading.Lock()  # of the future
         self._is_done = False
         self._error: BaseException | None = None
         self._child: Any = None
 
-    @unseen
+    @skip_dynamo
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is complete; raise its error. Local.
-
-        The calling thread does the work itself, so that it need not wait for another to wake up.
-        """
+        """Do the work in the calling thread, which need not wait for another to wake up."""
         seconds = timeout.total_seconds() if timeout else None
         for request in self._requests:
             request.wait(seconds)
@@ -141,12 +196,7 @@ class PendingWork(dist._Work):
         if self._error is not None:
             raise self._error
 
-    def synchronize(self) -> None:
-        """Wait until the call is complete; raise its error. Local."""
-        self.wait()
-
     def is_completed(self) -> bool:
-        """Return whether the call is complete, or has failed. Local."""
         try:
             if not all(request.test() for request in self._requests):
                 return False
@@ -155,12 +205,7 @@ class PendingWork(dist._Work):
             pass
         return True
 
-    def is_success(self) -> bool:
-        """Return whether the call is complete, without an error. Local."""
-        return self.is_completed() and self.exception() is None
-
     def exception(self) -> BaseException | None:
-        """Return the error of the call, or None if it has none so far. Local."""
         if not self.is_completed():
             return None
         try:
@@ -169,22 +214,9 @@ class PendingWork(dist._Work):
             return error
         return None
 
-    def result(self) -> list[Any]:
-        """Return the tensors, when the call is complete. Local."""
-        self.wait()
-        return self._tensors
-
-    def source_rank(self) -> int:
-        """Return the rank that sends the tensors. Local."""
-        return self._source
-
-    _source_rank = source_rank
-
-    @unseen
+    @skip_dynamo
     def get_future(self) -> Any:
-        """Return a future, which is complete when the call is, and raises its error. Local.
-
-        It waits for the call where the functions that are attached to the future may start
+        """Wait for the call where the functions that are attached to the future may start
         collectives (see above).
         """
         waits = self._lane is not None and _must_wait(sys._getframe(1))
@@ -211,11 +243,21 @@ class PendingWork(dist._Work):
         assert self._lane is not None
         self._lane.run(_Completion(self._requests, parent).run)
 
-    @unseen
+    @skip_dynamo
     def _take(self, parent: Any) -> list[Any]:
         """Return what the future of the work has; raise the error of the work in C++."""
         self.wait()
         return self._tensors
+
+
+def _must_wait(caller: FrameType) -> bool:
+    """Return whether functions may be attached to a future that start collectives: by a hook of
+    DDP, or in a lane. DDP itself asks in C++, which leaves no frame above that of the engine.
+    """
+    if hasattr(_here, "lane"):
+        return True
+    is_in_backward: bool = torch._C._current_graph_task_id() != -1
+    return is_in_backward and caller.f_globals.get("__name__") != "torch.autograd.graph"
 
 
 def united(works: Sequence[Any], tensors: Sequence[Any], lane: Lane) -> Any:
@@ -244,3 +286,81 @@ class _Completion:
             background.when_complete(request, ended.set)
             ended.wait()
         self.future.set_result(None)  # what was attached to it waits for the requests again
+
+
+class AnySourceWork(DoneWork):
+    """A message that any rank may send."""
+
+    _receiving = threading.Lock()  # between the look at a message and its receipt
+
+    def __init__(self, comm: Communicator, tensor: Any, tag: int) -> None:
+        super().__init__([tensor])
+        self._comm, self._tag = comm, tag
+
+    def _try(self) -> bool:
+        """Receive a message if one has come; return whether it has."""
+        with self._receiving:
+            if self._source >= 0:
+                return True
+            source = self._comm._sender(self._tag)
+            if source is None:
+                return False
+            x, after = writable(self._tensors[0])
+            self._comm.recv(x, source, tag=self._tag)
+            if after is not None:
+                after()
+            self._source = source
+        return True
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        limit = timeout.total_seconds() if timeout else self._comm.timeout
+
+        def look(waited: float) -> None:
+            self._comm._engine.check_host()
+
+        if not until(self._try, Wait(MESSAGES, look, limit)):
+            raise StallError(
+                f"recv from any rank timed out: no message with the tag {self._tag} has come in "
+                f"{limit:g} s"
+            )
+        return True
+
+    def is_completed(self) -> bool:
+        return self._try()
+
+    def get_future(self) -> Any:
+        parent: torch.futures.Future[None] = torch.futures.Future()
+        child: Any = parent.then(lambda _: self.result())
+        threading.Thread(target=parent.set_result, args=(None,), daemon=True).start()
+        return child
+
+
+TITLES = {
+    "allreduce": "all_reduce",
+    "allreduce_many": "all_reduce",
+    "reduce_scatterv": "reduce_scatter",
+    "allgather": "all_gather",
+    "allgatherv": "all_gather",
+    "alltoallv": "all_to_all",
+}
+
+
+class Event:
+    """A call, from now on until its end."""
+
+    def __init__(self, name: str, arrays: Sequence[Any]) -> None:
+        inputs = arrays[0] if arrays else ()
+        inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+        title = f"collectives:{TITLES.get(name, name)}"
+        self._lock = threading.Lock()
+        self._future: torch.futures.Future[None] = torch.futures.Future()
+        event = _autograd._record_function_with_args_enter(title, *tensors)
+        # The end may come in a thread that the profiler does not know.
+        torch.ops.profiler._call_end_callbacks_on_jit_fut(event, self._future)
+
+    def end(self) -> None:
+        """End the event, once. Local."""
+        with self._lock:
+            if not self._future.done():
+                self._future.set_result(None)
