@@ -4,18 +4,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from collectives import background, default
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError
 from collectives.horovod import process_sets as sets
 from collectives.horovod import state
-from collectives.horovod.environment import Waits
 from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.process_sets import ProcessSet
-from collectives.process import binding
+from collectives.process import binding, environment
 from collectives.text.words import shown
+
+
+class Waits(NamedTuple):
+    """How long ranks wait for each other; None if Horovod's variables do not say.
+
+    Other variables are read elsewhere: ``HOROVOD_FUSION_THRESHOLD`` by `collectives.background`,
+    and ``HOROVOD_TIMELINE`` by `collectives.Communicator`.
+    """
+
+    warning: float | None = None  # seconds until a warning
+    timeout: float | None = None  # seconds until an error
+
+    @classmethod
+    def read(cls) -> Waits:
+        """Return what the environment says. Local."""
+        warning = _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS")
+        if environment.flag("HOROVOD_STALL_CHECK_DISABLE"):
+            warning = float("inf")
+        return cls(warning, _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
+
+
+def _seconds(name: str) -> float | None:
+    """Return the seconds that a variable says, or None; 0 stands for Horovod's default."""
+    if environment.text(name) in (None, "0"):
+        return None
+    return environment.seconds(name, 0.0)
+
 
 _own: dict[Waits, Communicator] = {}  # with deadlines of their own, for the next init() as well
 

@@ -3,8 +3,8 @@
 `calls` has the collectives. They take and return arrays of JAX, and can be used under `jax.jit`,
 `jax.grad`, `jax.vmap` and in loops; `primitive` says what these transformations make of them. In a
 compiled program, they run in the order in which they were traced. `training` averages gradients and
-sends parameters. `errors` brings the library's errors out of compiled programs. Nothing of JAX is
-imported by other packages of the library but `compiled`, and optax only where it is used.
+sends parameters. Nothing of JAX is imported by other packages of the library but `compiled`, and
+optax only where it is used.
 """
 
 try:
@@ -20,9 +20,9 @@ from collectives.jax.calls import (
     alltoall,
     barrier,
     broadcast,
+    own_errors,
     reduce_scatter,
 )
-from collectives.jax.errors import own_errors
 from collectives.jax.training import allreduce_gradients, broadcast_parameters, distributed
 
 __all__ = [

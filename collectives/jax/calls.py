@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,8 +12,10 @@ import jax.numpy as jnp
 
 from collectives import default
 from collectives.communicator import Communicator
+from collectives.compiled import jax as compiled
 from collectives.compiled.jax import called_back, is_compiled, settled
-from collectives.errors import ArgumentError
+from collectives.errors import ArgumentError, CollectivesError
+from collectives.horovod.errors import HorovodInternalError
 from collectives.jax.primitive import Call, transformed
 from collectives.reductions import ALL, SUM, Reduction
 from collectives.text.words import shown
@@ -234,3 +238,32 @@ def communicator(comm: Any) -> Communicator:
     if not isinstance(comm, Communicator):
         raise ArgumentError(f"comm is {shown(comm)}, and must be a Communicator or None")
     return comm
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise the library's own errors where compiled programs have failed because of them.
+    Local.
+
+    A collective that fails in a compiled program ends the program, and JAX raises an error of its
+    own, which has the text. In a ``with`` statement, or below a decorator of this name, it is the
+    error of the library instead. At the end, it is waited for what was started in the statement.
+
+    Raises
+    ------
+    CollectivesError
+        The error of the collective.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, collectives.jax as cj
+    >>> with cj.own_errors():
+    ...     total = jax.jit(cj.allreduce)(jnp.ones(3))
+    """
+    try:
+        with compiled.own_errors():
+            yield
+    except HorovodInternalError as error:
+        if isinstance(error.__cause__, CollectivesError):
+            raise error.__cause__ from None
+        raise

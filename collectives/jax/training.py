@@ -15,8 +15,7 @@ from collectives.errors import ArgumentError, MismatchError
 from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.ops import Average, Sum
 from collectives.horovod.process_sets import ProcessSet
-from collectives.jax.calls import broadcast, communicator
-from collectives.jax.errors import own_errors
+from collectives.jax.calls import broadcast, communicator, own_errors
 from collectives.reductions import AVG, SUM, Reduction
 from collectives.text.words import shown, spans
 

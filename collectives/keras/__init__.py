@@ -3,10 +3,10 @@
 Programs that were written for ``horovod.keras`` run with this import. `optimizer` is
 `DistributedOptimizer`; `distribution` is what an optimizer becomes by it, and `torch` reduces
 gradients on that backend, as `compiled` does on others. `callbacks` has those for ``fit``;
-`variables`, `values`, `saving`, `compression` and `elastic` are what their names say. `hooks` says
-where Keras has to know of distributed optimizers, and `compat` has it accept the idioms of its
-older versions. What comes in and goes out are Keras's objects and arrays in host memory. Nothing
-here imports another framework than the one that is Keras's backend.
+`values` has the calls on arrays and variables; `saving`, `compression` and `elastic` are what their
+names say. `hooks` says where Keras has to know of distributed optimizers, and `compat` has it
+accept the idioms of its older versions. What comes in and goes out are Keras's objects and arrays
+in host memory. Nothing here imports another framework than the one that is Keras's backend.
 """
 
 try:
@@ -36,7 +36,6 @@ from collectives.keras.optimizer import DistributedOptimizer as DistributedOptim
 from collectives.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from collectives.keras.saving import load_model as load_model
 from collectives.keras.values import *
-from collectives.keras.variables import *
 
 if not _TYPE_CHECKING:  # type checkers follow the imports
     __all__ = _exported(globals(), "callbacks", "elastic")

@@ -13,8 +13,7 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.objects import allgather_object
 from collectives.horovod.ops import Min
 from collectives.keras.distribution import state_of
-from collectives.keras.values import allreduce
-from collectives.keras.variables import broadcast_variables
+from collectives.keras.values import allreduce, broadcast_variables
 
 __all__ = [
     "BestModelCheckpoint",

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from collectives.horovod.gradients import Framework, GradientOptions, Reducer
-from collectives.keras.variables import check_alike
+from collectives.keras.values import check_alike
 
 # What reduces gradients on each backend of Keras. It is imported when Keras has that.
 BACKENDS = {

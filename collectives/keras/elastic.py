@@ -16,7 +16,7 @@ from collectives.horovod.elastic import State, VariablesState, run_fn
 from collectives.keras.callbacks import Callback
 from collectives.keras.distribution import state_of
 from collectives.keras.hooks import raising
-from collectives.keras.variables import broadcast_variables
+from collectives.keras.values import broadcast_variables
 
 __all__ = [
     "CommitStateCallback",

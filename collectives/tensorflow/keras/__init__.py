@@ -14,7 +14,10 @@ from collectives.horovod.names import exported as _exported
 from collectives.horovod.objects import allgather_object as allgather_object
 from collectives.horovod.objects import broadcast_object as broadcast_object
 from collectives.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
-from collectives.keras.values import *
+from collectives.keras.values import allgather as allgather
+from collectives.keras.values import allreduce as allreduce
+from collectives.keras.values import broadcast as broadcast
+from collectives.keras.values import reducescatter as reducescatter
 from collectives.tensorflow.compression import Compression as Compression
 from collectives.tensorflow.functions import (
     broadcast_global_variables as broadcast_global_variables,
