@@ -65,7 +65,7 @@ def doubling(v: int, p: int) -> Iterator[Exchange]:
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="lg + 2*rest", sent="lg + rest", folded="lg + rest"),
+    cost=Cost(rounds="lg + 2*rest", sent="lg + rest", folded="lg + rest", beta="lg + 2*rest"),
     source=(
         "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
         "MPICH, 2005, doi:10.1177/1094342005051521"

@@ -13,7 +13,12 @@ SOURCE = (
 )
 
 
-@algorithm("broadcast", name="chain", cost=Cost(rounds="p - 1", sent="1"), source=SOURCE)
+@algorithm(
+    "broadcast",
+    name="chain",
+    cost=Cost(rounds="p - 1", sent="1", beta="p - 1"),
+    source=SOURCE,
+)
 def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The array walks from the root to its right, rank by rank.
 
@@ -42,7 +47,7 @@ def broadcast_chain(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="chain",
-    cost=Cost(rounds="p - 1", sent="1", folded="1"),
+    cost=Cost(rounds="p - 1", sent="1", folded="1", beta="p - 1", gamma="p - 1"),
     source=SOURCE,
 )
 def reduce_chain(r: int, p: int, root: int) -> Iterator[Exchange]:

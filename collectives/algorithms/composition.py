@@ -14,8 +14,8 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.hierarchical import LANES, LEADERS, NAME, SOURCE, Phases, form_of
-from collectives.algorithms.registry import Algorithm, composer, get, names
+from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Phases, form_of
+from collectives.algorithms.registry import HIERARCHICAL, Algorithm, Composer, get, names
 from collectives.algorithms.spec import collective
 
 __all__ = ["Composition", "Phase", "candidates"]
@@ -136,11 +136,15 @@ def _lanes(groups: Groups, has_lanes: bool) -> int:
 
 def candidates(collective_name: str) -> list[str]:
     """Return the compositions of `collective_name` that the library chooses from. Local."""
-    pairs = _pairs(collective_name)
-    return [f"{NAME}({inside},{each})" for inside, each in pairs if inside in ("direct", "flat")]
+    return [
+        f"{HIERARCHICAL}({inside},{between})"
+        for inside, between in pairs(collective_name)
+        if inside in ("direct", "flat")
+    ]
 
 
-def _pairs(collective_name: str) -> Iterator[tuple[str, str]]:
+def pairs(collective_name: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the algorithms that can be composed, inside and between. Local."""
     for forms in (LANES, LEADERS):
         if form := forms.get(collective_name):
             for inside in form.insides():
@@ -148,7 +152,6 @@ def _pairs(collective_name: str) -> Iterator[tuple[str, str]]:
                     yield inside, between
 
 
-@composer(NAME, _pairs)
 def compose(collective_name: str, inside: str, between: str, groups: Groups | None) -> Composition:
     """Return a composition of algorithms, on `groups` or, if None, on two halves. Local."""
     has_lanes, form = form_of(collective_name, inside)
@@ -178,7 +181,7 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
         in_order = in_order and groups is not None and len(groups.sizes) == 1
     return Composition(
         collective=contract,
-        name=f"{NAME}({(first or last or middle).name},{middle.name})",
+        name=f"{HIERARCHICAL}({(first or last or middle).name},{middle.name})",
         generate=generate,
         blocks=lambda p: phases(p).total,
         cost=None,
@@ -194,6 +197,9 @@ def compose(collective_name: str, inside: str, between: str, groups: Groups | No
         groups=groups,
         has_lanes=has_lanes,
     )
+
+
+Composer.compose, Composer.pairs = compose, pairs
 
 
 def _cut(row: Algorithm, ranks: int) -> int:

@@ -10,7 +10,7 @@ from collectives.algorithms.registry import Cost, algorithm
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="1", sent="p - 1", folded="p - 1"),
+    cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
     source=(
         "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, "
         "and experience, 2007, doi:10.1002/cpe.1206"
@@ -41,7 +41,7 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "barrier",
     name="direct",
-    cost=Cost(rounds="1", sent="p - 1", folded="p - 1"),
+    cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
     source=(
         "Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory "
         "multiprocessors, 1991, doi:10.1145/103727.103729"
@@ -105,7 +105,7 @@ def round_robin(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "allgather",
     name="direct",
-    cost=Cost(rounds="1", sent="(p - 1)/p"),
+    cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
     source=(
         "Faraj, Yuan: Automatic generation and tuning of MPI collective communication routines, "
         "2005, doi:10.1145/1088149.1088202"
@@ -136,7 +136,7 @@ def allgather_direct(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce_scatter",
     name="direct",
-    cost=Cost(rounds="1", sent="(p - 1)/p", folded="(p - 1)/p"),
+    cost=Cost(rounds="1", sent="(p - 1)/p", folded="(p - 1)/p", alpha="p - 1", gamma="1/p"),
     source=(
         "Iannello: Efficient algorithms for the reduce-scatter operation in LogGP, 1997, "
         "doi:10.1109/71.615442"
@@ -167,7 +167,7 @@ def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "alltoall",
     name="direct",
-    cost=Cost(rounds="1", sent="(p - 1)/p"),
+    cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
     source=(
         "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
         "MPICH, 2005, doi:10.1177/1094342005051521"

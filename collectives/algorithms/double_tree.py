@@ -53,7 +53,14 @@ def trees(r: int, p: int) -> list[tuple[int, int | None, list[int]]]:
 @algorithm(
     "allreduce",
     blocks=2,
-    cost=Cost(rounds="2*lg", sent="min(2, p/2)", folded="min(1, (p - 1)/2)"),
+    cost=Cost(
+        rounds="2*lg",
+        sent="min(2, p/2)",
+        folded="min(1, (p - 1)/2)",
+        alpha="3*p - 4 if p < 4 else 2*(lg + ceil(log2(p + 3)) - 2)",
+        beta="(3*p - 4)/2 if p < 4 else lg + ceil(log2(p + 3)) - 2",
+        gamma="lg/2",
+    ),
     source=(
         "Sanders, Speck, Träff: Two-tree algorithms for full bandwidth broadcast, reduction and "
         "scan, 2009, doi:10.1016/j.parco.2009.09.001"

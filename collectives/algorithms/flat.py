@@ -16,7 +16,7 @@ SOURCE = (
 @algorithm(
     "broadcast",
     name="flat",
-    cost=Cost(rounds="1", sent="p - 1"),
+    cost=Cost(rounds="1", sent="p - 1", alpha="p - 1"),
     source=SOURCE,
 )
 def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
@@ -44,7 +44,7 @@ def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="flat",
-    cost=Cost(rounds="1", sent="1", folded="p - 1"),
+    cost=Cost(rounds="1", sent="1", folded="p - 1", alpha="p - 1", beta="p - 1", gamma="1"),
     source=SOURCE,
     keeps_order=True,
 )
@@ -73,7 +73,14 @@ def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="2", sent="p - 1", folded="p - 1"),
+    cost=Cost(
+        rounds="2",
+        sent="p - 1",
+        folded="p - 1",
+        alpha="2*(p - 1)",
+        beta="2*(p - 1)",
+        gamma="1",
+    ),
     source=SOURCE,
     keeps_order=True,
 )
@@ -98,7 +105,12 @@ def master_worker(r: int, p: int) -> Iterator[Exchange]:
     yield from broadcast_flat(r, p, root=0)
 
 
-@algorithm("scatter", name="flat", cost=Cost(rounds="1", sent="(p - 1)/p"), source=SOURCE)
+@algorithm(
+    "scatter",
+    name="flat",
+    cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
+    source=SOURCE,
+)
 def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root sends each rank its block.
 
@@ -123,7 +135,12 @@ def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
         yield Exchange(recv=(root, r))
 
 
-@algorithm("gather", name="flat", cost=Cost(rounds="1", sent="1/p"), source=SOURCE)
+@algorithm(
+    "gather",
+    name="flat",
+    cost=Cost(rounds="1", sent="1/p", alpha="p - 1", beta="(p - 1)/p"),
+    source=SOURCE,
+)
 def gather_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Every rank sends its block to the root.
 

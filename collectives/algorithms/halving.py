@@ -71,6 +71,7 @@ def allgather_doubling(
         rounds="lg + 2*rest",
         sent="(p - 1 + rest)/p",
         folded="(q - 1 + beyond)/p + rest",
+        beta="(q - 1 + beyond + rest)/p + rest",
     ),
     source=SOURCE,
 )
@@ -102,7 +103,11 @@ def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "allgather",
     name="recursive",
-    cost=Cost(rounds="lg + 2*rest", sent="(q - 1 + beyond)/p + rest"),
+    cost=Cost(
+        rounds="lg + 2*rest",
+        sent="(q - 1 + beyond)/p + rest",
+        beta="(q - 1 + beyond + rest)/p + rest",
+    ),
     source=(
         "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
         "MPICH, 2005, doi:10.1177/1094342005051521"
@@ -139,6 +144,7 @@ def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
         rounds="2*lg + 2*rest",
         sent="2*(q - 1)/q + rest",
         folded="(q - 1)/q + rest",
+        beta="2*(q - 1)/q + 2*rest",
     ),
     source=SOURCE,
 )
@@ -175,6 +181,7 @@ def halving_doubling(r: int, p: int) -> Iterator[Exchange]:
         rounds="2*lg + rest",
         sent="(q - 1)/q + 1/2",
         folded="(q - 1)/q + rest",
+        beta="2*(q - 1)/q + rest",
     ),
     source=SOURCE,
 )

@@ -22,11 +22,9 @@ from typing import Any, NamedTuple
 
 from collectives.algorithms.exchange import Exchange, consecutive
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import Algorithm, names
+from collectives.algorithms.registry import HIERARCHICAL, Algorithm, names
 from collectives.errors import ArgumentError
 from collectives.text.words import known
-
-NAME = "hierarchical"
 
 SOURCE = (
     "Träff: Decomposing collectives for exploiting multi-lane communication, 2019, arXiv:1910.13373"
@@ -371,7 +369,9 @@ def form_of(collective_name: str, inside: str) -> tuple[bool, Form]:
     """Return whether an algorithm makes lanes, and the form of the composition."""
     if collective_name not in LANES and collective_name not in LEADERS:
         able = ", ".join(dict.fromkeys((*LANES, *LEADERS)))
-        raise ArgumentError(f"{collective_name} has no {NAME} algorithm; there is one of {able}")
+        raise ArgumentError(
+            f"{collective_name} has no {HIERARCHICAL} algorithm; there is one of {able}"
+        )
     base = inside.partition(":")[0]
     within: list[str] = []
     for has_lanes, forms in ((True, LANES), (False, LEADERS)):
@@ -380,6 +380,6 @@ def form_of(collective_name: str, inside: str) -> tuple[bool, Form]:
                 return has_lanes, form
             within += form.insides()
     raise ArgumentError(
-        f"{collective_name} has no {NAME} algorithm with {inside!r} inside; "
+        f"{collective_name} has no {HIERARCHICAL} algorithm with {inside!r} inside; "
         f"{known(base, within, 'there are')}"
     )

@@ -21,7 +21,7 @@ def children(v: int, p: int, k: int) -> range:
 @algorithm(
     "broadcast",
     name="kary",
-    cost=Cost(rounds="levels(k)", sent="min(k, p - 1)"),
+    cost=Cost(rounds="levels(k)", sent="min(k, p - 1)", alpha="hops(k)", beta="hops(k)"),
     source=SOURCE,
     parameters={"k": 4},
 )
@@ -55,6 +55,9 @@ def broadcast_kary(r: int, p: int, root: int, k: int) -> Iterator[Exchange]:
         rounds="2*levels(k)",
         sent="min(k + 1, max(k, p - k), p - 1)",
         folded="min(k, p - 1)",
+        alpha="2*hops(k)",
+        beta="2*hops(k)",
+        gamma="levels(k)",
     ),
     source=SOURCE,
     parameters={"k": 4},

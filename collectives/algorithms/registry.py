@@ -12,12 +12,12 @@ import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import ceil, log2
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 from collectives.algorithms.exchange import Exchange
@@ -26,7 +26,7 @@ from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
 from collectives.text.words import error_text, known, shown
 
-__all__ = ["Algorithm", "Cost", "algorithm", "composer", "get", "names", "unregister", "watch"]
+__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
 Generator = Callable[..., Iterator[Any]]
 
@@ -42,18 +42,18 @@ _REQUIREMENTS: dict[str, tuple[Callable[[int], bool], str]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an algorithm as formulas in ``p``, which are compared with the proof.
+    """The cost of an algorithm as formulas in ``p``.
 
     Attributes
     ----------
     rounds : str
-        The longest chain of dependent rounds: the factor of alpha, the seconds of a round.
-    sent : str
-        The most that one rank sends, in units of the message: the factor of beta, the seconds per
-        byte sent.
-    folded : str
-        The most that one rank folds, in units of the message: the factor of gamma, the seconds per
-        byte folded.
+        The longest chain of dependent rounds.
+    sent, folded : str
+        The most that one rank sends, and the most that one rank folds, in units of the message.
+    alpha, beta, gamma : str
+        What the last rank waits for: how many messages one after the other, and how much in them is
+        sent and folded, in units of the message. By default `rounds`, `sent` and `folded`, which is
+        right if no rank sends or receives several messages in a round, and all are equally busy.
 
     Notes
     -----
@@ -61,33 +61,50 @@ class Cost:
     largest power of two up to p), ``rest`` (1 if p is not a power of two, else 0), ``beyond`` (the
     sum of min(d, p - q) over d = 1, 2, 4, ..., q/2), ``ones`` (the 1 bits in all numbers below p),
     the parameter of the algorithm by its name, ``levels(k)`` (of the complete k-ary tree with p
-    nodes, below its root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; on one
-    rank the cost is 0. If the cost depends on the root, they are those of the worst root.
+    nodes, below its root), ``hops(k)`` (the messages, one after the other, until its last node has
+    heard from the root), ``min``, ``max``, ``ceil`` and ``log2``. They hold for p >= 2; on one rank
+    the cost is 0. If the cost depends on the root, they are those of the worst root.
 
-    The tests compare the formulas of the included algorithms with the proof. Those of your own are
-    compared on 2 to 8 ranks before the algorithm is first drawn or run.
+    An array of n bytes takes ``alpha`` times the seconds of a message, plus n times ``beta`` times
+    the seconds per byte sent, plus n times ``gamma`` times the seconds per byte folded: as long as
+    `collectives.simulate.simulate` says for whole blocks on a `~collectives.topology.Flat` machine
+    that folds no slower than it sends.
 
-    The formulas are the time of the model in `collectives.simulation.clock` if each rank sends and
-    receives one message in a round. If it has several there, it handles one after the other, each
-    for alpha, and the time is longer: `simulate` counts all messages.
+    The tests compare the formulas of the included algorithms with the proof and with `simulate`.
+    `rounds`, `sent` and `folded` of your own are compared with the proof before their first use.
     """
 
     rounds: str
     sent: str
     folded: str = "0"
+    alpha: str = ""
+    beta: str = ""
+    gamma: str = ""
 
     def evaluate(self, p: int, **parameters: int) -> tuple[float, float, float]:
         """Return (rounds, sent, folded) as numbers for `p` ranks and `parameters`. Local."""
-        if p == 1:
-            return 0.0, 0.0, 0.0
-        values = {**_values(p), **parameters}
-        formulas = (self.rounds, self.sent, self.folded)
-        rounds, sent, folded = (eval(text, {"__builtins__": {}}, values) for text in formulas)
-        return rounds, sent, folded
+        return _evaluated((self.rounds, self.sent, self.folded), p, parameters)
+
+    def factors(self, p: int, **parameters: int) -> tuple[float, float, float]:
+        """Return the factors of alpha, n beta and n gamma for `p` ranks and `parameters`. Local."""
+        return _evaluated(self._time(), p, parameters)
+
+    def _time(self) -> tuple[str, str, str]:
+        return self.alpha or self.rounds, self.beta or self.sent, self.gamma or self.folded
 
     def __str__(self) -> str:
-        terms = [(self.rounds, "alpha"), (self.sent, "n beta"), (self.folded, "n gamma")]
+        terms = zip(self._time(), ("alpha", "n beta", "n gamma"), strict=True)
         return " + ".join(f"({text}) {unit}" for text, unit in terms if text != "0") or "0"
+
+
+def _evaluated(
+    formulas: tuple[str, str, str], p: int, parameters: Mapping[str, int]
+) -> tuple[float, float, float]:
+    if p == 1:
+        return 0.0, 0.0, 0.0
+    values = {**_values(p), **parameters}
+    one, two, three = (eval(text, {"__builtins__": {}}, values) for text in formulas)
+    return one, two, three
 
 
 def _values(p: int) -> dict[str, Any]:
@@ -104,6 +121,7 @@ def _values(p: int) -> dict[str, Any]:
         "beyond": sum(min(1 << i, p - q) for i in range(lg)),
         "ones": sum(v.bit_count() for v in range(p)),
         "levels": lambda k: _levels(p, k),
+        "hops": lambda k: _hops(p, k),
         "min": min,
         "max": max,
         "ceil": ceil,
@@ -117,6 +135,14 @@ def _levels(p: int, k: int) -> int:
     while node:
         levels, node = levels + 1, (node - 1) // k
     return levels
+
+
+def _hops(p: int, k: int) -> int:
+    """Return when the last of `p` nodes hears from the root, if each tells its children in turn."""
+    heard = [0]
+    for node in range(p - 1):
+        heard.append(heard[node // k] + 1 + node % k)
+    return max(heard)
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,6 +250,10 @@ class Algorithm:
         """Return (rounds, sent, folded) on `p` ranks by the cost formulas, if any. Local."""
         return self.cost.evaluate(p, **self.parameters) if self.cost else None
 
+    def factors(self, p: int) -> tuple[float, float, float] | None:
+        """Return the factors of alpha, n beta and n gamma on `p` ranks, if stated. Local."""
+        return self.cost.factors(p, **self.parameters) if self.cost else None
+
     def refusal(self, p: int) -> str | None:
         """Return why the algorithm cannot run on `p` ranks, or None if it can. Local."""
         for name in self.requires:
@@ -255,8 +285,7 @@ def _place(error: Exception, function: Any) -> str:
     return f" ({Path(file).name}, line {line})" if file else ""
 
 
-# Objects that cache what the table says, and are notified when it changes.
-_watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+_watchers: weakref.WeakSet[Any] = weakref.WeakSet()  # what caches the table, and is told of changes
 
 
 def watch(watcher: Any) -> None:
@@ -420,9 +449,11 @@ def _check_formulas(row: Algorithm) -> None:
             f"Cost(rounds='p - 1', sent='1')"
         )
     able = [*_values(2), *row.parameters]
-    for each in ("rounds", "sent", "folded"):
-        text = getattr(row.cost, each)
-        told = f"{title}: the cost has {each}={text!r}"
+    for each in fields(row.cost):
+        text = getattr(row.cost, each.name)
+        if text == each.default:
+            continue
+        told = f"{title}: the cost has {each.name}={text!r}"
         if not isinstance(text, str):
             raise ArgumentError(f"{told}, and must have a formula as text, such as 'p - 1'")
         try:
@@ -460,14 +491,6 @@ def names(collective_name: str) -> list[str]:
     return list(_TABLE[collective(collective_name).name])
 
 
-def has(row: Algorithm) -> bool:
-    """Return whether an algorithm is still registered under its name. Local."""
-    try:
-        return get(row.collective.name, row.name, row.groups).generate is row.generate
-    except ArgumentError:
-        return False
-
-
 def numbered(collective_name: str, number: int) -> str:
     """Return the name of the algorithm whose name has the checksum `number`, for messages. Local.
 
@@ -483,42 +506,20 @@ def numbered(collective_name: str, number: int) -> str:
     return "of another name"
 
 
-# How an algorithm is composed of two others: from the collective, the names of the others and the
-# groups of ranks; and the pairs of names that can be composed for a collective.
-Compose = Callable[[str, str, str, "Groups | None"], Algorithm]
-Pairs = Callable[[str], Iterable["tuple[str, str]"]]
-
-_COMPOSERS: dict[str, tuple[Compose, Pairs]] = {}
+HIERARCHICAL = "hierarchical"  # the name of compositions: hierarchical(inside,between)
 
 
-def composer(name: str, pairs: Pairs) -> Callable[[Compose], Compose]:
-    """Register how ``name(inside,between)`` is composed. Local.
+class Composer:
+    """How two algorithms are composed, and which: `composition` fills this in on import."""
 
-    Parameters
-    ----------
-    name : str
-    pairs : callable
-        ``pairs(collective)`` yields the names of the algorithms that can be composed.
-
-    Returns
-    -------
-    callable
-        A decorator that returns the function unchanged.
-    """
-
-    def register(compose: Compose) -> Compose:
-        _COMPOSERS[name] = compose, pairs
-        return compose
-
-    return register
+    compose: ClassVar[Callable[[str, str, str, Groups | None], Algorithm]]
+    pairs: ClassVar[Callable[[str], Iterable[tuple[str, str]]]]
 
 
 def compositions(collective_name: str) -> list[str]:
     """Return the names of all compositions of algorithms without parameters. Local."""
     return [
-        f"{name}({inside},{between})"
-        for name, (_, pairs) in _COMPOSERS.items()
-        for inside, between in pairs(collective_name)
+        f"{HIERARCHICAL}({inside},{between})" for inside, between in Composer.pairs(collective_name)
     ]
 
 
@@ -529,29 +530,28 @@ def split(text: str) -> list[str]:
 
 def is_composed(name: str) -> bool:
     """Return whether a name is that of a composition: ``hierarchical(direct,ring)``. Local."""
-    return name.partition("(")[0].strip() in _COMPOSERS
+    return name.partition("(")[0].strip() == HIERARCHICAL
 
 
 def _composed(collective_name: str, name: str, groups: Groups | None) -> Algorithm:
     """Return a composition by its name: ``hierarchical(direct,ring)``."""
-    base, _, text = name.partition("(")
+    _, _, text = name.partition("(")
     parts = [part.strip() for part in text.strip().removesuffix(")").split(",")]
     if len(parts) != 2 or not text.strip().endswith(")"):
-        example = next(iter(compositions(collective_name)), f"{base}(direct,ring)")
+        example = next(iter(compositions(collective_name)), f"{HIERARCHICAL}(direct,ring)")
         raise ArgumentError(
             f"{name!r} must name an algorithm inside groups of ranks and one between them, as in "
             f"{example!r}"
         )
-    return _composition(collective_name, base.strip(), parts[0], parts[1], groups)
+    return _composition(collective_name, parts[0], parts[1], groups)
 
 
 @cache
 def _composition(
-    collective_name: str, base: str, inside: str, between: str, groups: Groups | None
+    collective_name: str, inside: str, between: str, groups: Groups | None
 ) -> Algorithm:
     """Compose algorithms, once: plans are kept by the row that they were made from."""
-    compose, _ = _COMPOSERS[base]
-    return compose(collective_name, inside, between, groups)
+    return Composer.compose(collective_name, inside, between, groups)
 
 
 def get(collective_name: str, name: str, groups: Groups | None = None) -> Algorithm:

@@ -52,7 +52,7 @@ def scan_recursive(r: int, p: int, first: int = 0) -> Iterator[Exchange]:
 @algorithm(
     "scan",
     name="chain",
-    cost=Cost(rounds="p - 1", sent="1", folded="1"),
+    cost=Cost(rounds="p - 1", sent="1", folded="1", beta="p - 1", gamma="p - 1"),
     source=SOURCE,
     keeps_order=True,
 )
@@ -119,7 +119,13 @@ def exscan_recursive(r: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "exscan",
     name="chain",
-    cost=Cost(rounds="p - 1", sent="min(2, p - 1)", folded="min(1, p - 2)"),
+    cost=Cost(
+        rounds="p - 1",
+        sent="min(2, p - 1)",
+        folded="min(1, p - 2)",
+        beta="p - 1",
+        gamma="p - 2",
+    ),
     source=SOURCE,
     keeps_order=True,
 )

@@ -116,6 +116,11 @@ class Collective:
         """Return how many parts the caller's array, the unit of costs, has on `p` ranks. Local."""
         return max(len(self.inputs(0, p, 0)), len(self.outputs(0, p, 0)))
 
+    def received(self, p: int) -> float:
+        """Return the most that one of `p` ranks lacks at the start, in arrays. Local."""
+        lacking = (set(self.outputs(r, p, 0)) - set(self.inputs(r, p, 0)) for r in (0, p - 1))
+        return max(map(len, lacking)) / self.per_array(p)
+
     @property
     def replicates(self) -> bool:
         """Whether all ranks end with the same parts, with the same contributions."""

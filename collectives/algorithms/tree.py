@@ -58,7 +58,7 @@ def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "reduce",
     name="tree",
-    cost=Cost(rounds="up", sent="1", folded="up"),
+    cost=Cost(rounds="up", sent="1", folded="up", beta="up"),
     source=SOURCE,
 )
 def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
@@ -88,7 +88,7 @@ def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 
 @algorithm(
     "allreduce",
-    cost=Cost(rounds="2*up", sent="up", folded="up"),
+    cost=Cost(rounds="2*up", sent="up", folded="up", beta="2*up"),
     source=SOURCE,
     keeps_order=True,
 )
@@ -167,7 +167,12 @@ def gather_up(v: int, size: int, rank: Callable[[int], int], first: int = 0) -> 
         yield Exchange(send=(rank(parent(v)), blocks(v)))
 
 
-@algorithm("gather", name="tree", cost=Cost(rounds="up", sent="max(q/2, p - q)/p"), source=SOURCE)
+@algorithm(
+    "gather",
+    name="tree",
+    cost=Cost(rounds="up", sent="max(q/2, p - q)/p", beta="(p - 1)/p"),
+    source=SOURCE,
+)
 def gather_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank collects the blocks of its subtree, nearest child first, and sends them up at once.
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from collectives import _core
-from collectives.algorithms import registry
 from collectives.algorithms.groups import Groups
+from collectives.algorithms.registry import Algorithm, get
 from collectives.choice import online, select
 from collectives.choice.model import Parameters
 from collectives.choice.online import Class
 from collectives.choice.profile import Section
 from collectives.choice.ranks import Ranks
 from collectives.choice.select import Decision
-from collectives.errors import CommunicatorError
+from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule
 
 # A user's algorithm is proven on its first use, if there are at most this many ranks. On 128 ranks,
@@ -108,7 +108,7 @@ class Chooser:
         if not tries or (vector and collective == "alltoall"):
             return self.planned(decision, root, vector)
         settled = self.settled.get(place)
-        if settled is not None and registry.has(settled.algorithm):
+        if settled is not None and _is_registered(settled.algorithm):
             return self.planned(settled, root, vector)
         choice = self.planned(decision, root, vector)
         others = select.alternatives(
@@ -187,3 +187,11 @@ class Chooser:
             program.pack(source, whole=w, local=local, lend=self.lends) for w in (True, False)
         )
         return _core.Plan(source, whole, split, min(rooms, default=0))
+
+
+def _is_registered(row: Algorithm) -> bool:
+    """Return whether an algorithm is still registered under its name."""
+    try:
+        return get(row.collective.name, row.name, row.groups).generate is row.generate
+    except ArgumentError:
+        return False

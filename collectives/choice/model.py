@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from collectives.algorithms.composition import Composition
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm
-from collectives.choice.crossings import crossings
-
-__all__ = ["DEFAULT", "NETWORK", "SEGMENT", "Parameters", "fitted", "seconds"]
+from collectives.plans.schedule import compile
 
 # The size of a segment in bytes, where none was measured.
 SEGMENT = 128 << 10
@@ -76,17 +75,22 @@ DEFAULT = Parameters(1e-6, 0.06e-9, 0.022e-9, "the library's defaults")
 NETWORK = replace(DEFAULT, alpha=27e-6, beta=8.5e-9, origin="the library's defaults between hosts")
 
 
-# The part of a latency for which a message of a host waits for the one before it. An allreduce of 8
-# bytes between network namespaces, under MPICH 5.0.2 and Open MPI 5.0.11 (collectives bench
-# allreduce -b 8 -e 8 --repeat 5 --algorithm ...; EPYC, 2026-11-23):
+# The part of alpha for which a message keeps the port: one behind it in a round waits so long.
+# `simulate` calls this part alpha and the rest of it the delay. An allreduce of 8 bytes between
+# network namespaces, under MPICH 5.0.2 and Open MPI 5.0.11 (collectives bench allreduce -b 8 -e 8
+# --repeat 5 --algorithm ...; EPYC, 2026-11-23):
 #
 # - 4 of 1 rank: two rounds of one message (butterfly) 79 and 79 us, one of three (all_to_all) 108
 #   and 95: for each message behind the first, 0.87 and 0.7 of what a round takes.
 #   With 1 KiB, 83 and 92, 117 and 110: what the bytes take comes on top of it.
 # - 2 of 2 ranks: one message from each host (leaders) 46 and 62, four (all_to_all) 84 and 83: 0.3
 #   and 0.1.
+#
+# On one host there is no card that sends one message after the other, and in shared memory all
+# ranks read what one has published. There, 0 named a better algorithm than 0.3, 0.6 or 1 on 4 and 8
+# ranks, of those in benchmarks/results/model/mpich.json and openmpi.json.
 GAP = 0.6  # between these
-COUNTED = 64  # ranks up to which messages are counted; more would take too long
+COUNTED = 64  # ranks up to which messages of hosts are counted; more would take too long
 
 # Seconds in which no core copies or folds a byte: it would move 1000 GB/s. What was fitted to less
 # is noise.
@@ -94,13 +98,7 @@ IMPOSSIBLE = 1e-12
 
 
 def fitted(alpha: float, beta: float | None, gamma: float | None, origin: str) -> Parameters:
-    """Return parameters, with the library's defaults for those that could not be fitted. Local.
-
-    Parameters
-    ----------
-    alpha, beta, gamma, origin : float, float or None, float or None, str
-        As in `Parameters`. None, and values that no machine has, are left out.
-    """
+    """Return parameters, with the library's defaults for None and what no machine has. Local."""
     numbers = {"beta": beta, "gamma": gamma}
     known = {name: x for name, x in numbers.items() if x is not None and x > IMPOSSIBLE}
     return Parameters(
@@ -120,75 +118,90 @@ def seconds(
     segment: int = SEGMENT,
     groups: Groups | None = None,
 ) -> float:
-    """Return the time of an algorithm by its cost formulas. Local.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-    p, nbytes : int
-        Number of ranks, and bytes of the whole array.
-    known : Parameters
-    segment : int
-        Bytes of a segment; 0 for whole blocks.
-    groups : Groups, optional
-        The ranks of each host, if there are several.
-
-    Returns
-    -------
-    float
-        Seconds; infinite where the algorithm states no cost.
-
-    Notes
-    -----
-    On several hosts with up to 64 ranks, messages are counted, too: in a round in which a host
-    sends several to other hosts, each waits for the one before it for a part of the latency. A
-    round inside hosts takes the latency of shared memory.
+    """Return the seconds of an algorithm by its cost formulas; inf where it states no cost. Local.
 
     The phases of a composition follow each other. Those inside groups take the library's defaults
     for shared memory. Those between groups take `known`, which holds when all ranks send: with
     fewer lanes, each has more of the network that the ranks of a host share.
     """
-    latency = _latency(algorithm, p, known)
-    moving = _moving(algorithm, p, nbytes, known, segment)
-    if groups is not None and groups.number > 1 and p <= COUNTED and latency < math.inf:
-        queued, inner = crossings(algorithm, groups)
-        latency += GAP * known.alpha * queued
-        if not isinstance(algorithm, Composition):
-            latency -= inner * max(0.0, known.alpha - DEFAULT.alpha)
-    return latency + moving
-
-
-def _latency(algorithm: Algorithm, p: int, known: Parameters) -> float:
-    """Return the seconds of all rounds without their bytes."""
     if isinstance(algorithm, Composition):
-        phases = algorithm.phases(p)
-        alphas = [DEFAULT if phase.near else known for phase in phases]
-        return sum(
-            _latency(phase.row, phase.ranks, each)
-            for phase, each in zip(phases, alphas, strict=True)
-        )
-    rounds, _, _ = algorithm.totals(p) or (math.inf, 0.0, 0.0)
-    return rounds * known.alpha
+        return _composed(algorithm, p, nbytes, known, segment)
+    if groups is None or groups.number == 1:
+        return _seconds(algorithm, p, nbytes, known, segment, 0.0)
+    totals = algorithm.totals(p)
+    if not groups.are_nested or p > COUNTED or totals is None:
+        return _seconds(algorithm, p, nbytes, known, segment, GAP)
+    queued, inner = crossings(algorithm, groups)
+    # A round inside hosts takes the latency of shared memory.
+    saved = inner * max(0.0, known.alpha - DEFAULT.alpha)
+    return _seconds(algorithm, p, nbytes, known, segment, GAP, totals[0] + queued) - saved
 
 
-def _moving(algorithm: Algorithm, p: int, nbytes: int, known: Parameters, segment: int) -> float:
-    """Return the seconds in which bytes are sent and folded."""
-    if isinstance(algorithm, Composition):
-        groups = algorithm.on(p)
-        lanes = groups.sizes[0] if algorithm.has_lanes else 1
-        between = replace(known, beta=known.beta * lanes / groups.sizes[-1])
-        return sum(
-            _moving(
-                phase.row,
-                phase.ranks,
-                round(nbytes * phase.share),
-                DEFAULT if phase.near else between,
-                segment,
-            )
-            for phase in algorithm.phases(p)
-        )
-    rounds, sent, folded = algorithm.totals(p) or (math.inf, 0.0, 0.0)
-    block = nbytes / algorithm.array_blocks(p)
-    # Each round waits for one segment of the round before, even if a rank sends little.
-    on_the_way = rounds * min(segment or block, block)
-    return max(sent * nbytes, on_the_way) * known.beta + folded * nbytes * known.gamma
+def _composed(
+    algorithm: Composition, p: int, nbytes: int, known: Parameters, segment: int
+) -> float:
+    groups = algorithm.on(p)
+    lanes = groups.sizes[0] if algorithm.has_lanes else 1
+    between = replace(known, beta=known.beta * lanes / groups.sizes[-1])
+    total = 0.0
+    for phase in algorithm.phases(p):
+        part = phase.row, phase.ranks, round(nbytes * phase.share)
+        if phase.near:
+            total += _seconds(*part, DEFAULT, segment, 0.0)
+        else:
+            messages, _, _ = phase.row.factors(phase.ranks) or (0.0, 0.0, 0.0)
+            total += _seconds(*part, between, segment, GAP, lanes * messages)
+    return total
+
+
+def _seconds(
+    algorithm: Algorithm,
+    p: int,
+    nbytes: int,
+    known: Parameters,
+    segment: int,
+    gap: float,
+    messages: float | None = None,
+) -> float:
+    """Return the seconds of what is no composition, with so many `messages` one after the other.
+
+    The first segment of each block makes the whole way. For each of the others, it takes as long
+    as the busiest rank needs to send or receive it, or to fold it.
+    """
+    totals, factors = algorithm.totals(p), algorithm.factors(p)
+    if totals is None or factors is None:
+        return math.inf
+    rounds, sent, folded = totals
+    alphas, betas, gammas = factors
+    messages = alphas if messages is None else messages
+    pieces = max(1, math.ceil(nbytes / algorithm.array_blocks(p) / segment)) if segment else 1
+    piece = nbytes / pieces
+    moving = betas * piece * known.beta
+    way = (
+        known.alpha * ((1 - gap) * rounds + gap * messages) + moving + gammas * piece * known.gamma
+    )
+    if pieces == 1 or not betas:
+        return way
+    busy = max(sent, folded, algorithm.collective.received(p)) / betas
+    next_one = max(busy * (gap * known.alpha * messages + moving), folded * piece * known.gamma)
+    return way + (pieces - 1) * next_one
+
+
+@lru_cache(maxsize=4096)
+def crossings(algorithm: Algorithm, groups: Groups) -> tuple[int, int]:
+    """Return how many messages wait behind another of their host, and how many rounds are inside.
+
+    They are counted on the host of rank 0. The other hosts do alike in most algorithms, or wait for
+    that one.
+    """
+    host = groups.members[0]
+    rounds: list[list[int]] = []  # of each, the messages to the host, from it, and inside
+    for rank in host:
+        for number, each in enumerate(compile(algorithm, groups.p, rank, merged=False).rounds):
+            if number == len(rounds):
+                rounds.append([0, 0, 0])
+            for message in each.messages:
+                rounds[number][2 if message.peer in host else message.send] += 1
+    most = [max(received, sent) for received, sent, _ in rounds]
+    inner = sum(not n and inside > 0 for n, (_, _, inside) in zip(most, rounds, strict=True))
+    return sum(max(0, n - 1) for n in most), inner

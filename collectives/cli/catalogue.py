@@ -12,15 +12,15 @@ from collectives.algorithms.spec import COLLECTIVES, collective
 from collectives.cli import arguments
 
 LEGEND = (
-    "time on p ranks: alpha s per round, beta s per byte sent, gamma s per byte folded, n bytes in",
-    "the whole array. A rank that has several messages in a round takes alpha for each of them, as",
-    "collectives simulate NAME -p 16 does. In the formulas,",
+    "time on p ranks, as of collectives simulate NAME -p 16: alpha s per message, beta s per byte",
+    "sent, gamma s per byte folded, n bytes in the whole array. In the formulas,",
     "  lg, up     floor and ceiling of log2(p)",
     "  q          the largest power of two up to p",
     "  rest       1 if p is no power of two, else 0",
     "  beyond     the sum of min(d, p - q) over d = 1, 2, 4, ..., q/2",
     "  ones       the 1 bits in all numbers below p",
     "  levels(k)  those of the complete k-ary tree, below its root",
+    "  hops(k)    messages, one after the other, until its last node has heard from its root",
     "A number after a colon is a parameter, with its value if only the name is written.",
     "See one run: collectives explain ring -n 4",
 )

@@ -198,7 +198,7 @@ def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | 
     reduce 'chain' on 3 ranks, root 0
     The sum walks from the root's left neighbour all the way round to the root.
     <BLANKLINE>
-    cost      (p - 1) alpha + (1) n beta + (1) n gamma
+    cost      (p - 1) alpha + (p - 1) n beta + (p - 1) n gamma
     depth     2 steps
     messages  2
     sent      2 arrays: rank 0: 0, ranks 1-2: 1

@@ -5,7 +5,7 @@ import pytest
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import get
 from collectives.choice import model, select
-from collectives.choice.crossings import crossings
+from collectives.choice.model import crossings
 
 TWO_BY_TWO, FOUR = Groups.sized([2, 2]), Groups.sized([1] * 4)
 
@@ -32,10 +32,10 @@ def test_a_message_that_waits_for_another_costs_a_part_of_the_latency():
 
     def seconds(name, nbytes, groups):
         algorithm = get("allreduce", name, groups)
-        return model.seconds(algorithm, 4, nbytes, known, groups=groups)
+        return model.seconds(algorithm, 4, nbytes, known, 0, groups)
 
     for nbytes in (0, 1 << 24):
-        plain = model.seconds(get("allreduce", "all_to_all"), 4, nbytes, known)
+        plain = model.seconds(get("allreduce", "all_to_all"), 4, nbytes, known, 0)
         more = 2 * model.GAP * known.alpha  # beside its bytes
         assert seconds("all_to_all", nbytes, FOUR) == pytest.approx(plain + more)
     leaders = seconds("hierarchical(flat,butterfly)", 0, TWO_BY_TWO)

@@ -85,7 +85,8 @@ def test_one_rank_only_copies():
 
 def seconds(algorithm, p, nbytes):
     """Return the time by the formulas, without what waits for segments."""
-    rounds, sent, folded = algorithm.totals(p)
+    rounds, _, _ = algorithm.totals(p)
+    _, sent, folded = algorithm.factors(p)
     return rounds * model.DEFAULT.alpha + nbytes * (
         sent * model.DEFAULT.beta + folded * model.DEFAULT.gamma
     )
@@ -219,8 +220,8 @@ broadcast of 1000 B on 13 ranks: kary:3
   what      Each rank that has the array sends it to its k children, all at once.
   rounds    2
   per rank  sends up to 2.93 KiB, folds up to 0 B
-  time      (levels(k)) alpha + (min(k, p - 1)) n beta
-  predicted 2.18 us, by alpha 1 us, beta 0.06 ns/B, gamma 0.022 ns/B of the library's defaults
+  time      (hops(k)) alpha + (hops(k)) n beta
+  predicted 2.36 us, by alpha 1 us, beta 0.06 ns/B, gamma 0.022 ns/B of the library's defaults
   pieces    1 block, in segments of 128 KiB at most
   source    Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory \
 multiprocessors, 1991, doi:10.1145/103727.103729"""

@@ -15,6 +15,7 @@ from sampling import FULL
 from collectives import algorithms
 from collectives.algorithms import Exchange
 from collectives.algorithms.spec import COLLECTIVES
+from collectives.choice import model
 from collectives.errors import ArgumentError, ProofError
 from collectives.simulate import simulate
 from collectives.topology import FatTree, Flat, Hosts, Links, Torus
@@ -56,6 +57,51 @@ def test_a_chain_in_segments(p, segments, window):
     assert found.segments == segments
     wanted = closed_forms.chain_in_segments(case, segments)
     assert found.time == pytest.approx(wanted, rel=ROUNDING)
+
+
+# -- the cost formulas of the registry ---------------------------------------------------------
+
+SIZES = [*range(2, 18), 33]
+# The formulas have the folds of all levels. One of them may be over before the ranks wait for it.
+FOLDS_AHEAD = {("allreduce", "kary"): 1, ("allreduce", "double_tree"): 1 / 2}
+
+
+def runs(collective, name, sizes=SIZES):
+    row = algorithms.get(collective, name)
+    return [(row, p) for p in sizes if row.refusal(p) is None]
+
+
+@pytest.mark.parametrize(("collective", "name"), [*EVERY, ("allreduce", "kary:2")])
+def test_the_cost_formulas_are_the_simulated_time(collective, name):
+    rng = random.Random(crc32(name.encode()))
+    for row, p in runs(collective, name):
+        n = closed_forms.whole(collective, name, p)
+        root = rng.randrange(p) if row.collective.rooted else 0
+        ahead = FOLDS_AHEAD.get((collective, row.name.partition(":")[0]), 0)
+        for _ in range(3):
+            alpha, beta = rng.uniform(0, 1e-5), rng.uniform(0, 1e-8)
+            a, b, g = row.factors(p)
+            moved = simulate(collective, row, n, Flat(p, alpha, beta, 0.0), root=root).time
+            assert moved == pytest.approx(a * alpha + b * n * beta, rel=ROUNDING)
+            gamma = rng.uniform(0, beta)
+            found = simulate(collective, row, n, Flat(p, alpha, beta, gamma), root=root).time
+            wanted = moved + g * n * gamma
+            least = wanted - ahead * n * gamma
+            assert least * (1 - ROUNDING) <= found <= wanted * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_the_model_is_close_to_the_simulation_with_segments_and_with_a_delay(collective, name):
+    for row, p in runs(collective, name, [2, 3, 5, 8]):
+        known = model.Parameters(2e-6, 1e-10, 5e-11, "a test")
+        n = 3 << 20
+        flat = Flat(p, known.alpha, known.beta, known.gamma)
+        found = simulate(collective, row, n, flat, segment=1 << 17, record=False).time
+        assert 0.6 < model._seconds(row, p, n, known, 1 << 17, 1.0) / found < 1.25
+        for gap in (0.1, model.GAP):
+            flat = Flat(p, gap * known.alpha, known.beta, 0.0, delay=(1 - gap) * known.alpha)
+            found = simulate(collective, row, 0, flat, record=False).time
+            assert 0.85 < model._seconds(row, p, 0, known, 0, gap) / found < 1.9
 
 
 # -- the plain simulator -----------------------------------------------------------------------
