@@ -9,7 +9,7 @@ True
 """
 
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 try:
     from collectives._core import PlannedCall, Reduction, Request
@@ -24,7 +24,7 @@ from collectives._version import __version__
 from collectives.calls.grouped import GroupedRequest
 from collectives.calls.waiting import wait_all, wait_any
 from collectives.communicator import Communicator
-from collectives.default import *  # noqa: F403 - its __all__ is a part of this one
+from collectives.default import *  # noqa: F403 - all that is public there, is here, too
 from collectives.errors import CollectivesError
 from collectives.launch.spawning import spawn
 from collectives.reductions import (
@@ -70,10 +70,10 @@ __all__ = [
     "wait_all",
     "wait_any",
 ]
-__all__ += _default.__all__
 
 
-if not _TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:  # for type checkers, the star has imported them
+    __all__ += _default.__all__
 
     def __getattr__(name: str) -> object:
         raise _missing(_sys.modules[__name__], "module 'collectives'", name, __all__)

@@ -1,6 +1,6 @@
 """The collectives on the default communicator, which has all ranks of the job.
 
-`cc.allreduce` is made of `Communicator.allreduce`, and likewise all others: `__all__` lists them.
+`cc.allreduce` is made of `Communicator.allreduce`, and likewise all others that move data.
 """
 
 from __future__ import annotations
@@ -14,68 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
+from collectives.calls.making import MakingCalls
+from collectives.calls.recovering import RecoveringCalls
 from collectives.communicator import Communicator
 from collectives.process import abort, binding, ending, meeting, processes
 from collectives.text.words import error_text
-
-__all__ = [
-    "allgather",
-    "allgather_object",
-    "allgatherv",
-    "allreduce",
-    "allreduce_many",
-    "allreduce_object",
-    "alltoall",
-    "alltoall_object",
-    "alltoallv",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "exscan",
-    "exscan_object",
-    "gather",
-    "gather_object",
-    "gatherv",
-    "iallgather",
-    "iallgatherv",
-    "iallreduce",
-    "iallreduce_many",
-    "ialltoall",
-    "ialltoallv",
-    "ibarrier",
-    "ibroadcast",
-    "iexscan",
-    "igather",
-    "igatherv",
-    "irecv",
-    "ireduce",
-    "ireduce_scatter",
-    "ireduce_scatterv",
-    "iscan",
-    "iscatter",
-    "iscatterv",
-    "isend",
-    "isendrecv",
-    "local_rank",
-    "local_size",
-    "plan",
-    "rank",
-    "recv",
-    "reduce",
-    "reduce_object",
-    "reduce_scatter",
-    "reduce_scatterv",
-    "scan",
-    "scan_object",
-    "scatter",
-    "scatter_object",
-    "scatterv",
-    "send",
-    "sendrecv",
-    "size",
-    "world",
-]
-
 
 _world: Communicator | None = None
 _world_lock = threading.RLock()
@@ -118,17 +61,17 @@ def _forget_world() -> None:
 processes.after_fork(_forget_world)
 
 
-GRACE = 1.0  # seconds that threads and operations in flight have to end at exit
+_GRACE = 1.0  # seconds that threads and operations in flight have to end at exit
 
 
 def _at_exit() -> None:
     """End with an error, and not with a hang, if the program leaves operations in flight."""
     if _core.is_forked():
         return
-    _core.end_threads(GRACE)  # daemon threads, which Python stops without waiting for them
+    _core.end_threads(_GRACE)  # daemon threads, which Python stops without waiting for them
     others = {each.ident for each in threading.enumerate() if each.ident is not None}
     _core.end_requests(others - {threading.get_ident()})
-    limit = time.monotonic() + GRACE
+    limit = time.monotonic() + _GRACE
     left = ["?"]
     while left and time.monotonic() < limit:
         try:
@@ -227,9 +170,12 @@ if TYPE_CHECKING:  # editors and type checkers do not see the loop
     send = _of.send
     sendrecv = _of.sendrecv
 else:
-    for _name in __all__:
-        if inspect.isfunction(getattr(Communicator, _name, None)):
-            globals()[_name] = _on_default(_name)
+    __all__ = ["local_rank", "local_size", "rank", "size", "world"]
+    for _calls in Communicator.__mro__[1:-1]:
+        for _name in () if _calls in (MakingCalls, RecoveringCalls) else vars(_calls):
+            if not _name.startswith("_"):
+                globals()[_name] = _on_default(_name)
+                __all__.append(_name)
 
 
 def rank() -> int:
