@@ -4,15 +4,14 @@ cdef extern from "_core/kernels/kernels.h" nogil:
     ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil
     ctypedef void (*cc_scale_fn)(void *, const void *, long double, size_t) noexcept nogil
     enum:
-        CC_BOOL, CC_INT8, CC_INT16, CC_INT32, CC_INT64, CC_UINT8, CC_UINT16, CC_UINT32, CC_UINT64
-        CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128, CC_COMPLEX64, CC_COMPLEX128
+        CC_BOOL, CC_INT8, CC_UINT8, CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128, CC_COMPLEX64, CC_COMPLEX128
         CC_NDTYPES
     enum:
         CC_BOR, CC_NOPS
     cc_fold_fn cc_fold_kernel(int op, int dtype)
     cc_scale_fn cc_scale_kernel(int dtype)
     enum:
-        CC_CODE8, CC_CODE4, CC_CODE1, CC_NCODES
+        CC_CODE8, CC_CODE4, CC_CODE1
     ctypedef void (*cc_encode_fn)(
         unsigned char *, const float *, float *, size_t, size_t, uint64_t, uint64_t
     ) noexcept nogil

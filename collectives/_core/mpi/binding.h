@@ -45,10 +45,23 @@ static struct {
     int (*get_library_version)(char *, int *);
 } cc_mpi;
 
-static void *cc_symbol(void *library, const char *name)
+typedef struct {
+    const char *name;
+    void *slot; /* where the function goes */
+} cc_symbol;
+
+/* Find functions by their names, up to one without. Returns NULL, or the name of one that is missing. */
+static const char *cc_find(void *library, const cc_symbol *wanted)
 {
-    void *symbol = dlsym(RTLD_DEFAULT, name);
-    return symbol ? symbol : dlsym(library, name);
+    for (; wanted->name; ++wanted) {
+        void *symbol = dlsym(RTLD_DEFAULT, wanted->name);
+        if (!symbol)
+            symbol = dlsym(library, wanted->name);
+        if (!symbol)
+            return wanted->name;
+        memcpy(wanted->slot, &symbol, sizeof symbol);
+    }
+    return NULL;
 }
 
 #define CC_HANDLE int
@@ -69,23 +82,18 @@ static const cc_transport *cc_mpi_bind(const char *path, int handle_size, const 
 {
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     const cc_transport *transport = handle_size == sizeof(int) ? &cc_int_transport : &cc_pointer_transport;
-    const struct { const char *name; void *slot; } wanted[] = {
+    const cc_symbol wanted[] = {
         {"MPI_Error_class", &cc_mpi.error_class},
         {"MPI_Error_string", &cc_mpi.error_string},
         {"MPI_Get_library_version", &cc_mpi.get_library_version},
+        {NULL, NULL},
     };
     *missing = NULL;
     if (!library)
         return NULL;
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
-        void *symbol = cc_symbol(library, wanted[i].name);
-        if (!symbol) {
-            *missing = wanted[i].name;
-            return NULL;
-        }
-        memcpy(wanted[i].slot, &symbol, sizeof symbol);
-    }
-    *missing = handle_size == sizeof(int) ? cc_int_lookup(library) : cc_pointer_lookup(library);
+    *missing = cc_find(library, wanted);
+    if (!*missing)
+        *missing = handle_size == sizeof(int) ? cc_int_lookup(library) : cc_pointer_lookup(library);
     return *missing ? NULL : transport;
 }
 

@@ -20,7 +20,7 @@ static struct {
 
 static const char *CC_NAME(lookup)(void *library)
 {
-    const struct { const char *name; void *slot; } wanted[] = {
+    const cc_symbol wanted[] = {
         {"MPI_Isend", &CC_NAME(mpi).isend},
         {"MPI_Irecv", &CC_NAME(mpi).irecv},
         {"MPI_Test", &CC_NAME(mpi).test},
@@ -31,14 +31,9 @@ static const char *CC_NAME(lookup)(void *library)
         {"MPI_Get_count", &CC_NAME(mpi).get_count},
         {"MPI_Comm_rank", &CC_NAME(mpi).comm_rank},
         {"MPI_Comm_size", &CC_NAME(mpi).comm_size},
+        {NULL, NULL},
     };
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
-        void *symbol = cc_symbol(library, wanted[i].name);
-        if (!symbol)
-            return wanted[i].name;
-        memcpy(wanted[i].slot, &symbol, sizeof symbol);
-    }
-    return NULL;
+    return cc_find(library, wanted);
 }
 
 static inline CC_HANDLE CC_NAME(unpack)(uint64_t handle)

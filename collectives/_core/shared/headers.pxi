@@ -72,8 +72,6 @@ cdef extern from "_core/shared/segment.h" nogil:
         cc_ring ring
         cc_distance distance
         uint64_t calls
-        uint64_t history
-        uint64_t floor
         cc_window *windows
         int nwindows
     uint64_t cc_read(const uint64_t *)

@@ -223,11 +223,6 @@ cdef class Segment:
         return "memfd" if path.startswith("/memfd:") else "file"
 
     @property
-    def is_far(self):
-        """Whether readers of what this rank publishes were last found to be far from its core."""
-        return bool(self.c.distance.is_far)
-
-    @property
     def lanes(self):
         return CC_LANES
 
