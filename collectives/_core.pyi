@@ -1,5 +1,4 @@
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, final
 
 import numpy as np
@@ -8,6 +7,17 @@ from typing_extensions import Self, disjoint_base
 
 from collectives.text.origin import Origin
 
+ALLREDUCE: int
+REDUCE: int
+BROADCAST: int
+BARRIER: int
+ALLGATHER: int
+REDUCE_SCATTER: int
+ALLTOALL: int
+GATHER: int
+SCATTER: int
+SCAN: int
+EXSCAN: int
 COLLECTIVES: tuple[str, ...]
 MAKINGS: tuple[str, ...]
 DTYPES: tuple[str, ...]
@@ -119,7 +129,6 @@ def take_leave_all() -> list[str]: ...
 def give_up_all(text: str) -> None: ...
 
 @final
-@final
 class Mail:
     """The messages of a job without MPI."""
 
@@ -155,7 +164,6 @@ class Segment:
     ranks: list[int]
     nbytes: int
     kind: str
-    is_far: bool
     lanes: int
     lane_bytes: int
     lines: int
@@ -218,8 +226,9 @@ class Engine:
         prescale: float = ...,
         postscale: float = ...,
         blocking: bool = ...,
+        parts: tuple[Any, ...] | None = ...,
     ) -> Any: ...
-    def call_vector(
+    def inspect(
         self,
         kind: int,
         x: Any,
@@ -227,30 +236,9 @@ class Engine:
         op: Any,
         root: Any,
         algorithm: str | None,
-        timeout: float | None,
         prescale: float,
         postscale: float,
-        blocking: bool,
-        counts: NDArray[Any],
-        receive_counts: NDArray[Any],
-        shape: tuple[int, ...],
-        displs: NDArray[Any] | None = ...,
-        receive_displs: NDArray[Any] | None = ...,
-        before: tuple[Request, Any] | None = ...,
-    ) -> Any: ...
-    def inspect(
-        self,
-        kind: int,
-        x: Span | None,
-        out: Span | None,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        prescale: float,
-        postscale: float,
-        counts: NDArray[Any] | None = ...,
-        receive_counts: NDArray[Any] | None = ...,
-        shape: tuple[int, ...] | None = ...,
+        parts: tuple[Any, ...] | None = ...,
     ) -> tuple[int, Any, str, bool]: ...
     def call_piece(
         self,
@@ -280,15 +268,6 @@ class Engine:
         self, x: Any, out: Any, op: Any, prescale: float, postscale: float
     ) -> Compressed: ...
     def tell_counts(self, kind: int, counts: NDArray[Any], root: int) -> Request: ...
-    def verify(
-        self,
-        kind: int,
-        x: Any,
-        op: Any,
-        algorithm: str | None,
-        prescale: float = ...,
-        postscale: float = ...,
-    ) -> None: ...
     def plan(
         self,
         kind: int,
@@ -302,7 +281,7 @@ class Engine:
     ) -> PlannedCall: ...
     def exchange(
         self,
-        plan: Plan,
+        choice: Choice,
         x: Any,
         out: Any,
         tag: int,
@@ -313,13 +292,7 @@ class Engine:
     ) -> Any: ...
     def check_root(self, root: Any) -> int: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = ...,
-        error: BaseException | None = ...,
-        trace: TracebackType | None = ...,
-        /,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
     def share(self, segment: Segment | None) -> None: ...
     def check_host(self, doing: str = ...) -> None: ...
     def forget_choices(self) -> None: ...
@@ -339,13 +312,7 @@ class Request:
 @final
 class Turn:
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = ...,
-        error: BaseException | None = ...,
-        trace: TracebackType | None = ...,
-        /,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 @final
 class PlannedCall:
@@ -378,7 +345,6 @@ class Group:
     def __new__(cls, arrays: list[Any], outs: list[Any]) -> Self: ...
     def overlap(self) -> tuple[str, str] | None: ...
     def sizes(self, most: int) -> list[tuple[str, int]]: ...
-    def checksum(self) -> int: ...
     def smallest(self) -> list[int]: ...
     def parts(self, apart: int, most: int) -> list[list[int]]: ...
     def allocate(self, which: list[int]) -> Any: ...

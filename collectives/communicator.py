@@ -244,8 +244,8 @@ class Communicator(
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = self._engine.devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine.label = self._label()
-        self._call = self._engine.call
-        self._exchange_plans: dict[tuple[int | None, int | None], _core.Plan] = {}
+        self._call = self._start = self._engine.call
+        self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
         self._control: Any = None
         self._background: Any = None  # what runs in the background (background/group.py)
         self._origin = Origin()

@@ -20,12 +20,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from collectives import _core, reductions
+from collectives._core import ALLREDUCE
 from collectives.arrays import frameworks
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
 from collectives.background.schedule import Batch, Run, Schedule, run_batch
 from collectives.background.steps import Steps
-from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
 from collectives.errors import (

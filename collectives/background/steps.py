@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
+from collectives._core import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.arrays import frameworks
 from collectives.calls.counts import Counts, checked
 from collectives.calls.grouped import GroupedRequest, text_of
-from collectives.calls.kinds import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER
 from collectives.communicator import Communicator
 from collectives.errors import ArgumentError, BufferError
 from collectives.reductions import name_of

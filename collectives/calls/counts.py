@@ -100,10 +100,3 @@ def compare(given: Integers, sent: Integers) -> None:
             f"receive_counts is {given.tolist()}, and rank {r} sends {sent[r]} elements here, not "
             f"{given[r]}"
         )
-
-
-def joined(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return the shape of `count` elements that have the axes of `shape` after the first. Local."""
-    rest = shape[1:]
-    row = prod(rest)
-    return (count // row, *rest) if row and count % row == 0 else (count,)

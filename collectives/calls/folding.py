@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
+from collectives._core import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
+from collectives.calls.base import Calls
 from collectives.calls.compressed import compressed_allreduce
-from collectives.calls.kinds import ALLREDUCE, EXSCAN, REDUCE, REDUCE_SCATTER, SCAN
 from collectives.compression import Compressor
 from collectives.reductions import SUM, Reduction
 
 
-class FoldingCalls:
+class FoldingCalls(Calls):
     """The collectives that combine arrays, element by element."""
-
-    _call: Any
 
     def allreduce(
         self,
@@ -133,10 +132,7 @@ class FoldingCalls:
             ``COLLECTIVES_VALIDATE=1`` the call waits until all ranks have made it. For arrays on a
             device, it is a `DeviceRequest`, whose ``wait()`` orders the stream of the arrays.
         """
-        request: _core.Request = self._call(
-            ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False
-        )
-        return request
+        return self._start(ALLREDUCE, x, out, op, 0, algorithm, None, prescale, postscale, False)
 
     def reduce(
         self,
@@ -188,10 +184,7 @@ class FoldingCalls:
         """Start a `reduce` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False
-        )
-        return request
+        return self._start(REDUCE, x, out, op, root, algorithm, None, prescale, postscale, False)
 
     def reduce_scatter(
         self,
@@ -243,10 +236,9 @@ class FoldingCalls:
         """Start a `reduce_scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
+        return self._start(
             REDUCE_SCATTER, x, out, op, 0, algorithm, None, prescale, postscale, False
         )
-        return request
 
     def scan(
         self,
@@ -283,8 +275,7 @@ class FoldingCalls:
         """Start a `scan` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
-        return request
+        return self._start(SCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
 
     def exscan(
         self,
@@ -322,5 +313,4 @@ class FoldingCalls:
         """Start an `exscan` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)
-        return request
+        return self._start(EXSCAN, x, out, op, 0, algorithm, None, 1.0, 1.0, False)

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectives import _core
-from collectives.calls.kinds import ALLREDUCE
+from collectives._core import ALLREDUCE
+from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError, CommunicatorError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
@@ -38,10 +39,8 @@ SAID = 8  # sizes of arrays, in a text
 MOST = 1024  # collectives of a nonblocking call: the core has tags for a few times as many
 
 
-class GroupedCalls:
+class GroupedCalls(Calls):
     """The collectives for many arrays in one call."""
-
-    _engine: _core.Engine
 
     def allreduce_many(
         self,
@@ -183,7 +182,7 @@ class GroupedRequest:
         op, algorithm, prescale, postscale = self._arguments
         for i in self._group.smallest():
             x = self._group.array(i)[0]
-            self._engine.verify(ALLREDUCE, x, op, algorithm, prescale, postscale)
+            self._engine.inspect(ALLREDUCE, x, None, op, 0, algorithm, prescale, postscale)
 
     def _part(self, which: list[int]) -> Part:
         if len(which) == 1:
@@ -355,6 +354,6 @@ def text_of(group: _core.Group | DeviceGroup) -> str:
     """Describe the arrays of a rank, in a text that must be equal on all ranks. Local."""
     each = [f"{count} {dtype}" for dtype, count in group.sizes(SAID)]
     if group.count > SAID:
-        checksum = group.checksum() & 0xFFFFFFFF
+        checksum = _core.checksum(group.sizes(group.count)) & 0xFFFFFFFF
         return f"{group.count} arrays, {', '.join(each[:3])}, ..., checksum {checksum:08x}"
     return f"arrays of {', '.join(each)}" if each else "no arrays"

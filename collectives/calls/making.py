@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives import _core
-from collectives.choice.chooser import Chooser
+from collectives.calls.base import Calls
 from collectives.errors import (
     ArgumentError,
     CommunicatorError,
@@ -20,7 +19,6 @@ from collectives.errors import (
 )
 from collectives.process import segment
 from collectives.process.agreement import announced
-from collectives.process.meeting import Meeting
 from collectives.text.words import error_text, plain, shown
 
 if TYPE_CHECKING:
@@ -36,21 +34,12 @@ DIMENSIONS = 32  # of an array of NumPy
 REFUSALS = ArgumentError, UnsupportedTypeError, MismatchError, CommunicatorError
 
 
-class MakingCalls:
+class MakingCalls(Calls):
     """Calls that make communicators, and arrays in shared memory.
 
     The ranks announce such a call to each other first, by a collective. So they wait by the rules
     of collectives, and differences between their calls are found.
     """
-
-    rank: int
-    timeout: float
-    _engine: _core.Engine
-    _segment: _core.Segment | None
-    _chooser: Chooser
-    _meeting: Meeting
-    _grown: Callable[[Any, str], Self]
-    forget: Callable[[], None]
 
     def split(self, color: int | None, key: int = 0) -> Self | None:
         """Split into groups of equal `color`, ordered by `key`, then by rank.

@@ -10,12 +10,11 @@ from typing import Any
 from collectives import _core
 from collectives.algorithms.registry import Algorithm
 from collectives.algorithms.spec import Collective
-from collectives.devices import Entry
+from collectives.calls.base import Calls
 from collectives.errors import ArgumentError, BufferError
 from collectives.plans import program
 from collectives.plans.schedule import IN, OUT, Message, Plan, Round, Run
 from collectives.process import binding
-from collectives.process.meeting import Meeting
 from collectives.text.words import shown
 
 # The number of tags that MPI's smallest upper bound leaves beside those of the collectives, minus
@@ -25,15 +24,8 @@ FIRST_TAG = 16384  # of MPI's, which is tag 0 here
 OBJECTS = TAGS  # the tag of messages that carry objects
 
 
-class Messages:
+class Messages(Calls):
     """The messages between two ranks. Each is a plan with a single round."""
-
-    rank: int
-    size: int
-    _engine: _core.Engine
-    _meeting: Meeting
-    _devices: Entry
-    _exchange_plans: dict[tuple[int | None, int | None], _core.Plan]
 
     def send(self, x: Any, dest: int | None, *, tag: int = 0, timeout: float | None = None) -> None:
         """Send an array to one rank, which calls `recv`.
@@ -56,16 +48,13 @@ class Messages:
         CollectivesError
             As for `allreduce`.
         """
-        self._exchange(x, self._peer("dest", dest), None, None, tag, timeout)
+        self._exchange(x, dest, None, None, tag, timeout)
 
     def isend(self, x: Any, dest: int | None, *, tag: int = 0) -> _core.Request:
         """Start a `send` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(
-            x, self._peer("dest", dest), None, None, tag, None, False
-        )
-        return request
+        return self._exchange(x, dest, None, None, tag, None, False)
 
     def recv(
         self, out: Any, source: int | None, *, tag: int = 0, timeout: float | None = None
@@ -97,16 +86,13 @@ class Messages:
         MismatchError
             If the message has another number of bytes. The communicator is broken afterwards.
         """
-        return self._exchange(None, None, out, self._peer("source", source), tag, timeout)
+        return self._exchange(None, None, out, source, tag, timeout)
 
     def irecv(self, out: Any, source: int | None, *, tag: int = 0) -> _core.Request:
         """Start a `recv` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(
-            None, None, out, self._peer("source", source), tag, None, False
-        )
-        return request
+        return self._exchange(None, None, out, source, tag, None, False)
 
     def sendrecv(
         self,
@@ -142,9 +128,7 @@ class Messages:
         CollectivesError
             As for `recv`.
         """
-        return self._exchange(
-            x, self._peer("dest", dest), out, self._peer("source", source), tag, timeout
-        )
+        return self._exchange(x, dest, out, source, tag, timeout)
 
     def isendrecv(
         self, x: Any, dest: int | None, out: Any, source: int | None, *, tag: int = 0
@@ -152,10 +136,7 @@ class Messages:
         """Start a `sendrecv` and return at once; see `iallreduce`.
         Local.
         """
-        request: _core.Request = self._exchange(
-            x, self._peer("dest", dest), out, self._peer("source", source), tag, None, False
-        )
-        return request
+        return self._exchange(x, dest, out, source, tag, None, False)
 
     def _sender(self, tag: int) -> int | None:
         """Return a rank from which a message with a tag has come, for `recv`, or None. Local."""
@@ -180,7 +161,8 @@ class Messages:
         tag: Any,
         timeout: float | None,
         blocking: bool = True,
-    ) -> Any:
+    ) -> _core.Request | Any:
+        dest, source = self._peer("dest", dest), self._peer("source", source)
         tag = _number("tag", tag, TAGS)
         if dest is not None and x is None:
             raise ArgumentError("x is None, and must be the array to send")
@@ -198,7 +180,7 @@ class Messages:
             _core.seconds(timeout)
         if blocking:
             return out
-        return _core.Request(self._engine, self._cut(None, None, 0, 0), (out,))
+        return _core.Request(self._engine, self._cut(None, None, 0, 0).plan, (out,))
 
     def _post(
         self,
@@ -209,26 +191,26 @@ class Messages:
         tag: int,
         timeout: float | None,
         blocking: bool,
-    ) -> Any:
-        plan = self._exchange_plans.get((dest, source))
-        if plan is None:
-            plan = self._cut(dest, source, dest is not None, source is not None)
-            self._exchange_plans[dest, source] = plan
+    ) -> _core.Request | Any:
+        choice = self._exchanges.get((dest, source))
+        if choice is None:
+            choice = self._cut(dest, source, dest is not None, source is not None)
+            self._exchanges[dest, source] = choice
         cut = partial(self._cut, dest, source)
         into = None if source is None else out
         try:
-            return self._engine.exchange(plan, x, into, tag, timeout, blocking, cut, out)
+            return self._engine.exchange(choice, x, into, tag, timeout, blocking, cut, out)
         except BufferError as error:
             if not hasattr(error, "device_shape"):
                 raise
 
         def message(x: Any, out: Any, blocking: bool) -> Any:
-            return self._engine.exchange(plan, x, out, tag, timeout, blocking, cut, out)
+            return self._engine.exchange(choice, x, out, tag, timeout, blocking, cut, out)
 
         result = self._devices().message(self._engine, x, into, message, blocking)
         return out if blocking else result
 
-    def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Plan:
+    def _cut(self, dest: int | None, source: int | None, sends: int, receives: int) -> _core.Choice:
         """Return the plan of `sends` messages to `dest` and `receives` from `source`, if any."""
         messages = []
         for b in range(sends):
@@ -247,7 +229,7 @@ class Messages:
             parcels=(),
         )
         whole, split = (program.pack(plan, whole=whole) for whole in (True, False))
-        return _core.Plan(plan, whole, split)
+        return _core.Choice(_core.Plan(plan, whole, split), 0, "")
 
 
 def _number(name: str, value: Any, limit: int) -> int:

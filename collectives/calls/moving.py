@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
-from collectives.calls.kinds import (
-    ALLGATHER,
-    ALLTOALL,
-    BARRIER,
-    BROADCAST,
-    GATHER,
-    SCATTER,
-)
+from collectives._core import ALLGATHER, ALLTOALL, BARRIER, BROADCAST, GATHER, SCATTER
+from collectives.calls.base import Calls
 
 
-class MovingCalls:
+class MovingCalls(Calls):
     """The collectives that send arrays from rank to rank without combining them."""
-
-    _call: Any
 
     def broadcast(
         self,
@@ -65,10 +57,7 @@ class MovingCalls:
         """Start a `broadcast` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            BROADCAST, x, out, None, root, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(BROADCAST, x, out, None, root, algorithm, None, 1.0, 1.0, False)
 
     def barrier(self, *, algorithm: str | None = None, timeout: float | None = None) -> None:
         """Wait until all ranks have called it.
@@ -92,10 +81,7 @@ class MovingCalls:
         """Start a `barrier` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            BARRIER, None, None, None, 0, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(BARRIER, None, None, None, 0, algorithm, None, 1.0, 1.0, False)
 
     def allgather(
         self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
@@ -132,10 +118,7 @@ class MovingCalls:
         """Start an `allgather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            ALLGATHER, x, out, None, 0, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(ALLGATHER, x, out, None, 0, algorithm, None, 1.0, 1.0, False)
 
     def alltoall(
         self, x: Any, out: Any = None, *, algorithm: str | None = None, timeout: float | None = None
@@ -171,10 +154,7 @@ class MovingCalls:
         """Start an `alltoall` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            ALLTOALL, x, out, None, 0, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(ALLTOALL, x, out, None, 0, algorithm, None, 1.0, 1.0, False)
 
     def gather(
         self,
@@ -219,10 +199,7 @@ class MovingCalls:
         """Start a `gather` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            GATHER, x, out, None, root, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(GATHER, x, out, None, root, algorithm, None, 1.0, 1.0, False)
 
     def scatter(
         self,
@@ -271,7 +248,4 @@ class MovingCalls:
         """Start a `scatter` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._call(
-            SCATTER, x, out, None, root, algorithm, None, 1.0, 1.0, False
-        )
-        return request
+        return self._start(SCATTER, x, out, None, root, algorithm, None, 1.0, 1.0, False)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from collectives import _core
+from collectives._core import GATHER
 from collectives.calls import parcels
-from collectives.calls.kinds import GATHER
 from collectives.calls.messages import OBJECTS, Messages
 from collectives.calls.moving import MovingCalls
 from collectives.calls.parcels import Bytes, Parcel, Sizes
@@ -124,11 +124,8 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         """Return parcels with copies of all ranks' objects on the root, and None elsewhere."""
         parcel, sizes = self._announce(name, obj, timeout)
         # All ranks know the counts already.
-        options = None, timeout, 1.0, 1.0, True
-        whole = (int(sizes.sum()),)
-        joined = self._engine.call_vector(
-            GATHER, parcel.envelope, None, None, root, *options, sizes, sizes, whole
-        )
+        options = None, timeout, 1.0, 1.0, True, (sizes, sizes, None, None, None)
+        joined = self._call(GATHER, parcel.envelope, None, None, root, *options)
         in_flight = InFlight(timeout)
         if self.rank != root:
             for buffer in parcel.buffers:
@@ -390,8 +387,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         source: int | None,
     ) -> _core.Request:
         """Start a message with the tag that is reserved for objects."""
-        request: _core.Request = self._post(x, dest, out, source, OBJECTS, None, False)
-        return request
+        return self._post(x, dest, out, source, OBJECTS, None, False)
 
 
 class InFlight:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collectives import _core
+from collectives.calls.base import Calls
 from collectives.errors import ArgumentError
 from collectives.reductions import SUM, Reduction
 from collectives.text.words import shown
@@ -12,10 +13,8 @@ from collectives.text.words import shown
 SCALED = ("allreduce", "reduce", "reduce_scatter")  # those that take prescale and postscale
 
 
-class PlannedCalls:
+class PlannedCalls(Calls):
     """Collectives that are prepared once and run many times."""
-
-    _engine: _core.Engine
 
     def plan(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collectives import _core
+from collectives.calls.base import Calls
 from collectives.errors import (
     ArgumentError,
     CollectivesError,
@@ -30,15 +30,8 @@ LARGEST = 2**31 - 1
 MADE, INTERRUPTED, FAILED = 3, 2, 0
 
 
-class RecoveringCalls:
+class RecoveringCalls(Calls):
     """Calls of the ranks that are left, after one is lost."""
-
-    rank: int
-    timeout: float
-    _mpi: Any
-    _meeting: Meeting
-    _grown: Callable[[Any, str], Self]
-    _let_go: Callable[[], list[Any]]
 
     def agree(self, flag: int = 1) -> int:
         """Return the bitwise and of the flags of all ranks that are left, the same on all of them.

@@ -16,36 +16,33 @@ from typing import Any
 import numpy as np
 
 from collectives import _core
-from collectives.calls.counts import (
-    Counts,
-    Integers,
-    checked,
-    compare,
-    equal_parts,
-    joined,
-    places,
-    wanted,
-)
-from collectives.calls.kinds import (
+from collectives._core import (
     ALLGATHER,
     ALLTOALL,
     GATHER,
     REDUCE_SCATTER,
     SCATTER,
 )
+from collectives.calls.base import Calls
+from collectives.calls.counts import (
+    Counts,
+    Integers,
+    checked,
+    compare,
+    equal_parts,
+    places,
+    wanted,
+)
 from collectives.errors import ArgumentError, MismatchError
 from collectives.process.agreement import refusing
 from collectives.reductions import SUM, Reduction
 
+# algorithm, timeout, prescale, postscale, and whether the call blocks
+Options = tuple[str | None, float | None, float, float, bool]
 
-class VectorCalls:
+
+class VectorCalls(Calls):
     """The collectives with parts of different lengths."""
-
-    rank: int
-    size: int
-    nodes: int
-    _call: Any
-    _engine: _core.Engine
 
     def allgatherv(
         self,
@@ -89,7 +86,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._allgatherv(x, out, counts, displs, algorithm, timeout, True)
+        return self._allgatherv(x, out, counts, displs, (algorithm, timeout, 1.0, 1.0, True))
 
     def iallgatherv(
         self,
@@ -103,8 +100,7 @@ class VectorCalls:
         """Start an `allgatherv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        request: _core.Request = self._allgatherv(x, out, counts, displs, algorithm, None, False)
-        return request
+        return self._allgatherv(x, out, counts, displs, (algorithm, None, 1.0, 1.0, False))
 
     def gatherv(
         self,
@@ -149,7 +145,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._gatherv(x, out, counts, displs, root, algorithm, timeout, True)
+        return self._gatherv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
 
     def igatherv(
         self,
@@ -165,8 +161,7 @@ class VectorCalls:
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        request: _core.Request = self._gatherv(x, out, counts, displs, root, algorithm, None, False)
-        return request
+        return self._gatherv(x, out, counts, displs, root, (algorithm, None, 1.0, 1.0, False))
 
     def scatterv(
         self,
@@ -216,7 +211,7 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        return self._scatterv(x, out, counts, displs, root, algorithm, timeout, True)
+        return self._scatterv(x, out, counts, displs, root, (algorithm, timeout, 1.0, 1.0, True))
 
     def iscatterv(
         self,
@@ -232,10 +227,7 @@ class VectorCalls:
         root has called it, and if the root passes none, the ranks exchange them first.
         Collective.
         """
-        request: _core.Request = self._scatterv(
-            x, out, counts, displs, root, algorithm, None, False
-        )
-        return request
+        return self._scatterv(x, out, counts, displs, root, (algorithm, None, 1.0, 1.0, False))
 
     def reduce_scatterv(
         self,
@@ -273,7 +265,7 @@ class VectorCalls:
             As for `allreduce`.
         """
         return self._reduce_scatterv(
-            x, out, counts, op, algorithm, timeout, prescale, postscale, True
+            x, out, counts, op, (algorithm, timeout, prescale, postscale, True)
         )
 
     def ireduce_scatterv(
@@ -290,10 +282,9 @@ class VectorCalls:
         """Start a `reduce_scatterv` and return at once; see `iallreduce`.
         Collective.
         """
-        request: _core.Request = self._reduce_scatterv(
-            x, out, counts, op, algorithm, None, prescale, postscale, False
+        return self._reduce_scatterv(
+            x, out, counts, op, (algorithm, None, prescale, postscale, False)
         )
-        return request
 
     def alltoallv(
         self,
@@ -343,9 +334,14 @@ class VectorCalls:
         CollectivesError
             As for `allreduce`.
         """
-        displacements = displs, receive_displs
         return self._alltoallv(
-            x, counts, out, receive_counts, displacements, algorithm, timeout, True
+            x,
+            counts,
+            out,
+            receive_counts,
+            displs,
+            receive_displs,
+            (algorithm, timeout, 1.0, 1.0, True),
         )
 
     def ialltoallv(
@@ -362,34 +358,27 @@ class VectorCalls:
         """Start an `alltoallv` and return at once, or after the exchange of the counts.
         Collective.
         """
-        displacements = displs, receive_displs
-        request: _core.Request = self._alltoallv(
-            x, counts, out, receive_counts, displacements, algorithm, None, False
+        return self._alltoallv(
+            x,
+            counts,
+            out,
+            receive_counts,
+            displs,
+            receive_displs,
+            (algorithm, None, 1.0, 1.0, False),
         )
-        return request
 
     def _allgatherv(
-        self,
-        x: Any,
-        out: Any,
-        counts: Counts | None,
-        displs: Counts | None,
-        algorithm: str | None,
-        timeout: float | None,
-        blocking: bool,
-    ) -> Any:
+        self, x: Any, out: Any, counts: Counts | None, displs: Counts | None, options: Options
+    ) -> _core.Request | Any:
         with refusing(self._engine, "allgatherv"):
-            shape = _core.shape(x)
-            every = None if counts is None else checked(counts, self.size)
+            every = self._counts(x, counts)
         if every is None:
-            every = self._exchanged(prod(shape), timeout)
+            every = self._exchanged(x, options)
         with refusing(self._engine, "allgatherv"):
             starts = places(displs, every, out, ("displs", "out"), True)
-        options = algorithm, timeout, 1.0, 1.0, blocking
-        whole = joined(shape, int(every.sum()))
-        return self._engine.call_vector(
-            ALLGATHER, x, out, None, 0, *options, every, every, whole, None, starts
-        )
+        parts = every, every, None, starts, None
+        return self._call(ALLGATHER, x, out, None, 0, *options, parts)
 
     def _gatherv(
         self,
@@ -398,26 +387,20 @@ class VectorCalls:
         counts: Counts | None,
         displs: Counts | None,
         root: int,
-        algorithm: str | None,
-        timeout: float | None,
-        blocking: bool,
-    ) -> Any:
+        options: Options,
+    ) -> _core.Request | Any:
         with refusing(self._engine, "gatherv"):
             root = self._engine.check_root(root)
-            shape = _core.shape(x)
-            given = None if counts is None else checked(counts, self.size)
-        every, before = self._told(GATHER, given, root, timeout, blocking)
+            given = self._counts(x, counts)
+        every, before = self._told(GATHER, given, root, options)
         if every is None:
-            every = self._exchanged(prod(shape), timeout)
+            every = self._exchanged(x, options)
         starts = None
         if self.rank == root:
             with refusing(self._engine, "gatherv"):
                 starts = places(displs, every, out, ("displs", "out"), True)
-        options = algorithm, timeout, 1.0, 1.0, blocking
-        whole = joined(shape, int(every.sum()))
-        return self._engine.call_vector(
-            GATHER, x, out, None, root, *options, every, every, whole, None, starts, before
-        )
+        parts = every, every, None, starts, before
+        return self._call(GATHER, x, out, None, root, *options, parts)
 
     def _scatterv(
         self,
@@ -426,34 +409,28 @@ class VectorCalls:
         counts: Counts | None,
         displs: Counts | None,
         root: int,
-        algorithm: str | None,
-        timeout: float | None,
-        blocking: bool,
-    ) -> Any:
+        options: Options,
+    ) -> _core.Request | Any:
         with refusing(self._engine, "scatterv"):
             root = self._engine.check_root(root)
             if x is None and (out is None or self.rank == root):
                 raise ArgumentError(
                     "x is None, and must be an array on the root and where out is None"
                 )
-            shape = () if x is None else _core.shape(x)
+            whole = 0 if x is None else prod(_core.shape(x))
             mine = -1 if out is None else prod(_core.shape(out, "out"))
             given = None if counts is None else checked(counts, self.size)
-        every, before = self._told(SCATTER, given, root, timeout, blocking)
+        every, before = self._told(SCATTER, given, root, options)
         if every is None:
-            told = np.array([mine, prod(shape)], np.int64)
-            said = self._call(ALLGATHER, told, None, None, 0, None, timeout)
+            said = self._gathered(np.array([mine, whole], np.int64), options)
             with refusing(self._engine, "scatterv"):
                 every = wanted(said[:, 0], int(said[root, 1]))
         starts = None
         if self.rank == root:
             with refusing(self._engine, "scatterv"):
                 starts = places(displs, every, x, ("displs", "x"), False)
-        options = algorithm, timeout, 1.0, 1.0, blocking
-        part = joined(shape, int(every[self.rank]))
-        return self._engine.call_vector(
-            SCATTER, x, out, None, root, *options, every, every, part, starts, None, before
-        )
+        parts = every, every, starts, None, before
+        return self._call(SCATTER, x, out, None, root, *options, parts)
 
     def _reduce_scatterv(
         self,
@@ -461,22 +438,14 @@ class VectorCalls:
         out: Any,
         counts: Counts | None,
         op: Reduction | str,
-        algorithm: str | None,
-        timeout: float | None,
-        prescale: float,
-        postscale: float,
-        blocking: bool,
-    ) -> Any:
+        options: Options,
+    ) -> _core.Request | Any:
         with refusing(self._engine, "reduce_scatterv"):
-            shape = _core.shape(x)
-            every = (
-                equal_parts(prod(shape), self.size)
-                if counts is None
-                else checked(counts, self.size)
-            )
-        options = algorithm, timeout, prescale, postscale, blocking
-        part = joined(shape, int(every[self.rank]))
-        return self._engine.call_vector(REDUCE_SCATTER, x, out, op, 0, *options, every, every, part)
+            every = self._counts(x, counts)
+            if every is None:
+                every = equal_parts(prod(_core.shape(x)), self.size)
+        parts = every, every, None, None, None
+        return self._call(REDUCE_SCATTER, x, out, op, 0, *options, parts)
 
     def _alltoallv(
         self,
@@ -484,45 +453,51 @@ class VectorCalls:
         counts: Counts,
         out: Any,
         receive_counts: Counts | None,
-        displacements: tuple[Counts | None, Counts | None],
-        algorithm: str | None,
-        timeout: float | None,
-        blocking: bool,
-    ) -> Any:
+        displs: Counts | None,
+        receive_displs: Counts | None,
+        options: Options,
+    ) -> _core.Request | Any:
         with refusing(self._engine, "alltoallv"):
-            shape = _core.shape(x)
+            _core.shape(x)
             sent = checked(counts, self.size)
-            starts = places(displacements[0], sent, x, ("displs", "x"), False)
+            starts = places(displs, sent, x, ("displs", "x"), False)
             given = None
             if receive_counts is not None:
                 given = checked(receive_counts, self.size, "receive_counts")
         if given is None or self._engine.agree is not None:
-            received = self._call(ALLTOALL, sent, None, None, 0, None, timeout)
+            received = self._call(ALLTOALL, sent, None, None, 0, None, options[1])
             if given is not None:
                 with refusing(self._engine, "alltoallv"):
                     compare(given, received)
         else:
             received = given
         with refusing(self._engine, "alltoallv"):
-            ends = places(displacements[1], received, out, ("receive_displs", "out"), True)
-        options = algorithm, timeout, 1.0, 1.0, blocking
-        whole = joined(shape, int(received.sum()))
-        return self._engine.call_vector(
-            ALLTOALL, x, out, None, 0, *options, sent, received, whole, starts, ends
-        )
+            ends = places(receive_displs, received, out, ("receive_displs", "out"), True)
+        parts = sent, received, starts, ends, None
+        return self._call(ALLTOALL, x, out, None, 0, *options, parts)
 
-    def _exchanged(self, mine: int, timeout: float | None) -> Integers:
-        """Return the counts of all ranks; `mine` is that of this rank. Collective."""
-        said = self._call(ALLGATHER, np.array([mine], np.int64), None, None, 0, None, timeout)
-        every: Integers = said.reshape(-1)
+    def _counts(self, x: Any, counts: Counts | None) -> Integers | None:
+        """Return the counts that were given, if any; raise an error unless `x` is an array."""
+        _core.shape(x)
+        return None if counts is None else checked(counts, self.size)
+
+    def _exchanged(self, x: Any, options: Options) -> Integers:
+        """Return the numbers of elements of `x` on all ranks. Collective."""
+        every: Integers = self._gathered(np.array([prod(_core.shape(x))]), options).reshape(-1)
+        return every
+
+    def _gathered(self, mine: Integers, options: Options) -> Integers:
+        """Return a row of numbers of each rank. Collective."""
+        every: Integers = self._call(ALLGATHER, mine, None, None, 0, None, options[1])
         return every
 
     def _told(
-        self, kind: int, given: Integers | None, root: int, timeout: float | None, blocking: bool
+        self, kind: int, given: Integers | None, root: int, options: Options
     ) -> tuple[Integers | None, tuple[_core.Request, Callable[[Any], Any]] | None]:
         """Return the counts, or None if the root has none; and for a call that need not wait for
         the root, the request that has to be complete, too, and what returns the result. Collective.
         """
+        timeout, blocking = options[1], options[4]
         if self.size == 1:
             return given, None
         told = np.full(self.size, -1, np.int64)

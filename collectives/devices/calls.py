@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
+from collectives._core import ALLREDUCE, BROADCAST
 from collectives.algorithms import spec
 from collectives.devices import ipc, nccl, runtime
 from collectives.devices.arrays import DeviceArray, read
@@ -29,7 +30,6 @@ from collectives.errors import (
 from collectives.process.agreement import refusing
 from collectives.text.words import plain, shown
 
-ALLREDUCE, BROADCAST = (_core.COLLECTIVES.index(name) for name in ("allreduce", "broadcast"))
 LEAST = 64  # bytes of a slot for each rank: two elements of the largest dtype
 
 
@@ -44,11 +44,10 @@ class Options(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The counts of a vector form, the shape of a new result, and where parts begin."""
+    """The counts of a vector form, and where parts begin."""
 
     counts: Any
     receive_counts: Any
-    shape: tuple[int, ...]
     displs: Any
     receive_displs: Any
 
@@ -87,7 +86,7 @@ class Devices:
         """Run a collective, or its vector form. Collective."""
         options = Options(op, root, algorithm, prescale, postscale)
         name = _core.COLLECTIVES[kind] + "v" * (numbers is not None)
-        given, before = (None, None) if numbers is None else (Numbers(*numbers[:5]), numbers[5])
+        given, before = (None, None) if numbers is None else (Numbers(*numbers[:4]), numbers[4])
         with refusing(engine, name, (Exception,)):
             if timeout is not None:
                 _core.seconds(timeout)
@@ -474,10 +473,6 @@ class DeviceGroup:
         arrays = [job.arrays[0] for job in self._jobs[:most]]
         return [(each.dtype, each.count) for each in arrays]
 
-    def checksum(self) -> int:
-        """Return a number that depends on the dtypes and numbers of elements. Local."""
-        return _core.checksum(self.sizes(self.count))
-
     def parts(self, apart: int, most: int) -> list[list[int]]:
         """Return the numbers of the arrays of each collective: each is one by itself. Local."""
         return [[i] for i in range(self.count)]
@@ -511,7 +506,7 @@ def _inspected(
     x = None if source is None else source.span()
     out = None if target is None else target.span()
     if numbers is not None:
-        more = numbers.counts, numbers.receive_counts, numbers.shape
+        more = (tuple(numbers),)
         # Parts that do not lie in a row are known to be inside of their array.
         if source is not None and numbers.displs is not None:
             x = source.span(int(np.sum(numbers.counts)))

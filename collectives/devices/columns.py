@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
+from collectives._core import ALLTOALL
 from collectives.algorithms import spec
 from collectives.devices.driver import Driver
 
 ALIGNED = 64  # elements: rows of pieces begin on whole cache lines
-ALLTOALL = _core.COLLECTIVES.index("alltoall")
 
 Integers = NDArray[np.int64]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
+from collectives._core import ALLTOALL, REDUCE_SCATTER
 from collectives.devices import folds
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.columns import Part
@@ -21,9 +22,6 @@ from collectives.devices.peers import Peers, sweep
 from collectives.devices.requests import Call, Job, StartedCall
 from collectives.errors import CommunicatorError
 from collectives.text.words import plain
-
-ALLTOALL = _core.COLLECTIVES.index("alltoall")
-REDUCE_SCATTER = _core.COLLECTIVES.index("reduce_scatter")
 
 
 class DirectRequest(StartedCall):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core, reductions
+from collectives._core import ALLGATHER
 from collectives.devices import folds
 from collectives.devices.driver import Driver, Held
 from collectives.devices.peers import WHOLE, Loan, Peers, at, sweep
@@ -29,7 +30,6 @@ from collectives.errors import (
 from collectives.process import segment
 from collectives.text.words import plain
 
-ALLGATHER = _core.COLLECTIVES.index("allgather")
 WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives import _core
+from collectives._core import ALLREDUCE, BROADCAST
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver, Events, NcclGroup
 from collectives.devices.requests import NAPS, Call, Job, StreamRequest
@@ -32,7 +33,6 @@ from collectives.text.words import error_text, grouped, plain, ranks
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES = 23000  # the version of NCCL that reads it first
 ID = 128  # bytes, NCCL_UNIQUE_ID_BYTES
-BROADCAST, ALLREDUCE = (_core.COLLECTIVES.index(name) for name in ("broadcast", "allreduce"))
 
 FOLDS = ("allreduce", "reduce", "reduce_scatter")
 MOVES = ("broadcast", "allgather", "alltoall", "gather", "scatter")

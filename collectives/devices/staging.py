@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 
 from collectives import _core
+from collectives._core import ALLREDUCE
 from collectives.devices.columns import Piece
 from collectives.devices.requests import Call, StartedCall, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.process.waiting import REQUESTS, Wait
 from collectives.reductions import MAX
-
-ALLREDUCE = _core.COLLECTIVES.index("allreduce")
 
 # What MPI or a device may still touch after an error: it is kept until the process ends.
 _lost: list[object] = []

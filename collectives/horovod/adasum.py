@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
+from collectives._core import ALLREDUCE
 from collectives.background.steps import Steps
-from collectives.calls.kinds import ALLREDUCE
 from collectives.communicator import Communicator
 from collectives.reductions import SUM
 

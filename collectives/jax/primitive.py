@@ -79,7 +79,7 @@ class Call(NamedTuple):
         op = self.op if self.kind in FOLDS else None
         scales = self.prescale, self.postscale
         number = _core.COLLECTIVES.index(self.kind)
-        self.comm._engine.verify(number, blank, op, self.algorithm, *scales)
+        self.comm._engine.inspect(number, blank, None, op, 0, self.algorithm, *scales)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result for an array of this `shape`. Local."""

@@ -32,17 +32,13 @@ cdef class Task:
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
         int64_t priority, str terms=None,
     ):
-        check_caller()
-        engine.check_whole()
+        open_call(engine, &self.call, kind)
         self.engine = engine
         self.name = name
         self.terms = terms
         self.priority = priority
         self.began = now()
         mark(self, SUBMITTED)
-        self.call.kind = kind
-        self.call.planned = False
-        self.call.timeout = COMMON
         self.op = op
         self.keep = check(engine, &self.call, x, out, op, root, prescale, postscale)
         self.nbytes = self.call.nbytes
@@ -173,12 +169,9 @@ cdef class Task:
 
 
 cdef object started(Engine engine, Call *call, tuple keep):
-    cdef Request request
     check_caller()
     engine.check_whole()
-    request = launch(engine, call, choice_for(engine, call, None), keep, False, None)
-    request.aside = True
-    return request
+    return launch_aside(engine, call, choice_for(engine, call, None), keep, False, None)
 
 
 cdef void shorten(Call *call, int64_t count) noexcept:

@@ -3,21 +3,14 @@
 from collectives.algorithms import spec
 
 # The numbers of the collectives in Engine.call; the order is that of spec.COLLECTIVES.
+cpdef enum:
+    ALLREDUCE, REDUCE, BROADCAST, BARRIER, ALLGATHER, REDUCE_SCATTER, ALLTOALL, GATHER, SCATTER
+    SCAN, EXSCAN
+
 cdef enum:
-    ALLREDUCE = 0
-    REDUCE = 1
-    BROADCAST = 2
-    BARRIER = 3
-    ALLGATHER = 4
-    REDUCE_SCATTER = 5
-    ALLTOALL = 6
-    GATHER = 7
-    SCATTER = 8
-    SCAN = 9
-    EXSCAN = 10
     KINDS = 11
-    NO_OPERATION = 0xFF
     EXCHANGE = 11  # send, recv and both: no collective
+    NO_OPERATION = 0xFF
 
 COLLECTIVES = tuple(spec.COLLECTIVES)
 
@@ -43,6 +36,8 @@ cdef struct Call:
     int64_t part  # elements of a part; of vector forms, nothing
     const int64_t *counts  # of vector forms: the elements of each part, or of those that are sent
     const int64_t *receive_counts  # of an alltoall: the elements of those that are received
+    const int64_t *displs  # NULL, or where the parts of `x` begin, none of which ends outside of it
+    const int64_t *receive_displs  # the same of `out`
     int64_t nbytes  # of the whole array, equal on all ranks: what algorithm and segments go by
     cc_fold_fn fold
     void *user
@@ -51,13 +46,42 @@ cdef struct Call:
     double postscale
     long double factor  # of the result: postscale, and the mean's division
     int operation  # a number of the reduction, for the ranks to compare
-    uint64_t checksum  # of the counts of a vector form
+    uint64_t checksum  # of the counts of a vector form, but an alltoall
     int announced  # 0, 1 + the kind of a vector form whose counts are told, or KINDS + 1 + a making
     bint ordered  # whether only algorithms that keep the order of the ranks will do
     bint planned  # whether it will run more than once, so that a copy of `x` would grow old
     int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
     void *device  # NULL, or what enqueues the steps of a call whose arrays are on a device
     double timeout  # seconds, or COMMON
+
+
+cdef inline int open_call(Engine engine, Call *call, int kind) except -1:
+    """Begin a call of which nothing but its kind is known; raise if this thread may not make it."""
+    check_caller()
+    engine.check_whole()
+    call.kind = kind
+    call.planned = False
+    call.timeout = COMMON
+    call.counts = call.receive_counts = call.displs = call.receive_displs = NULL
+    call.checksum = 0
+    call.announced = 0
+    call.whole = -1
+    call.device = NULL
+    return 0
+
+
+cdef int take_parts(Call *call, tuple parts) except -1:
+    """Make a call one of a vector form: take the pointers of its arrays over, which stay alive."""
+    call.counts, call.receive_counts = numbers_in(parts[0]), numbers_in(parts[1])
+    call.displs, call.receive_displs = numbers_in(parts[2]), numbers_in(parts[3])
+    return 0
+
+
+cdef const int64_t *numbers_in(object array) except? NULL:
+    cdef const int64_t[::1] view = array
+    if array is None:
+        return NULL
+    return &view[0]
 
 
 cdef str announcement(int announced):

@@ -9,10 +9,12 @@ cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
 cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscale):
-    """Check the arguments; return (what the caller gets, what else must stay alive)."""
+    """Check the arguments; return (what the caller gets, what else must stay alive).
+
+    Those of a vector form have their counts in the call.
+    """
     cdef int kind = call.kind
     cdef bint moves = not engine.reduces[kind]
-    call.counts = NULL
     take_options(engine, call, root, prescale, postscale)
     if kind == BARRIER:
         set_barrier(engine, call)
@@ -23,7 +25,6 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
         kept_x = None
         kept_out = view_of_out(call, out, moves)
         call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
-        call.part = call.out.count
     else:
         kept_x = view_of(x, &call.x, "x", False, moves)
         if call.planned and call.role.inputs and is_copy(kept_x, x):
@@ -31,34 +32,31 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
                 "x is not C-contiguous and aligned, and a planned call reads it where it lies; "
                 "pass a contiguous array"
             )
-        call.part = part_of_x(engine, call)
-    call.nbytes = call.part * engine.array_parts[kind] * call.x.itemsize
+    if call.counts == NULL:
+        call.part = call.out.count if kept_x is None else part_of_x(engine, call)
+        call.nbytes = call.part * engine.array_parts[kind] * call.x.itemsize
+    else:
+        check_counts(engine, call)
     keep = check_fold(engine, call, op)
+    if call.displs != NULL and call.role.inputs:  # there are none where something is folded
+        keep = pack_parts(call)
     if call.role.outputs == 0:
         call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
         return None, kept_x, keep
     if kept_x is not None:
         if out is None:
-            shape = None if engine.keeps_shape[kind] else new_shape(engine, call, kept_x)
+            shape = None
+            if not engine.keeps_shape[kind] or call.counts != NULL:
+                shape = new_shape(engine, call, kept_x)
             result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
             return result, kept_x, kept_out, keep
         kept_out = view_of_out(call, out, moves)
+    if call.receive_displs != NULL:
+        kept_out = scattered_result(call, out, kept_out)
     result = kept_out if type(kept_out) is Pending else out
-    if out is not x or engine.array_parts[kind] != 1:
-        kept_x = check_output(engine, call, kept_x, call.part * call.role.outputs)
+    if out is not x or engine.array_parts[kind] != 1 or call.counts != NULL:
+        kept_x = check_output(engine, call, kept_x)
     return result, kept_x, kept_out, keep
-
-
-cdef tuple check_here(Engine engine, Call *call, x, out, op, root, prescale, postscale):
-    """Check the arguments as `check` does; return None if an array is on a device, and the engine
-    has calls for it.
-    """
-    try:
-        return check(engine, call, x, out, op, root, prescale, postscale)
-    except BufferError as error:
-        if not is_for_devices(engine, error):
-            raise
-    return None
 
 
 cdef bint is_for_devices(Engine engine, error) except -1:
@@ -66,82 +64,51 @@ cdef bint is_for_devices(Engine engine, error) except -1:
     return engine.devices is not None and hasattr(error, "device_shape")
 
 
-cdef tuple check_vector(
-    Engine engine, Call *call, x, out, op, root, timeout, prescale, postscale, shape,
-    const int64_t[::1] displs, const int64_t[::1] receive_displs,
-):
-    """Check the arguments of a vector form, as `check` does; the counts are in the call.
-
-    `displs` and `receive_displs` say where the parts of `x` and of `out` begin, unless they are
-    None; that no part ends outside of its array is known.
-    """
-    cdef int kind = call.kind
-    cdef bint moves = not engine.reduces[kind]
-    cdef int64_t wanted, total = 0
+cdef int check_counts(Engine engine, Call *call) except -1:
+    """Hold the counts of a vector form against `x`, and find its size, which ranks agree on."""
+    cdef bint alike = call.kind != ALLTOALL  # of an alltoall, no rank knows the whole
+    cdef int64_t itemsize = call.x.itemsize
+    cdef int64_t total = elements_of(call.counts, engine.size, 0)
+    cdef int64_t wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
     cdef int r
-    cdef object packed = None
-    call.timeout = deadline_of(timeout)
-    take_options(engine, call, root, prescale, postscale)
-    call.part = 0
-    for r in range(engine.size):
-        total += call.counts[r]
-        if kind != ALLTOALL:
-            call.checksum = cc_mixed(call.checksum, call.counts[r])
-    if x is None:
-        if call.role.inputs or out is None:
-            raise nothing_given(engine, call)
-        kept_x = None
-        kept_out = view_of_out(call, out, moves)
-        call.x = View(NULL, 0, call.out.itemsize, call.out.dtype)
-    else:
-        kept_x = view_of(x, &call.x, "x", False, moves)
-        wanted = elements_of(call.counts, call.role.inputs, call.role.first_input)
-        if call.role.inputs and displs is not None:
-            packed = pack_parts(call, displs, wanted)
-        elif call.role.inputs and call.x.count != wanted:
-            raise ArgumentError(
-                f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
-            )
-    check_bytes(total, call.x.itemsize)
-    # Of an alltoall, no rank knows the whole; all must still choose alike.
-    call.nbytes = 0 if kind == ALLTOALL else total * call.x.itemsize
-    keep = check_fold(engine, call, op)
-    if call.role.outputs == 0:
-        call.out = View(NULL, 0, call.x.itemsize, call.x.dtype)
-        return None, kept_x, keep
-    wanted = elements_of(
-        call.receive_counts if kind == ALLTOALL else call.counts, call.role.outputs,
-        call.role.first_output,
-    )
-    check_bytes(wanted, call.x.itemsize)
-    if kept_x is not None:
-        if out is None:
-            result = kept_out = result_like(x, kept_x, &call.x, shape, &call.out)
-            return result, kept_x, kept_out, keep, packed
-        kept_out = view_of_out(call, out, moves)
-    if receive_displs is not None:
-        kept_out = scattered_result(call, out, kept_out, receive_displs, wanted)
-    result = kept_out if type(kept_out) is Pending else out
-    kept_x = check_output(engine, call, kept_x, wanted)
-    return result, kept_x, kept_out, keep, packed
-
-
-cdef int check_bytes(int64_t count, int64_t itemsize) except -1:
-    """Raise if no process could hold the elements that counts ask for."""
-    if count > ADDRESSES // itemsize:
+    if call.role.inputs and call.displs == NULL and call.x.count != wanted:
         raise ArgumentError(
-            f"the counts are {count} elements of {itemsize} bytes in all, and a process can "
+            f"x has {call.x.count} elements and its counts say {wanted}; they must be equal"
+        )
+    call.part = 0
+    call.nbytes = total * itemsize if alike else 0
+    for r in range(engine.size if alike else 0):
+        call.checksum = cc_mixed(call.checksum, call.counts[r])
+    wanted = max(total, elements_of(call.receive_counts, engine.size, 0))
+    if wanted > ADDRESSES // itemsize:
+        raise ArgumentError(
+            f"the counts are {wanted} elements of {itemsize} bytes in all, and a process can "
             f"address {ADDRESSES} bytes"
         )
     return 0
 
 
+cdef int64_t elements_of(const int64_t *counts, int parts, int first) noexcept:
+    """Return the elements of some parts, which are as many as their ranks say."""
+    cdef int64_t total = 0
+    cdef int i
+    for i in range(parts):
+        total += counts[first + i]
+    return total
+
+
+cdef inline int64_t result_count(const Call *call) noexcept:
+    """Return the elements that this rank gets."""
+    if call.counts == NULL:
+        return call.part * call.role.outputs
+    return elements_of(
+        call.receive_counts if call.kind == ALLTOALL else call.counts, call.role.outputs,
+        call.role.first_output,
+    )
+
+
 cdef inline int take_options(Engine engine, Call *call, root, prescale, postscale) except -1:
     """Check what is asked of a call beside its arrays, and find the role of this rank."""
-    call.checksum = 0
-    call.announced = 0
-    call.whole = -1
-    call.device = NULL
     call.prescale = factor_of(prescale, "prescale")
     call.factor = call.postscale = factor_of(postscale, "postscale")
     call.root = root_of(engine, root) if engine.rooted[call.kind] else 0
@@ -208,27 +175,26 @@ cdef object view_of_out(Call *call, out, bint moves):
     return pending_place(scratch, buffers.Place(out, partial(numpy.copyto, out, scratch)))
 
 
-cdef ndarray pack_parts(Call *call, const int64_t[::1] displs, int64_t total):
-    """Copy the parts of `x`, which begin at `displs`, into one array, and make that the input."""
+cdef ndarray pack_parts(Call *call):
+    """Copy the parts of `x` into one array, and make that the input."""
     cdef const char *data = call.x.data
     cdef char *place
     cdef int64_t nbytes
     cdef int i
-    call.x.count = total
+    call.x.count = elements_of(call.counts, call.role.inputs, call.role.first_input)
     scratch = scratch_like(&call.x)
     place = call.x.data
     for i in range(call.role.first_input, call.role.first_input + call.role.inputs):
         nbytes = call.counts[i] * call.x.itemsize
-        memcpy(place, data + displs[i] * call.x.itemsize, nbytes)
+        memcpy(place, data + call.displs[i] * call.x.itemsize, nbytes)
         place += nbytes
     return scratch
 
 
-cdef Pending scattered_result(
-    Call *call, out, kept_out, const int64_t[::1] displs, int64_t total,
-):
+cdef Pending scattered_result(Call *call, out, kept_out):
     """Return a result whose parts are copied to where they belong in `out`, once it is complete."""
     cdef const int64_t *counts = call.receive_counts
+    cdef const int64_t *displs = call.receive_displs
     cdef int64_t itemsize = call.out.itemsize
     cdef int64_t start = 0
     cdef npy_intp nbytes = call.out.count * itemsize
@@ -237,7 +203,7 @@ cdef Pending scattered_result(
     if call.out.dtype != call.x.dtype:
         raise different_dtypes(call)
     target = PyArray_SimpleNewFromData(1, &nbytes, NPY_UBYTE, call.out.data)
-    call.out.count = total
+    call.out.count = result_count(call)
     scratch = scratch_like(&call.out)
     pairs = []
     for i in range(call.role.first_output, call.role.first_output + call.role.outputs):
@@ -260,15 +226,6 @@ cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:
             f"{COLLECTIVES[call.kind]}v takes a count for each rank"
         )
     return call.x.count // divisor
-
-
-cdef int64_t elements_of(const int64_t *counts, int parts, int first) noexcept:
-    """Return the elements of some parts, which are as many as their ranks say."""
-    cdef int64_t total = 0
-    cdef int i
-    for i in range(parts):
-        total += counts[first + i]
-    return total
 
 
 cdef object check_fold(Engine engine, Call *call, op):
@@ -315,9 +272,10 @@ cdef object check_fold(Engine engine, Call *call, op):
     return user
 
 
-cdef object check_output(Engine engine, Call *call, kept_x, int64_t wanted):
+cdef object check_output(Engine engine, Call *call, kept_x):
     """Hold `out` against `x`; return the input to use, which is a copy where it must be."""
     cdef int64_t before_x, before_out
+    cdef int64_t wanted = result_count(call)
     cdef char *x = call.x.data
     cdef char *out = call.out.data
     if call.out.dtype != call.x.dtype:
@@ -362,7 +320,13 @@ cdef object check_output(Engine engine, Call *call, kept_x, int64_t wanted):
 
 cdef tuple new_shape(Engine engine, Call *call, kept_x):
     """Return the shape of a new result that has another than `x`."""
+    cdef int64_t count, row = 1
     shape = shape_of(kept_x)
+    if call.counts != NULL:
+        count = result_count(call)
+        for n in shape[1:]:
+            row *= n
+        return (count // row, *shape[1:]) if row and count % row == 0 else (count,)
     if call.kind == ALLGATHER or call.kind == GATHER:
         return engine.size, *shape
     if shape and shape[0] % engine.size == 0:

@@ -87,27 +87,23 @@ cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout
 
 cdef str description(Engine engine, Call *call, op, Choice choice):
     """Return what a rank called, as the other ranks must have called it too."""
-    cdef bint vector = call.counts != NULL
+    cdef str size = None
+    cdef str operation = None
     if call.announced:
-        return f"root={call.root}, its counts"
-    parts = []
-    if vector and call.kind != ALLTOALL:
+        return "" if call.announced > KINDS else f"root={call.root}, its counts"
+    if call.counts == NULL:
+        size = f"count={call.part * engine.array_parts[call.kind]}"
+    elif call.kind != ALLTOALL:
         counts = [call.counts[r] for r in range(engine.size)]
         if len(counts) > 8:
             counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
-        parts.append(f"counts={counts}")
-    if call.kind != BARRIER:
-        if not vector:
-            parts.append(f"count={call.part * engine.array_parts[call.kind]}")
-        parts.append(f"dtype={dtype_text(call.x.dtype)}")
+        size = f"counts={counts}"
     if engine.reduces[call.kind] and call.kind != BARRIER:
-        reduction = op if type(op) is Reduction else reduction_called(op)
-        parts.append(f"op={reduction.name}")
-    if engine.rooted[call.kind]:
-        parts.append(f"root={call.root}")
-    if call.whole >= 0:
-        parts.append("on a device")
-    parts.append(f"algorithm={choice.plan.source.algorithm.name}")
+        operation = (op if type(op) is Reduction else reduction_called(op)).name
+    parts = in_words(
+        call.kind, size, dtype_text(call.x.dtype), operation, call.root, call.whole >= 0,
+        choice.plan.source.algorithm.name,
+    )
     if choice.segment:
         parts.append(f"segment={choice.segment}")
     if call.prescale != 1.0:
@@ -115,3 +111,20 @@ cdef str description(Engine engine, Call *call, op, Choice choice):
     if call.postscale != 1.0:
         parts.append(f"postscale={call.postscale:g}")
     return ", ".join(parts)
+
+
+cdef list in_words(
+    int kind, str size, str dtype, str operation, root, bint on_device, str algorithm
+):
+    """Return what all ranks must have called, in words."""
+    parts = []
+    if kind != BARRIER:
+        parts = [each for each in (size, f"dtype={dtype}") if each]
+    if operation is not None:
+        parts.append(f"op={operation}")
+    if spec.COLLECTIVES[COLLECTIVES[kind]].rooted:
+        parts.append(f"root={root}")
+    if on_device:
+        parts.append("on a device")
+    parts.append(f"algorithm={algorithm}")
+    return parts

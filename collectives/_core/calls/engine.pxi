@@ -110,145 +110,91 @@ cdef class Engine:
 
     def call(
         self, int kind, x, out, op, root, algorithm, timeout=None, prescale=1.0, postscale=1.0,
-        bint blocking=True,
+        bint blocking=True, tuple parts=None,
     ):
-        """Run a collective; return its result, or a Request where it is not `blocking`."""
+        """Run a collective; return its result, or a Request where it is not `blocking`.
+
+        The vector form has `parts`: the counts of all ranks; those that are received, which differ
+        in an alltoall; where the parts of `x` and those of `out` begin, or None; and None, or a
+        request that has to be complete, too, and what returns the result then.
+        """
         cdef Call call
+        cdef tuple keep
+        open_call(self, &call, kind)
+        if self.agree is None and parts is None and PyArray_CheckExact(x):
+            call.timeout = deadline_of(timeout)
+            keep = check(self, &call, x, out, op, root, prescale, postscale)
+            return launch(self, &call, choice_for(self, &call, algorithm), keep, blocking, None)
+        return self.try_call(
+            &call, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+        )
+
+    cdef object try_call(
+        self, Call *call, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
+        tuple parts,
+    ):
+        """Run a call of which other ranks are told if it is refused, or which is for a device."""
         cdef Choice choice = None
         cdef tuple keep
         cdef str text = None
-        call.kind = kind
-        call.planned = False
-        call.timeout = COMMON
-        check_caller()
-        self.check_whole()
-        if self.agree is None:
-            if timeout is not None:
-                call.timeout = seconds(timeout)
-            if PyArray_CheckExact(x):
-                keep = check(self, &call, x, out, op, root, prescale, postscale)
-            else:
-                keep = check_here(self, &call, x, out, op, root, prescale, postscale)
-            if keep is not None:
-                choice = choice_for(self, &call, algorithm)
-        else:
-            try:
-                if timeout is not None:
-                    call.timeout = seconds(timeout)
-                keep = check_here(self, &call, x, out, op, root, prescale, postscale)
-                if keep is not None:
-                    choice = choice_for(self, &call, algorithm)
-                    text = description(self, &call, op, choice)
-            except Exception as error:
-                refuse(self, COLLECTIVES[kind], error, call.timeout)
-                raise
-        if keep is None:
-            return self.devices().call(
-                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking
-            )
-        return launch(self, &call, choice, keep, blocking, text)
-
-    def call_vector(
-        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
-        const int64_t[::1] counts, const int64_t[::1] receive_counts, shape,
-        const int64_t[::1] displs=None, const int64_t[::1] receive_displs=None, before=None,
-    ):
-        """Run the vector form of a collective, in which each part has a count of its own.
-
-        `counts` has one for each rank; those of an alltoall are sent and there are others that are
-        received. A new result has `shape`. `displs` and `receive_displs` say where the parts of `x`
-        and `out` begin. `before` is None, or a request that has to be complete, too, and what
-        returns the result then.
-        """
-        cdef Call call
-        cdef Choice choice = None
-        cdef tuple keep = None
-        cdef str text = None
-        call.kind = kind
-        call.planned = False
-        call.timeout = COMMON
-        check_caller()
-        self.check_whole()
-        call.counts = &counts[0]
-        call.receive_counts = &receive_counts[0]
+        if parts is not None:
+            take_parts(call, parts)
         try:
-            keep = check_vector(
-                self, &call, x, out, op, root, timeout, prescale, postscale, shape, displs,
-                receive_displs,
-            )
-            if before is not None:
-                keep = (pending_place(keep[0], before[1], before[0]), *keep)
-            choice = choice_for(self, &call, algorithm)
+            call.timeout = deadline_of(timeout)
+            keep = check(self, call, x, out, op, root, prescale, postscale)
+            choice = choice_for(self, call, algorithm)
+            if self.agree is not None:
+                text = description(self, call, op, choice)
         except Exception as error:
             if not is_for_devices(self, error):
                 if self.agree is not None:
-                    refuse(self, COLLECTIVES[kind] + "v", error, call.timeout)
+                    refuse(self, name_of(call), error, call.timeout)
                 raise
-        if keep is None:
+        if choice is None:
             return self.devices().call(
-                self, kind, x, out, op, root, algorithm, timeout, prescale, postscale, blocking,
-                (counts, receive_counts, shape, displs, receive_displs, before),
+                self, call.kind, x, out, op, root, algorithm, timeout, prescale, postscale,
+                blocking, parts,
             )
-        if self.agree is not None:
-            text = description(self, &call, op, choice)
-        return launch(self, &call, choice, keep, blocking, text)
+        if parts is not None and parts[4] is not None:
+            keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
+        return launch(self, call, choice, keep, blocking, text)
 
     def tell_counts(self, int kind, counts, root):
         """Start to give the root's counts of a vector form to all ranks; return a Request."""
         cdef Call call
-        cdef Choice choice
-        cdef Request request
-        cdef tuple keep
-        cdef str text = None
-        call.kind = BROADCAST
-        call.planned = False
-        call.timeout = COMMON
-        check_caller()
-        self.check_whole()
-        keep = check(self, &call, counts, counts, None, root, 1.0, 1.0)
+        open_call(self, &call, BROADCAST)
         call.announced = kind + 1
-        choice = choice_for(self, &call, None)
-        if self.agree is not None:
-            text = description(self, &call, None, choice)
-        request = launch(self, &call, choice, keep, False, text)
-        request.aside = True
-        return request
+        return announce(self, &call, counts, counts, root, False)
 
-    def verify(self, int kind, x, op, algorithm, prescale=1.0, postscale=1.0):
-        """Raise what a call with these arguments would raise before it sends anything."""
+    def announce(self, str making, record, out, timeout=None):
+        """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
+
+        The `record` of each rank, an array of bytes, arrives in a row of `out`.
+        """
         cdef Call call
-        call.kind = kind
-        call.planned = False
-        check(self, &call, x, None, op, 0, prescale, postscale)
-        choice_for(self, &call, algorithm)
+        open_call(self, &call, ALLGATHER)
+        call.timeout = deadline_of(timeout)
+        call.announced = KINDS + 1 + MAKINGS.index(making)
+        announce(self, &call, record, out, 0, True)
 
     def inspect(
-        self, int kind, Span x, Span out, op, root, algorithm, prescale, postscale,
-        const int64_t[::1] counts=None, const int64_t[::1] receive_counts=None, shape=None,
+        self, int kind, x, out, op, root, algorithm, prescale, postscale, tuple parts=None
     ):
-        """Check a call whose arrays are on a device; return what it is. Local.
-
-        With `counts` it is a vector form, whose new result has `shape`.
+        """Check a call, whose arrays may be Spans of a device; return what it is. Local.
 
         Returns
         -------
-        (int, Span or None, str, bool)
+        (int, array or None, str, bool)
             The elements of a part, the result, what the ranks agree on, and whether no message is
             sent.
         """
         cdef Call call
         cdef Choice choice
         cdef tuple keep
-        call.kind = kind
-        call.planned = False
-        if counts is None:
-            keep = check(self, &call, x, out, op, root, prescale, postscale)
-        else:
-            call.counts = &counts[0]
-            call.receive_counts = &receive_counts[0]
-            keep = check_vector(
-                self, &call, x, out, op, root, None, prescale, postscale, shape, None, None
-            )
+        open_call(self, &call, kind)
+        if parts is not None:
+            take_parts(&call, (*parts[:2], None, None))
+        keep = check(self, &call, x, out, op, root, prescale, postscale)
         choice = choice_for(self, &call, algorithm)
         call.whole = 0
         shared = choice.plan.whole.slots == choice.plan.split.slots == 0
@@ -256,8 +202,7 @@ cdef class Engine:
 
     def call_piece(
         self, int kind, Span x, Span out, op, root, algorithm, timeout, prescale, postscale,
-        bint blocking, int64_t whole, const int64_t[::1] counts=None,
-        const int64_t[::1] receive_counts=None, on=None,
+        bint blocking, int64_t whole, counts=None, receive_counts=None, on=None,
     ):
         """Run a piece of a call on a device, which has `whole` elements, in host memory; return a
         Request where it is not `blocking`.
@@ -266,44 +211,30 @@ cdef class Engine:
         does (`executor/device.pxi`).
         """
         cdef Call call
-        cdef Choice choice
-        cdef Request request
         cdef tuple keep
-        call.kind = kind
-        call.planned = False
-        check_caller()
-        self.check_whole()
-        if counts is None:
-            call.timeout = deadline_of(timeout)
-            keep = check(self, &call, x, out, op, root, prescale, postscale)
-        else:
-            call.counts = &counts[0]
-            call.receive_counts = &receive_counts[0]
-            keep = check_vector(
-                self, &call, x, out, op, root, timeout, prescale, postscale, (), None, None
-            )
+        open_call(self, &call, kind)
+        if counts is not None:
+            take_parts(&call, (counts, receive_counts, None, None))
+        call.timeout = deadline_of(timeout)
+        keep = check(self, &call, x, out, op, root, prescale, postscale)
         call.whole = whole
         if on is not None:
             call.device = <void *>on
             keep = *keep, on
-        choice = choice_for(self, &call, algorithm)
-        made = launch(self, &call, choice, keep, blocking, None)
-        if not blocking:
-            request = made
-            request.aside = True
-            return request
-        return None
+        return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, blocking, None)
 
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
-        check_caller()
-        self.check_whole()
-        call.kind = kind
+        open_call(self, call, kind)
         call.planned = True
         planned.engine = self
-        planned.keep = check_here(self, call, x, out, op, root, prescale, postscale)
+        try:
+            planned.keep = check(self, call, x, out, op, root, prescale, postscale)
+        except BufferError as error:
+            if not is_for_devices(self, error):
+                raise
         if planned.keep is None:
             return self.devices().plan(
                 self, kind, x, out, op, root, algorithm, prescale, postscale
@@ -318,39 +249,22 @@ cdef class Engine:
                 f"be, which is immutable: no second run could write it; pass a NumPy array as out"
             )
         planned.title = title(planned.choice.plan)
-        planned.prepare()
+        if call.prescale != 1.0:
+            planned.keep = place_scaled(call, planned.keep)
+        planned.op = prepared(self, call, planned.choice, planned.keep)
+        planned.op.state.status = DONE
         return planned
-
-    def announce(self, str making, record, out, timeout=None):
-        """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
-
-        The `record` of each rank, an array of bytes, arrives in a row of `out`.
-        """
-        cdef Call call
-        cdef Choice choice
-        cdef tuple keep
-        call.kind = ALLGATHER
-        call.planned = False
-        call.timeout = deadline_of(timeout)
-        check_caller()
-        self.check_whole()
-        keep = check(self, &call, record, out, None, 0, 1.0, 1.0)
-        call.announced = KINDS + 1 + MAKINGS.index(making)
-        choice = choice_for(self, &call, None)
-        launch(self, &call, choice, keep, True, None if self.agree is None else "")
 
     def compressed(self, x, out, op, prescale, postscale):
         """Check the arguments of an allreduce that is compressed; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
         cdef Call *call = &made.call
-        call.kind = ALLREDUCE
-        call.planned = False
-        call.timeout = COMMON
+        open_call(self, call, ALLREDUCE)
         made.keep = check(self, call, x, out, op, 0, prescale, postscale)
         made.set_up(op)
         return made
 
-    def exchange(self, Plan plan, x, out, int tag, timeout, bint blocking, cut, result=None):
+    def exchange(self, Choice choice, x, out, int tag, timeout, bint blocking, cut, result=None):
         """Send `x`, receive `out`, or do both, as the plan says. The result is `out`, or `result`.
 
         Other threads are not kept out: one may send what another waits for. What is too large for
@@ -362,8 +276,7 @@ cdef class Engine:
         cdef int64_t[::1] pieces
         cdef int64_t most
         cdef tuple keep
-        check_caller()
-        self.check_whole()
+        open_call(self, &call, EXCHANGE)
         call.timeout = deadline_of(timeout)
         keep = check_messages(&call, x, out)
         if out is None:
@@ -373,10 +286,14 @@ cdef class Engine:
         if call.x.count > most or call.out.count > most:
             sent = [] if x is None else cut_into(call.x.count, most)
             received = [] if out is None else cut_into(call.out.count, most)
-            plan = cut(len(sent), len(received))
+            choice = cut(len(sent), len(received))
             pieces = array("q", sent + received)
             call.counts = &pieces[0]
-        return launch_messages(self, &call, plan, keep, tag, blocking)
+        if not blocking:
+            make_room()
+        return begin(
+            self, prepared(self, &call, choice, keep), choice, &call, keep, tag, 0, blocking, None
+        )
 
     cdef inline double deadline(self, double timeout) noexcept:
         """Return the seconds that a call may wait."""

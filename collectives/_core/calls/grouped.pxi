@@ -68,10 +68,6 @@ def overlapping(list spans):
         free(extents)
 
 
-cdef inline uint64_t size_mixed(uint64_t sum, int dtype, int64_t count) noexcept:
-    return cc_mixed(cc_mixed(sum, dtype), count)
-
-
 def checksum(list sizes):
     """Return a number that depends on the dtypes and numbers of elements of arrays. Local.
 
@@ -82,7 +78,7 @@ def checksum(list sizes):
     """
     cdef uint64_t sum = 1
     for dtype, count in sizes:
-        sum = size_mixed(sum, DTYPES.index(dtype), count)
+        sum = cc_mixed(cc_mixed(sum, DTYPES.index(dtype)), count)
     return sum
 
 
@@ -171,14 +167,6 @@ cdef class Group:
             (dtype_text(self.items[i].x.dtype), self.items[i].x.count)
             for i in range(min(self.count, most))
         ]
-
-    def checksum(self):
-        """Return a number that depends on the dtypes and numbers of elements. Local."""
-        cdef uint64_t sum = 1
-        cdef Py_ssize_t i
-        for i in range(self.count):
-            sum = size_mixed(sum, self.items[i].x.dtype, self.items[i].x.count)
-        return sum
 
     def smallest(self):
         """Return the number of the first array of the fewest elements of each dtype. Local."""

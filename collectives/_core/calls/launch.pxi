@@ -2,28 +2,20 @@
 
 
 cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint blocking, str text):
-    """Start what has been checked, and wait for it if it is `blocking`.
+    """Start a collective that has been checked, and wait for it if it is `blocking`.
 
     With a `text` of what is called, the ranks agree on it first.
     """
-    cdef Operation *op
     cdef object trials = None
     cdef int slot = 0
     cdef double began = 0
-    cdef uint64_t start = 0
+    cdef uint64_t called_at = 0
     cdef bint inside
     if tape != NULL and (engine.queue.owner or text is not None or not blocking):
-        start = cc_ticks()
+        called_at = cc_ticks()
     inside = engine.enter_unless_inside()
     try:
-        engine.check_whole()  # the thread that was inside may have broken it
-        if engine.ahead is not None and call.whole < 0:
-            begin_ahead(engine)
-            engine.check_whole()
-        if not blocking:
-            make_room()
-        if text is not None:
-            engine.agree(name_of(call), text, True, engine.deadline(call.timeout))
+        take_place(engine, call, text, blocking)
         if choice.trials is not None and not call.announced and call.device == NULL:
             trials = choice.trials
             choice = trial_of(engine, choice, blocking, call.timeout, &slot)
@@ -33,22 +25,76 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
         elif call.prescale != 1.0:
             keep = place_scaled(call, keep)
             prescale(call)
-        op = idle_operation(engine)
-        configure(engine, op, call, choice)
-        if call.user != NULL:
-            (<UserFold>call.user).lend(engine.segment, keep)
-        restart(engine, op, -1)
-        if tape != NULL or engine.traced is not None:
-            begin_call(engine, op, choice, call, start, blocking)
-        if not blocking:
-            return Request(engine, choice.plan, keep).start(op)
-        run(engine, op, choice.plan, keep, call.timeout)
+        result = begin(
+            engine, prepared(engine, call, choice, keep), choice, call, keep, -1, called_at,
+            blocking, None,
+        )
         if began != 0:
             trials.note(slot, now() - began)
-        recycle(engine, op)
     finally:
         if not inside:
             leave(&engine.queue)
+    return result
+
+
+cdef object launch_aside(
+    Engine engine, Call *call, Choice choice, tuple keep, bint blocking, str text
+):
+    """Launch a collective for which somebody else waits, who says so; return its request."""
+    cdef object made = launch(engine, call, choice, keep, blocking, text)
+    if blocking:
+        return None
+    (<Request>made).aside = True
+    return made
+
+
+cdef object announce(Engine engine, Call *call, x, out, root, bint blocking):
+    """Launch a collective by which ranks tell each other of what comes next."""
+    cdef tuple keep = check(engine, call, x, out, None, root, 1.0, 1.0)
+    cdef Choice choice = choice_for(engine, call, None)
+    text = None if engine.agree is None else description(engine, call, None, choice)
+    return launch_aside(engine, call, choice, keep, blocking, text)
+
+
+cdef inline int take_place(Engine engine, const Call *call, str text, bint blocking) except -1:
+    """Take the place of a call in the order that is the same on all ranks."""
+    engine.check_whole()  # the thread that was inside may have broken it
+    if engine.ahead is not None and call.whole < 0:
+        begin_ahead(engine)
+        engine.check_whole()
+    if not blocking:
+        make_room()
+    if text is not None:
+        engine.agree(name_of(call), text, True, engine.deadline(call.timeout))
+    return 0
+
+
+cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple keep) except NULL:
+    """Return an operation that has all that a call needs."""
+    cdef Operation *op = idle_operation(engine)
+    configure(engine, op, call, choice)
+    if call.user != NULL:
+        (<UserFold>call.user).lend(engine.segment, keep)
+    return op
+
+
+cdef inline object begin(
+    Engine engine, Operation *op, Choice choice, const Call *call, tuple keep, int tag,
+    uint64_t called_at, bint blocking, PlannedCall owner,
+):
+    """Start an operation, under the next number or a `tag`; wait for it if it is `blocking`.
+
+    Without an `owner` it is the engine's again when it has ended. For the timeline, `called_at` is
+    when it was called, if earlier.
+    """
+    restart(engine, op, tag)
+    if tape != NULL or engine.traced is not None:
+        begin_record(engine, op, choice, call, called_at, blocking)
+    if not blocking:
+        return Request(engine, choice.plan, keep).start(op, owner)
+    run(engine, op, choice.plan, keep, call.timeout)
+    if owner is None:
+        recycle(engine, op)
     return finished(keep[0])
 
 

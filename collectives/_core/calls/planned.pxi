@@ -27,50 +27,35 @@ cdef class PlannedCall:
         if self.op != NULL and self.op.state.status == DONE:
             release(self.op)
 
-    cdef int prepare(self) except -1:
-        """Reserve the memory of the operation."""
-        cdef Operation *op = idle_operation(self.engine)
-        if self.call.prescale != 1.0:
-            self.keep = place_scaled(&self.call, self.keep)
-        configure(self.engine, op, &self.call, self.choice)
-        if self.call.user != NULL:
-            (<UserFold>self.call.user).lend(self.engine.segment, self.keep)
-        op.state.status = DONE
-        self.op = op
-        return 0
-
-    cdef int begin(self, double timeout, bint blocking) except -1:
-        """Put the operation at its start."""
+    cdef object run(self, double timeout, bint blocking):
+        """Run the operation, and return the result; start it if it is not `blocking`."""
         cdef Engine engine = self.engine
-        engine.check_whole()
-        if self.request is not None and not self.request.test():
-            raise CommunicatorError(f"{self.title} is in flight; wait for it before the next run")
-        self.request = None
-        if engine.ahead is not None:
-            begin_ahead(engine)
-            engine.check_whole()
-        if engine.agree is not None:
-            engine.agree(
-                COLLECTIVES[self.call.kind], self.text, True, engine.deadline(timeout)
-            )
-        if self.call.prescale != 1.0:
-            prescale(&self.call)
-        restart(engine, self.op, -1)
-        if tape != NULL or engine.traced is not None:
-            begin_call(engine, self.op, self.choice, &self.call, 0, blocking)
-        return 0
-
-    def __call__(self, timeout=None):
-        cdef Engine engine = self.engine
-        cdef double deadline = deadline_of(timeout)
         check_caller()
         enter(&engine.queue)
         try:
-            self.begin(deadline, True)
-            run(engine, self.op, self.choice.plan, self.keep, deadline)
+            engine.check_whole()
+            if self.request is not None and not self.request.test():
+                raise CommunicatorError(
+                    f"{self.title} is in flight; wait for it before the next run"
+                )
+            self.request = None
+            self.call.timeout = timeout
+            take_place(
+                engine, &self.call, None if engine.agree is None else self.text, blocking
+            )
+            if self.call.prescale != 1.0:
+                prescale(&self.call)
+            result = begin(
+                engine, self.op, self.choice, &self.call, self.keep, -1, 0, blocking, self
+            )
+            if not blocking:
+                self.request = result
+            return result
         finally:
             leave(&engine.queue)
-        return self.keep[0]
+
+    def __call__(self, timeout=None):
+        return self.run(deadline_of(timeout), True)
 
     def start(self):
         """Start a run and return at once; see `Communicator.iallreduce`.
@@ -86,16 +71,7 @@ cdef class PlannedCall:
         CommunicatorError
             If the run before is still in flight, or the communicator is broken.
         """
-        check_caller()
-        enter(&self.engine.queue)
-        try:
-            make_room()
-            self.begin(COMMON, False)
-            self.request = Request(self.engine, self.choice.plan, self.keep)
-            self.request.owner = self
-            self.request.start(self.op)
-        finally:
-            leave(&self.engine.queue)
+        self.run(COMMON, False)
         return self
 
     def test(self):

@@ -152,13 +152,14 @@ cdef class Request:
         self.plan = plan
         self.keep = keep
 
-    cdef Request start(self, Operation *op):
+    cdef Request start(self, Operation *op, PlannedCall owner):
         cdef PyObject *code = cc_caller(package_folder, &self.at)
         if code != NULL:
             self.code = <object>code
             Py_DECREF(self.code)  # cc_caller's
         if developing or self.engine.agree is not None:
             self.origin = Origin()
+        self.owner = owner
         self.op = op
         self.thread = pthread_self()
         live.add(self)

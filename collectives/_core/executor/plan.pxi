@@ -59,13 +59,11 @@ cdef class Plan:
     cdef int32_t *blocks[3]
     cdef int places[3]
     cdef bint has_parcels
-    cdef int label  # of messages, which have no lasting choice: see records/tape.pxi
     cdef readonly object source
 
     def __cinit__(self, source, whole, split, int64_t room=0):
         cdef int space
         self.source = source
-        self.label = -1
         self.cut = source.cut
         self.tmp = source.tmp
         self.lines = split.lines

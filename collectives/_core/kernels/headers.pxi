@@ -4,7 +4,8 @@ cdef extern from "_core/kernels/kernels.h" nogil:
     ctypedef void (*cc_fold_fn)(void *, const void *, const void *, size_t) noexcept nogil
     ctypedef void (*cc_scale_fn)(void *, const void *, long double, size_t) noexcept nogil
     enum:
-        CC_BOOL, CC_INT8, CC_UINT8, CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128, CC_COMPLEX64, CC_COMPLEX128
+        CC_BOOL, CC_INT8, CC_UINT8, CC_FLOAT16, CC_BFLOAT16, CC_FLOAT32, CC_FLOAT64, CC_FLOAT128
+        CC_COMPLEX64, CC_COMPLEX128
         CC_NDTYPES
     enum:
         CC_BOR, CC_NOPS

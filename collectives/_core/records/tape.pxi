@@ -76,18 +76,21 @@ cdef int64_t record_bytes(const Call *call) noexcept:
     return call.nbytes
 
 
-cdef int label_of(Engine engine, Operation *op, Choice choice, int kind, bint vector) except -1:
+cdef int label_of(Engine engine, Operation *op, Choice choice, const Call *call) except -1:
     """Return the number of the label of a call."""
     cdef Plan plan = choice.plan
-    name = plan.source.algorithm.collective.name if kind == EXCHANGE else COLLECTIVES[kind]
+    if call.kind == EXCHANGE:
+        name = plan.source.algorithm.collective.name
+    else:
+        name = COLLECTIVES[call.kind] + "v" * (call.counts != NULL)
     ways = []
     if op.shared.segment != NULL:
         ways.append("shm")
     if op.plan.slots:
         ways.append(engine.messages_by)
     label = (
-        engine.label, name + "v" * vector, plan.source.algorithm.name, choice.segment,
-        "+".join(ways) or "none", choice.reason,
+        engine.label, name, plan.source.algorithm.name, choice.segment, "+".join(ways) or "none",
+        choice.reason,
     )
     return number_of_label(label)
 
@@ -103,36 +106,17 @@ cdef int number_of_label(tuple label) except -1:
     return number
 
 
-cdef int begin_call(
+cdef int begin_record(
     Engine engine, Operation *op, Choice choice, const Call *call, uint64_t start, bint blocking
 ) except -1:
-    """Record a collective that is about to start; `start` is when it was called, if earlier."""
-    return begin_record(
-        engine, op, choice, call.kind, call.counts != NULL, record_bytes(call), start, blocking
-    )
-
-
-cdef int begin_exchange(
-    Engine engine, Operation *op, Choice choice, int64_t nbytes, bint blocking
-) except -1:
-    """Record messages that are about to start."""
-    choice.labels[0] = choice.plan.label
-    begin_record(engine, op, choice, EXCHANGE, False, nbytes, 0, blocking)
-    choice.plan.label = choice.labels[0]
-    return 0
-
-
-cdef int begin_record(
-    Engine engine, Operation *op, Choice choice, int kind, bint vector, int64_t nbytes,
-    uint64_t start, bint blocking,
-) except -1:
-    """Record what is about to start."""
+    """Record a call that is about to start; `start` is when it was made, if earlier."""
     global running
     cdef Recording *record = &op.record
+    cdef bint vector = call.counts != NULL
     record.label = choice.labels[vector]
     if record.label < 0:
-        record.label = choice.labels[vector] = label_of(engine, op, choice, kind, vector)
-    record.nbytes = nbytes
+        record.label = choice.labels[vector] = label_of(engine, op, choice, call)
+    record.nbytes = record_bytes(call)
     if engine.traced is not None:
         record.began = now()
     record.blocks = blocking
@@ -151,7 +135,8 @@ cdef int begin_record(
     cc_fill(
         record.whole, CC_T_CALL, start if start else record.clock,
         start if start else record.clock,
-        tape.calls, nbytes, record.label + 1, NO_NUMBER if kind == EXCHANGE else op.number,
+        tape.calls, record.nbytes, record.label + 1,
+        NO_NUMBER if call.kind == EXCHANGE else op.number,
     )
     if start:
         record.clock = start

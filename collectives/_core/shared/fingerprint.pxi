@@ -31,25 +31,22 @@ cdef str called(const uint64_t *what):
     cdef int operation = what[0] >> 16 & 0xFF
     cdef int announced = what[0] >> 25 & 0x3F
     cdef uint64_t number = what[0] >> 32
+    cdef str op = None
+    root = what[2] & 0xFFFFFFFF
     if announced > KINDS:
         return f"{announcement(announced)}()"
     if announced:
-        return f"{announcement(announced)}(root={what[2] & 0xFFFFFFFF}, its counts)"
+        return f"{announcement(announced)}(root={root}, its counts)"
     name = COLLECTIVES[kind]
-    parts = []
-    if kind != BARRIER:
-        if dtype < CC_NDTYPES:
-            text = DTYPES[dtype]
-        else:
-            known = [each for each in other_dtypes if 0x80 | crc32(each.encode()) & 0x7F == dtype]
-            text = known[0] if known else "another"
-        parts = [f"count={what[1]}", f"dtype={text}"]
-        if operation != NO_OPERATION:
-            known = [each.name for each in built_in.values() if each.number == operation]
-            parts.append(f"op={known[0] if known else 'a function'}")
-    if spec.COLLECTIVES[name].rooted:
-        parts.append(f"root={what[2] & 0xFFFFFFFF}")
-    if what[0] >> 31 & 1:
-        parts.append("on a device")
-    parts.append(f"algorithm={registry.numbered(name, number)}")
+    if dtype < CC_NDTYPES:
+        text = DTYPES[dtype]
+    else:
+        known = [each for each in other_dtypes if 0x80 | crc32(each.encode()) & 0x7F == dtype]
+        text = known[0] if known else "another"
+    if operation != NO_OPERATION:
+        known = [each.name for each in built_in.values() if each.number == operation]
+        op = known[0] if known else "a function"
+    parts = in_words(
+        kind, f"count={what[1]}", text, op, root, what[0] >> 31 & 1, registry.numbered(name, number)
+    )
     return f"{name}{'v' if what[0] >> 24 & 1 else ''}({', '.join(parts)})"
