@@ -409,7 +409,7 @@ class Communicator(
         self._devices.close()
         if self._segment is not None:
             self._engine.share(None)
-            segment.release(self._segment)
+            self._segment.leave()
             self._segment = None
         left = [mpi for mpi in (self._control, self._mpi) if mpi is not None]
         self._mpi = self._control = None

@@ -147,7 +147,9 @@ class Job:
         rank, size = meeting.rank, meeting.size
         self.first = first
         meeting.members = [first + each for each in range(size)]
-        names = meeting.allgather(host.name())
+        wish: str = segment.settings()["kind"]
+        told = meeting.allgather((host.name(), "auto" if wish == "0" else wish))
+        names = [name for name, _ in told]
         other = next((each for each in range(size) if names[each] != names[0]), None)
         if other is not None:
             raise CommunicatorError(
@@ -155,11 +157,10 @@ class Job:
                 f"{names[other].split()[0]}, and ranks of several hosts need MPI: start them with "
                 f"mpirun"
             )
-        wish: str = segment.settings()["kind"]
-        wishes = set(meeting.allgather("auto" if wish == "0" else wish))
-        found, told = segment.tried(meeting, list(range(size)), wishes, segment.SMALLEST_LANE)
+        wishes = {wish for _, wish in told}
+        found, failed = segment.tried(meeting, list(range(size)), wishes, segment.SMALLEST_LANE)
         if size > 1 and found is None:
-            problems = "; ".join(f"rank {each}: {why}" for each, why in told.items())
+            problems = "; ".join(f"rank {each}: {why}" for each, why in failed.items())
             raise CommunicatorError(f"the ranks cannot share memory, and have no MPI: {problems}")
         self.segment = found  # whose locks say who is there
         room = BOX

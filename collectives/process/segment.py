@@ -19,8 +19,9 @@ import re
 import stat
 import warnings
 import weakref
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,9 @@ SMALLEST_LANE = 64 << 10
 # All segments of a process together take at most this part (one fourth) of the host's memory.
 PART_OF_MEMORY = 4
 
-
 _PAGE = mmap.PAGESIZE
+
+T = TypeVar("T")
 
 # The ways that are tried for each value of COLLECTIVES_SHM: memory without a file, a file without a
 # name, and a file with a name, which works for ranks that do not see each other's processes.
@@ -114,54 +116,69 @@ def _attempt(
 
     Return the segment or None, and the problems of all ranks.
     """
-    rank = meeting.rank
-    leads = rank == local[0]
-    idle = len(local) < 2 or segment is not None
     nlines = 2 * len(local) + 16
-    memory = offer = path = None
-    file, lane = -1, 0
-    problem = ""
-    if leads and not idle:
-        try:
-            file, path, lane = _create(way, len(local), nlines, lane_bytes or _lane())
-            memory = _map(file, _core.segment_bytes(len(local), nlines, lane))
-            token = os.urandom(16)
-            memory[:16] = token
+
+    def create() -> tuple[int, str | None, int]:
+        return _create(way, len(local), nlines, lane_bytes or _lane())
+
+    def nbytes(lane: int) -> int:
+        return _core.segment_bytes(len(local), nlines, lane)
+
+    def use(file: int, memory: mmap.mmap, lane: int) -> _core.Segment:
+        # The file is opened again: what is mapped stays open as long as its memory is used.
+        own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        return _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
+
+    if len(local) < 2 or segment is not None:
+        return segment, _common(meeting, [], create, nbytes, use)[1]
+    made, problems = _common(meeting, local, create, nbytes, use, os.urandom(16))
+    if made is not None and any(problems[each] for each in local):
+        made.leave()
+        made = None
+    return made, problems
+
+
+def _common(
+    meeting: Ranks,
+    local: list[int],
+    create: Callable[[], tuple[int, str | None, int]],
+    nbytes: Callable[[int], int],
+    use: Callable[[int, mmap.mmap, int], T],
+    token: bytes = b"",
+) -> tuple[T | None, list[str]]:
+    """Have the first rank create a file, with its path and its lane, and all ranks of the host map
+    it; return what they `use` it for, and the problems of all ranks. The memory begins with a
+    token. Collective; ranks that share nothing take part for the others, with no ranks.
+    """
+    leads = local[:1] == [meeting.rank]
+    file, path, offer, made, problem = -1, None, None, None, ""
+    try:
+        if leads:
+            file, path, lane = create()
+            memory = _map(file, nbytes(lane))
+            memory[: len(token)] = token
             offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
-        except (_Failure, OSError) as error:
-            problem = str(error)
+    except (_Failure, OSError) as error:
+        problem = str(error)
     offers = meeting.allgather(offer)
-    if not leads and not idle:
-        offer = offers[local[0]]
-        try:
-            if offer is None:
+    # The use comes before any rank leaves here, because it may then look for the others' locks.
+    try:
+        if local and not leads:
+            if offers[local[0]] is None:
                 raise _Failure(f"rank {local[0]} has none")
-            lane = offer[1]
-            file, memory = _open(offer, len(local), nlines)
-        except (_Failure, OSError) as error:
-            problem = str(error)
-    made = None
-    if offer is not None and not problem:
-        # This comes before any rank leaves here, because it may then look for the others' locks.
-        try:
-            # The file is opened again: what is mapped stays open as long as its memory is used.
-            own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-            made = _core.Segment(memory, own, local, local.index(rank), nlines, lane)
-        except MemoryError:
-            problem = "no memory"
-        except OSError as error:
-            problem = str(error)
+            where, lane, token = offers[local[0]]
+            file, memory = _open(where, nbytes(lane), token)
+        if local and not problem:
+            made = use(file, memory, lane)
+    except MemoryError:
+        problem = "no memory"
+    except (_Failure, OSError) as error:
+        problem = str(error)
     problems = meeting.allgather(problem)
     if path:
         os.unlink(path)
     if file >= 0:
         os.close(file)
-    if idle:
-        return segment, problems
-    if any(problems[each] for each in local):
-        if made is not None:
-            made.leave()
-        made = None
     return made, problems
 
 
@@ -201,39 +218,17 @@ def shared(meeting: Ranks, segment: _core.Segment | None, nbytes: int) -> mmap.m
     """Return new memory, zero at first, that the ranks of a segment share. Collective; a rank
     without a segment takes part for the others, and gets None.
     """
-    if segment is None:
-        meeting.allgather(None)
-        _refuse(meeting.allgather(""))
-        return None
-    rank, first = meeting.rank, segment.ranks[0]
-    file, path, problem = -1, None, ""
-    if rank == first:
-        try:
-            file, path = _file(_way[segment], nbytes)
-        except (_Failure, OSError) as error:
-            problem = str(error)
-    offers = meeting.allgather(path or f"/proc/{os.getpid()}/fd/{file}")
-    memory = None
-    try:
-        if rank != first:
-            file = _opened(offers[first])
-        memory = _map(file, nbytes)
-    except (_Failure, OSError) as error:
-        problem = problem or str(error)
-    problems = meeting.allgather(problem)
-    if path:
-        os.unlink(path)
-    if file >= 0:
-        os.close(file)
-    _refuse(problems)
-    return memory
-
-
-def _refuse(problems: list[str]) -> None:
-    """Raise an error if some rank had a problem."""
+    memory, problems = _common(
+        meeting,
+        [] if segment is None else segment.ranks,
+        lambda: (*_file("" if segment is None else _way[segment], nbytes), 0),
+        lambda _: nbytes,
+        lambda file, memory, lane: memory,
+    )
     for each in problems:
         if each:
             raise CommunicatorError(f"no shared memory for an array: {each}")
+    return memory
 
 
 def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], number: int) -> None:
@@ -244,11 +239,6 @@ def _give_back(memory: mmap.mmap, start: int, end: int, released: set[int], numb
     if not _core.is_forked():
         with contextlib.suppress(OSError, ValueError):
             memory.madvise(mmap.MADV_REMOVE, start, end - start)
-
-
-def release(segment: _core.Segment) -> None:
-    """Leave a segment. Local."""
-    segment.leave()
 
 
 def _wish() -> str:
@@ -336,16 +326,14 @@ def _opened(path: str) -> int:
     return file
 
 
-def _open(offer: tuple[str, int, bytes], p: int, nlines: int) -> tuple[int, mmap.mmap]:
-    """Return the file and the memory of a segment that another rank has created."""
-    path, lane, token = offer
+def _open(path: str, nbytes: int, token: bytes) -> tuple[int, mmap.mmap]:
+    """Return the file and the memory of another rank, which begins with a token."""
     file = _opened(path)
     try:
-        nbytes = _core.segment_bytes(p, nlines, lane)
         if os.fstat(file).st_size < nbytes:
             raise _Failure(f"{path} is another file here")
         memory = _map(file, nbytes)
-        if memory[:16] != token:
+        if memory[: len(token)] != token:
             raise _Failure(f"{path} is another file here")
         return file, memory
     except BaseException:

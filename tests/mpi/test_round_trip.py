@@ -73,4 +73,4 @@ def test_nobody_is_missed_who_is_late(shared):
     made = segment.bootstrap(late, shared._place.local, {"auto"})
     assert made.lost() == []
     shared.barrier()
-    segment.release(made)
+    made.leave()
