@@ -373,6 +373,7 @@ class Task:
     callbacks: Any
     codec: Any
     arrays: Any
+    steps: Any
     value: Any
     def __init__(
         self,

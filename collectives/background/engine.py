@@ -150,8 +150,8 @@ class Engine:
                 return
             handle.run_callbacks()
 
-    def wait_until(self, group: Group, is_over: Any, limit: float | None) -> bool:
-        """Work until something is over, which is True, or the clock is past the limit. Local."""
+    def wait_until(self, group: Group, is_over: Any, wait: Wait | None) -> bool:
+        """Work until something is over, which is True, or a wait is. Local."""
         last, moved = -1, 0.0
         with self:
             while True:
@@ -159,15 +159,16 @@ class Engine:
                 self.work()
                 if is_over():
                     return True
-                now = time.monotonic()
-                if limit is not None and now > limit:
+                left = SLICE if wait is None else wait.left()
+                if not left:
                     return False
+                now = time.monotonic()
                 if seen != last:
                     last, moved = seen, now
-                pause = SLICE if limit is None else min(SLICE, limit - now)
-                _core.await_ended(seen, max(pause, 0.0), group.patience, now - moved > DROWSY)
+                pause = min(SLICE, left)
+                _core.await_ended(seen, pause, group.patience, now - moved > DROWSY)
 
-    def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None:
+    def wait_for(self, handle: Handle, wait: Wait | None, timeout: float | None) -> None:
         """Work until a handle is complete. Local."""
         group = handle.group
         with self:
@@ -177,7 +178,7 @@ class Engine:
                 finally:
                     self.working.release()
                 self._run_callbacks()
-        if not handle.complete and not self.wait_until(group, handle.done, limit):
+        if not handle.complete and not self.wait_until(group, handle.done, wait):
             raise StallError(
                 f"{called(handle.key)} is not complete after {timeout:g} s: "
                 f"{group.situation(time.monotonic() - handle.began)}"
@@ -198,11 +199,11 @@ class Engine:
 
     def flush(self, groups: list[Group], timeout: float | None) -> None:
         """Wait for all submissions of some groups; raise the error of the first that has failed."""
-        limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+        wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
         handles = sorted((each for one in groups for each in list(one.unfinished)), key=_age)
         for handle in handles:
             if not handle.done():
-                self.wait_for(handle, limit, timeout)
+                self.wait_for(handle, wait, timeout)
         for handle in handles:
             error = handle.exception()
             if error is not None:
@@ -213,9 +214,9 @@ class Engine:
         if _core.is_forked():
             return  # it is the parent's
         if not _core.is_finalised():
-            limit = time.monotonic() + GRACE
+            wait = Wait(timeout=GRACE)
             for group in self.listed:
-                self.wait_until(group, lambda group=group: not group.unfinished, limit)
+                self.wait_until(group, lambda group=group: not group.unfinished, wait)
         _core.dismiss()
         left = [each for group in self.listed for each in list(group.unfinished)]
         unheard = [each.error for each in self.listed if each.error and not each.told]
@@ -486,7 +487,7 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
     CommunicatorError
         If the communicator is freed or broken.
     """
-    limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+    wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
     found = _engine.group(group)
     if not found.joins:  # as after a timeout
         flush(group, timeout)
@@ -494,7 +495,7 @@ def join(group: Communicator | None = None, timeout: float | None = None) -> int
         if found.size == 1:
             return 0
         found.joins = True
-    if not _engine.wait_until(found, lambda: not found.joins, limit):
+    if not _engine.wait_until(found, lambda: not found.joins, wait):
         raise StallError(f"join() was not over after {timeout:g} s: {found.situation(0.0)}")
     if found.error is not None:
         raise found.error

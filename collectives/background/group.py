@@ -38,6 +38,7 @@ from collectives.errors import (
 )
 from collectives.process import environment
 from collectives.process.agreement import agreed_terms
+from collectives.process.waiting import Wait
 from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
@@ -58,7 +59,7 @@ class Workers(Protocol):
     def flush(self, groups: list[Group], timeout: float | None) -> None: ...
     def drop(self, group: Group) -> None: ...
     def note_dropped(self, comm: object) -> None: ...
-    def wait_for(self, handle: Handle, limit: float | None, timeout: float | None) -> None: ...
+    def wait_for(self, handle: Handle, wait: Wait | None, timeout: float | None) -> None: ...
 
 
 class Round:
@@ -140,13 +141,14 @@ class Group:
         arguments = what.like, None, what.op, 0, 1.0, 1.0
         engine = self.data._engine
         handle = Handle(engine, what.kind, *arguments, name, priority, what.text)
-        handle.arrays = what
+        handle.steps = what
         return self._add(handle, name)
 
     def _add(self, handle: Handle, name: str | None) -> Handle:
         """Give a submission its key, and have it run when its turn comes."""
         if name is None:
-            kind = handle.kind if handle.what is None else handle.what.text.partition(" ")[0]
+            steps = handle.steps
+            kind = handle.kind if steps is None else steps.text.partition(" ")[0]
             self.nameless[kind] += 1
             name = nameless(kind, self.nameless[kind])
         elif name in self.names:

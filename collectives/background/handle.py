@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from collectives import _core
-from collectives.background.steps import Steps
+from collectives.process.waiting import Wait
 from collectives.text.words import error_text
 
 
@@ -34,11 +33,6 @@ class Handle(_core.Task):
     """
 
     __slots__ = ()
-
-    @property
-    def what(self) -> Steps | None:
-        """What it consists of, where it is not one collective."""
-        return None if self.codec is not None else self.arrays
 
     def done(self) -> bool:
         """Return whether the collective is complete, or has failed. Local."""
@@ -70,9 +64,9 @@ class Handle(_core.Task):
             If another rank has ended or given up, or MPI fails. Nothing can be submitted for this
             communicator any more.
         """
-        limit = None if timeout is None else time.monotonic() + _core.seconds(timeout)
+        wait = None if timeout is None else Wait(timeout=_core.seconds(timeout))
         if not self.complete:
-            self.group.engine.wait_for(self, limit, timeout)
+            self.group.engine.wait_for(self, wait, timeout)
         if self.error is not None:
             self.group.told |= self.error is self.group.error
             raise self.error
@@ -118,8 +112,8 @@ class Handle(_core.Task):
         if self.codec is not None:
             what = f"{self.kind} of {self.arrays.dtype} {self.arrays.shape}, op {self.arrays.op}"
             return f"{what}, compression {self.codec.name}{self._priority()}"
-        if self.what is not None:
-            return self.what.text + self._priority()
+        if self.steps is not None:
+            return f"{self.steps.text}{self._priority()}"
         what = f"{self.kind} of {self.dtype} {tuple(self.shape)}"
         if self.kind == "barrier":
             what = "barrier"

@@ -57,7 +57,7 @@ class Schedule:
         head = self.ready[0]
         key = head.fuses
         nbytes = head.nbytes
-        if key is None or head.what is not None:
+        if key is None or head.steps is not None:
             return Batch([self.ready.pop(0)])
         if head.codec is not None:
             return Batch(self._fused(key))
@@ -98,7 +98,7 @@ class Schedule:
             if fits and total + nbytes > self.fusion and taken:
                 kept += self.ready[position:]
                 break
-            if fits and each.fuses == key and each.what is None:
+            if fits and each.fuses == key and each.steps is None:
                 taken.append(each)
                 total += nbytes
             else:
@@ -151,9 +151,9 @@ def run_batch(
     first = batch.handles[0]
     if first.codec is not None:
         yield from _compressed(batch.handles, comm)
-    elif first.what is not None:
+    elif first.steps is not None:
         first.begun()
-        first.value = yield from first.what.run(comm)
+        first.value = yield from first.steps.run(comm)
     elif len(batch.handles) > 1:
         bundle = _core.Bundle(batch.handles, memory)
         bundle.pack()

@@ -22,6 +22,7 @@ from collectives.launch.session import handling
 from collectives.process import abort, rendezvous
 from collectives.process.environment import SET_BY_LAUNCHERS, seconds
 from collectives.process.settings import Settings
+from collectives.process.waiting import Wait
 
 __all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
 
@@ -309,7 +310,7 @@ class Halted:
     """A look at ranks that are stopped when all others have ended: nobody else would miss them."""
 
     def __init__(self) -> None:
-        self._since: float | None = None
+        self._wait: Wait | None = None
 
     def next_look(self, job: Job) -> float | None:
         """Return when to look again, by `time.monotonic`; None if ranks wait for each other."""
@@ -326,11 +327,10 @@ class Halted:
             _core.is_stopped(rank.process.pid) for rank in left
         )
         if not halted or not left:
-            self._since = None
+            self._wait = None
             return False
-        if self._since is None:
-            self._since = time.monotonic()
-        waited = time.monotonic() - self._since
+        self._wait = self._wait or Wait()
+        waited = self._wait.passed()
         if waited < seconds("COLLECTIVES_TIMEOUT", Settings().timeout):
             return False
         if sys.stderr is not None:

@@ -63,6 +63,10 @@ class Wait:
         """Count the seconds from now on: something has moved."""
         self._began = time.monotonic()
 
+    def left(self) -> float:
+        """Return the seconds that are left before the deadline; 0 when it is over."""
+        return max(0.0, self._timeout - self.passed())
+
     def now(self) -> float:
         """Return a time in seconds that does not pass while this process is stopped."""
         return time.monotonic() - self._stopped

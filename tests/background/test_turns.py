@@ -21,7 +21,7 @@ class Submission:
     position: int = 0
     number: int = 0
     codec: object = None
-    what: object = None
+    steps: object = None
     takes_steps: bool = False
 
     def scheduled(self):

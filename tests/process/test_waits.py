@@ -67,6 +67,7 @@ def test_a_warning_that_is_an_error_ends_the_wait():
 STOPPED = """
 import os, subprocess, time
 import collectives as cc
+from collectives import background
 looked = time.monotonic()
 comm = cc.world()
 pids = " ".join(map(str, comm.allgather_object(os.getpid())))
@@ -90,8 +91,9 @@ print("all came")
         ("comm.barrier(timeout=2)", 0),
         ("comm.ibarrier().wait(timeout=2)", 0),
         ("comm.barrier(timeout=2)", 1),
+        ("background.submit('barrier').wait(timeout=2)", 0),
     ],
-    ids=["blocking", "request", "validated"],
+    ids=["blocking", "request", "validated", "background"],
 )
 def test_a_job_that_is_stopped_has_not_waited(call, validate):
     """As from a shell by Ctrl-Z and `fg`, or by a scheduler that suspends jobs."""

@@ -23,7 +23,9 @@ cdef class Task:
     cdef public object group, key
     cdef public double began  # the time on the clock
     cdef public int64_t number, position
-    cdef public object codec, arrays, value  # of an allreduce that is compressed: see Compressed
+    cdef public object codec, arrays  # of an allreduce that is compressed: see Compressed
+    cdef public object steps  # of what consists of several collectives
+    cdef public object value  # the result of either
     cdef public bint complete
     cdef uint64_t moments[6]  # ticks of the timeline, or 0
     cdef public object error, callbacks
@@ -112,7 +114,7 @@ cdef class Task:
     @property
     def takes_steps(self):
         """Whether it takes several collectives, one after the other."""
-        return self.arrays is not None
+        return self.arrays is not None or self.steps is not None
 
     def end(self, error):
         """Note that it is complete, or has failed with an `error`, and record it; return whether

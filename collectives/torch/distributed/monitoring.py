@@ -6,7 +6,6 @@ is up: with that number, and with who has come.
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.distributed import monitored_barrier as theirs
 from collectives.calls.messages import TAGS
 from collectives.communicator import Communicator
 from collectives.errors import StallError
+from collectives.process.waiting import Wait
 from collectives.text.words import named
 from collectives.torch.distributed.group import CollectivesProcessGroup
 from collectives.torch.distributed.work import AnySourceWork
@@ -68,11 +68,11 @@ def monitored_barrier(
         )
 
 
-def _receive(comm: Communicator, tensor: Any, end: float) -> int | None:
+def _receive(comm: Communicator, tensor: Any, until: Wait) -> int | None:
     """Receive what a rank sends; return that rank, or None if none has by then."""
     work = AnySourceWork(comm, tensor, TAG)
     try:
-        work.wait(timedelta(seconds=max(end - time.monotonic(), LEAST)))
+        work.wait(timedelta(seconds=max(until.left(), LEAST)))
     except StallError:
         return None
     return work.source_rank()
@@ -80,11 +80,11 @@ def _receive(comm: Communicator, tensor: Any, end: float) -> int | None:
 
 def _lead(comm: Communicator, number: int, seconds: float) -> Any:
     """Return which ranks have come, and tell these."""
-    end = time.monotonic() + seconds
+    until = Wait(timeout=seconds)
     numbers, message = torch.full((comm.size,), -1), torch.empty(1, dtype=torch.int64)
     numbers[0] = number
     while (numbers < 0).any():
-        source = _receive(comm, message, end)
+        source = _receive(comm, message, until)
         if source is None:
             break
         numbers[source] = message[0]
@@ -97,10 +97,10 @@ def _lead(comm: Communicator, number: int, seconds: float) -> Any:
 
 def _follow(comm: Communicator, number: int, seconds: float) -> Any:
     """Tell rank 0 that this rank has come; return which ranks have."""
-    end = time.monotonic() + 2 * seconds
+    until = Wait(timeout=2 * seconds)
     comm.isend(torch.tensor([number]), 0, tag=TAG)
     answer = torch.empty(comm.size + 1, dtype=torch.int64)
-    while _receive(comm, answer, end) is not None:
+    while _receive(comm, answer, until) is not None:
         if answer[0] == number:  # not of a call that this rank gave up
             return answer[1:]
     return torch.arange(comm.size) > 0
