@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from collectives.process.meeting import completed
+from collectives.process.waiting import MESSAGES, Wait
 
 HEADER = struct.Struct("=qq")  # what follows, and bytes of it
 PING, THERE, BACK, END = range(4)
@@ -23,8 +24,7 @@ SHORTEST, LONGEST = 64 << 10, 16 << 20  # bytes of the messages that measure the
 WARM_UP, TRIPS = 3, 200
 PATIENCE = 3.0  # seconds for a message
 
-BRIEF = 0.1  # seconds of a wait without naps
-NAP = 5e-4  # seconds
+NAPS = MESSAGES._replace(eager=0)
 
 
 class Messages:
@@ -54,7 +54,7 @@ class Messages:
         """Return a rank that has sent a value, and the value. Local."""
         from mpi4py import MPI
 
-        began = time.monotonic()
+        wait = Wait(NAPS, timeout=seconds)
         status = MPI.Status()
         while True:
             for source in sorted(sources):
@@ -62,10 +62,8 @@ class Messages:
                     data = bytearray(status.Get_count(MPI.BYTE))
                     self.recv(data, source)
                     return source, json.loads(data)
-            waited = time.monotonic() - began
-            if waited > seconds:
+            if not wait.turn():
                 raise TimeoutError
-            time.sleep(0 if waited < BRIEF else NAP)
 
     def _wait(self, request: Any, data: Any, seconds: float) -> None:
         if not completed(request, seconds, lambda waited: None, data):

@@ -25,7 +25,7 @@ from collectives.errors import (
 )
 from collectives.process.meeting import Meeting
 from collectives.process.settings import Settings
-from collectives.text.words import error_text, grouped, ranks
+from collectives.text.words import error_text, from_record, grouped, ranks, to_record
 
 REFUSED = ArgumentError, UnsupportedTypeError
 RECORD = 512  # bytes that each rank sends to the others
@@ -48,15 +48,14 @@ class Agreement(Meeting):
         self.call = f"while the ranks agree on {collective}"
         self.timeout = self.engine.timeout if timeout is None else timeout
         self._said = f"{'called' if valid else 'refused'} {collective}({text})"
-        record = self._said.encode(errors="backslashreplace")[:RECORD]
         try:
-            records = self.records(record, RECORD)
+            records = self.records(to_record(self._said, RECORD))
         except CollectivesError as error:
             how = f"stalled in {self._said}" if isinstance(error, StallError) else "failed to agree"
             self.engine.broken = f"the communicator is broken: rank {self.engine.rank} {how}"
             raise
         if valid:
-            _compare(map(_text, records))  # as they were sent: escaped, and cut off
+            _compare(map(from_record, records))  # as they were sent: escaped, and cut off
 
     def _look(self, waited: float) -> None:
         """Raise an error if a rank of this host has ended. Local."""
@@ -71,10 +70,6 @@ class Agreement(Meeting):
             f"rank {self.engine.rank} {self._said} and timed out after {self.timeout:g} s of "
             f"waiting for {whom} to call anything"
         )
-
-
-def _text(record: bytes) -> str:
-    return record.rstrip(b"\0").decode(errors="replace")
 
 
 def _compare(said: Iterable[str]) -> None:
@@ -123,8 +118,8 @@ def announced(
         refusal.__cause__ = error
     if refusal is not None:
         text = f"{making}(): {error_text(refusal)}"
-    record = HEAD.pack(refusal is not None, *numbers) + text.encode(errors="replace")
-    mine = np.frombuffer(record[:RECORD].ljust(RECORD, b"\0"), np.uint8)
+    record = HEAD.pack(refusal is not None, *numbers) + to_record(text, RECORD - HEAD.size)
+    mine = np.frombuffer(record, np.uint8)
     everybody = np.empty((engine.size, RECORD), np.uint8)
     engine.announce(making, mine, everybody, timeout)
     if refusal is not None:
@@ -132,7 +127,7 @@ def announced(
     rows = list(map(bytes, everybody))
     heads = list(map(HEAD.unpack_from, rows))
     _compare(
-        f"{'refused' if refused else 'called'} {_text(row[HEAD.size :])}"
+        f"{'refused' if refused else 'called'} {from_record(row[HEAD.size :])}"
         for (refused, *_), row in zip(heads, rows, strict=True)
     )
     return [(first, second) for _, first, second in heads]

@@ -239,7 +239,7 @@ class Meeting:
         """Return the object `obj` of each rank. Collective."""
         text = pickle.dumps(obj)
         room = HEAD - LENGTH.size
-        heads = self.records(LENGTH.pack(len(text)) + text[:room], HEAD)
+        heads = self.records(LENGTH.pack(len(text)) + text[:room].ljust(room, b"\0"))
         lengths = [LENGTH.unpack_from(head)[0] for head in heads]
         rests = self._rests(text[room:], [max(0, length - room) for length in lengths])
         return [
@@ -247,9 +247,10 @@ class Meeting:
             for head, length, rest in zip(heads, lengths, rests, strict=True)
         ]
 
-    def records(self, record: bytes, nbytes: int) -> list[bytes]:
-        """Return the `record` of each rank, filled up to `nbytes` bytes. Collective."""
-        mine = bytearray(record.ljust(nbytes, b"\0"))
+    def records(self, record: bytes) -> list[bytes]:
+        """Return the `record` of each rank, all of the same length. Collective."""
+        nbytes = len(record)
+        mine = bytearray(record)
         everybody = bytearray(nbytes * self.size)
         self._begin()
         with self._errors(), _core.Turn():

@@ -29,6 +29,7 @@ from collectives.server.transport import (
     failure_of,
     failure_text,
 )
+from collectives.text.words import from_record, to_record
 
 CHUNK = 1 << 20  # bytes of a message
 IN_FLIGHT = 2  # gradients that a worker has sent and may still be on their way
@@ -179,9 +180,8 @@ class MessageLink:
         """Say that this worker has finished, or `why` it gives up; `pulls`, `pulled_bytes` count.
         Local.
         """
-        text = why.encode(errors="backslashreplace")[:FAILURE_BYTES].ljust(FAILURE_BYTES, b"\0")
         self._send(LEAVE, pulls, pulled_bytes)
-        self._heads.start(bytearray(text), self._rank, GRADIENTS)
+        self._heads.start(bytearray(to_record(why, FAILURE_BYTES)), self._rank, GRADIENTS)
         if not why:
             for each in (*self._sends, self._heads):
                 self._wait(each.are_over, "receive the last gradient")
@@ -264,8 +264,7 @@ class MessageEndpoint:
         kind, worker, first, second, weight = numbers
         if kind == LEAVE:
             self._pulls.pop(worker, None)
-            why = memory.tobytes().rstrip(b"\0").decode(errors="replace")
-            return Left(worker, first, second, why)
+            return Left(worker, first, second, from_record(memory.tobytes()))
         return Push(worker, first, second, weight, memory, lambda: self._spare.append(memory))
 
     def _answer(self, rank: int) -> Callable[[tuple[int, int] | None], object]:

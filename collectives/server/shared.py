@@ -38,6 +38,7 @@ from collectives.server.transport import (
     failure_of,
     failure_text,
 )
+from collectives.text.words import from_record, to_record
 
 SLOTS = 2
 HEAD, DESK, SLOT_HEAD, REASON = 2048, 2048, 128, 1000  # bytes
@@ -164,9 +165,8 @@ class SharedLink:
         """Say that this worker has finished, or `why` it gives up; `pulls`, `pulled_bytes` count.
         Local.
         """
-        text = why.encode(errors="backslashreplace")[:REASON].ljust(REASON, b"\0")
         start = self._layout.desks + DESK * self._layout.workers.index(self._worker) + WHY
-        self._memory[start : start + REASON] = text
+        self._memory[start : start + REASON] = to_record(why, REASON)
         self._desk[PULLS], self._desk[PULLED] = pulls, pulled_bytes
         self._desk[LEFT] = 1
 
@@ -227,7 +227,7 @@ class SharedEndpoint:
 
     def _why(self, worker: int) -> str:
         start = self._layout.desks + DESK * self._layout.workers.index(worker) + WHY
-        return self._memory[start : start + REASON].rstrip(b"\0").decode(errors="replace")
+        return from_record(self._memory[start : start + REASON])
 
     def publish(self, version: int, slowest: int, values: Any, has_changed: bool) -> None:
         """Let workers have the `version` of the parameters with some `values`, and know how far the
@@ -245,9 +245,8 @@ class SharedEndpoint:
 
     def fail(self, error: CollectivesError) -> None:
         """Have the workers raise an `error`. Local."""
-        text = failure_text(error).ljust(FAILURE_BYTES, b"\0")
         start = self._layout.start + FAILURE
-        self._memory[start : start + FAILURE_BYTES] = text
+        self._memory[start : start + FAILURE_BYTES] = failure_text(error)
         self._head[FAILED] = 1
 
     def is_quiet(self) -> bool:

@@ -21,6 +21,7 @@ from collectives.errors import (
     StallError,
 )
 from collectives.process.waiting import Naps
+from collectives.text.words import from_record, to_record
 
 Bytes = NDArray[np.uint8]
 
@@ -74,9 +75,9 @@ Wait = Callable[[Callable[[], Any], str], Any]
 def failure_text(error: BaseException) -> bytes:
     """Return an `error` as bytes. Local."""
     kind = next((k for k, each in enumerate(KINDS) if isinstance(error, each) and k), 0)
-    return bytes([kind + 1]) + str(error).encode(errors="backslashreplace")[: FAILURE_BYTES - 1]
+    return bytes([kind + 1]) + to_record(str(error), FAILURE_BYTES - 1)
 
 
 def failure_of(text: bytes) -> CollectivesError:
     """Return the error of a `text` of `failure_text`. Local."""
-    return KINDS[text[0] - 1](text[1:].rstrip(b"\0").decode(errors="replace"))
+    return KINDS[text[0] - 1](from_record(text[1:]))

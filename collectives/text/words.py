@@ -97,6 +97,16 @@ def error_text(error: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
+def to_record(text: str, nbytes: int) -> bytes:
+    """Return a text as so many bytes: cut off, or filled up."""
+    return text.encode(errors="backslashreplace")[:nbytes].ljust(nbytes, b"\0")
+
+
+def from_record(record: bytes) -> str:
+    """Return the text of a record."""
+    return record.rstrip(b"\0").decode(errors="replace")
+
+
 def plain(value: object) -> str:
     """Write what is a user's, as `str` does, whatever it is. Local."""
     return _safely(str, value)
