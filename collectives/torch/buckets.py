@@ -28,6 +28,8 @@ from collectives.torch.reducing import allreduce_async_, is_double
 
 Waiting = Callable[[], object]  # it waits, and writes the result back
 
+IN_BUCKETS = None, NoneCompressor, FP16Compressor  # what compresses a bucket as a whole
+
 # The buckets that reduce the gradients of a parameter: those of the optimizer that was made last.
 _owners: WeakIdKeyDictionary[weakref.ref[Buckets]] = WeakIdKeyDictionary()
 
@@ -37,10 +39,15 @@ class Bucket:
 
     def __init__(self, name: str, parameters: list[torch.Tensor], priority: int) -> None:
         self.name, self.parameters, self.priority = name, parameters, priority
-        self.missing = set(parameters)
         self.how: dict[str, Any] | None = None  # what it is submitted with, once that is known
         self.flat: torch.Tensor | None = None
         self.views: list[torch.Tensor] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new step, and forget what has come. Local."""
+        self.missing = set(self.parameters)
+        self.wait: Waiting | None = None  # once it is submitted
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Leave a `parameter` out from now on. Local."""
@@ -73,6 +80,65 @@ class Bucket:
             each.grad = view
         return self.flat
 
+    def start(self, options: GradientOptions) -> None:
+        """Submit the gradients. Collective."""
+        flat = self.fill()
+        if self.how is None or self.how["group"] is not options.process_set.communicator:
+            self.how = self._how(flat, options)
+        if options.compression is not FP16Compressor:
+            part = submit("allreduce", self.name, flat, flat, **self.how)
+            self.wait = Handle((part,), None).wait
+            return
+        small, _ = FP16Compressor.compress(flat)
+        part = submit("allreduce", self.name, small, small, **self.how)
+        self.wait = Handle((part,), flat.copy_).wait
+
+    def _how(self, flat: torch.Tensor, options: GradientOptions) -> dict[str, Any]:
+        """Return how it is submitted: the same at each step, unless the ranks change."""
+        comm, scales = options.process_set.comm(), (options.prescale, options.postscale)
+        scaled = scaling(options.op, True, *scales, comm.size, is_double(flat))
+        how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
+        if options.codec is not None:
+            how["compression"] = options.codec
+        return how | {"priority": self.priority, "group": comm}
+
+
+class Alone(Bucket):
+    """One parameter, whose gradient is sparse, or compressed by a class of the program's own."""
+
+    is_sparse = False
+
+    def start(self, options: GradientOptions) -> None:
+        """Submit the gradient. Collective."""
+        (parameter,) = self.parameters
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+            if self.is_sparse:
+                parameter.grad = parameter.grad.to_sparse(1)
+        gradient, op, process_set = parameter.grad, options.op, options.process_set
+        self.is_sparse = gradient.is_sparse
+        if self.is_sparse and not options.sparse_as_dense:
+            result = sparse_allreduce_async(gradient, self.name, op, process_set)
+
+            def finish() -> None:
+                parameter.grad = result()
+
+            self.wait = finish
+            return
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        (small,), restored = options.compressed([dense])
+        scales = options.prescale, options.postscale
+        handle = allreduce_async_(small, None, self.name, op, *scales, process_set)
+
+        def finish_dense() -> None:
+            (reduced,) = restored([handle.wait()])
+            if gradient.is_sparse:
+                parameter.grad = reduced.to_sparse()
+            elif reduced.data_ptr() != gradient.data_ptr():
+                gradient.copy_(reduced)
+
+        self.wait = finish_dense
+
 
 class Buckets:
     """The gradients of an optimizer."""
@@ -88,9 +154,6 @@ class Buckets:
         self.left: dict[torch.Tensor, int] = {}  # backward passes until it is reduced
         self.buckets: list[Bucket] = []
         self.home: dict[torch.Tensor, Bucket] = {}
-        self.alone: set[torch.Tensor] = set()  # in no bucket
-        self.sparse: set[torch.Tensor] = set()
-        self.waiting: dict[object, Waiting] = {}  # by the bucket or the parameter
         self.is_dirty = False  # whether a gradient has come that no one has waited for
         self.hooks: dict[torch.Tensor, Any] = {}
         weakref.finalize(self, _remove, self.hooks)
@@ -111,16 +174,14 @@ class Buckets:
         self.left.update({each: self.passes for _, each in named})
         for _, each in named:
             array(each)  # raises an error if it cannot be reduced
-        if not self._takes_buckets():
-            self.alone.update(order)
-        else:
-            mine = [each for _, each in named]
-            for places in split(mine, groups, fusion(self.options.process_set.comm())):
-                part = [mine[k] for k in places]
-                priority = -min(order[each] for each in part)
-                bucket = Bucket(self._name(part), part, priority)
-                self.buckets.append(bucket)
-                self.home.update(dict.fromkeys(part, bucket))
+        mine = [each for _, each in named]
+        kind: type[Bucket] = Alone
+        parts = [[k] for k in range(len(mine))]
+        if self.options.codec is not None or self.options.compression in IN_BUCKETS:
+            kind, parts = Bucket, split(mine, groups, fusion(self.options.process_set.comm()))
+        for places in parts:
+            part = [mine[k] for k in places]
+            self._house(kind, part, -min(order[each] for each in part))
         # A hook must not keep an optimizer alive that is gone.
         arrived = weakref.WeakMethod(self._arrived)
 
@@ -137,27 +198,25 @@ class Buckets:
             self.hooks.pop(each).remove()
             _owners.pop(each, None)
             del self.names[each], self.left[each]
-            self.alone.discard(each)
-            self.sparse.discard(each)
-            bucket = self.home.pop(each, None)
-            wait = self.waiting.pop(each if bucket is None else bucket, None)
-            if wait is not None:
-                wait()
-            if bucket is not None:
-                bucket.remove(each)
-                if not bucket.parameters:
-                    self.buckets.remove(bucket)
+            bucket = self.home.pop(each)
+            if bucket.wait is not None:
+                bucket.wait()
+            self._move_out(bucket, each)
 
-    def _takes_buckets(self) -> bool:
-        """Return whether a bucket can be compressed as a whole."""
-        compression = self.options.compression
-        is_class = isinstance(compression, type)
-        return not is_class or compression in (NoneCompressor, FP16Compressor)
-
-    def _name(self, parameters: list[torch.Tensor]) -> str:
+    def _house(self, kind: type[Bucket], parameters: list[torch.Tensor], priority: int) -> None:
+        """Make a bucket."""
         names = [self.names[each] for each in parameters]
         more = f" to {names[-1]}" if len(names) > 1 else ""
-        return f"gradient{'s' if more else ''} of {names[0]}{more}{self.suffix}"
+        name = f"gradient{'s' if more else ''} of {names[0]}{more}{self.suffix}"
+        bucket = kind(name, parameters, priority)
+        self.buckets.append(bucket)
+        self.home.update(dict.fromkeys(parameters, bucket))
+
+    def _move_out(self, bucket: Bucket, parameter: torch.Tensor) -> None:
+        """Have a parameter be in a bucket no more."""
+        bucket.remove(parameter)
+        if not bucket.parameters:
+            self.buckets.remove(bucket)
 
     # -- a backward pass -------------------------------------------------------------------------
 
@@ -178,75 +237,16 @@ class Buckets:
         self.left[parameter] -= 1
         if self.left[parameter]:
             return
-        if gradient.is_sparse and parameter in self.home:  # it turns out now
-            self._take_out(parameter)
-        if parameter in self.alone:
-            self.waiting[parameter] = self._reduce_alone(parameter)
-            return
         bucket = self.home[parameter]
+        if gradient.is_sparse and not isinstance(bucket, Alone):  # it turns out now
+            self._move_out(bucket, parameter)
+            if bucket.parameters and not bucket.missing and bucket.wait is None:
+                bucket.start(self.options)
+            self._house(Alone, [parameter], bucket.priority)
+            bucket = self.home[parameter]
         bucket.missing.discard(parameter)
         if not bucket.missing:
-            self.waiting[bucket] = self._reduce(bucket)
-
-    def _take_out(self, parameter: torch.Tensor) -> None:
-        bucket = self.home.pop(parameter)
-        bucket.remove(parameter)
-        self.alone.add(parameter)
-        self.sparse.add(parameter)
-        if not bucket.parameters:
-            self.buckets.remove(bucket)
-        elif not bucket.missing and bucket not in self.waiting:
-            self.waiting[bucket] = self._reduce(bucket)
-
-    def _reduce(self, bucket: Bucket) -> Waiting:
-        """Submit a bucket."""
-        flat = bucket.fill()
-        comm = self.options.process_set.communicator
-        if bucket.how is None or bucket.how["group"] is not comm:
-            bucket.how = self._how(bucket, flat)
-        if self.options.compression is not FP16Compressor:
-            return Handle((submit("allreduce", bucket.name, flat, flat, **bucket.how),), None).wait
-        small, _ = FP16Compressor.compress(flat)
-        part = submit("allreduce", bucket.name, small, small, **bucket.how)
-        return Handle((part,), flat.copy_).wait
-
-    def _how(self, bucket: Bucket, flat: torch.Tensor) -> dict[str, Any]:
-        """Return how a bucket is submitted: the same at each step, unless the ranks change."""
-        given = self.options
-        comm = given.process_set.comm()
-        scales = given.prescale, given.postscale
-        scaled = scaling(given.op, True, *scales, comm.size, is_double(flat))
-        how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
-        if given.codec is not None:
-            how["compression"] = given.codec
-        return how | {"priority": bucket.priority, "group": comm}
-
-    def _reduce_alone(self, parameter: torch.Tensor) -> Waiting:
-        """Submit one gradient."""
-        gradient, name = parameter.grad, f"{self.names[parameter]}{self.suffix}"
-        assert gradient is not None
-        given = self.options
-        op, process_set = given.op, given.process_set
-        if gradient.is_sparse and not given.sparse_as_dense:
-            result = sparse_allreduce_async(gradient, name, op, process_set)
-
-            def finish() -> None:
-                parameter.grad = result()
-
-            return finish
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        (small,), restored = given.compressed([dense])
-        scales = given.prescale, given.postscale
-        handle = allreduce_async_(small, None, name, op, *scales, process_set)
-
-        def finish_dense() -> None:
-            (reduced,) = restored([handle.wait()])
-            if gradient.is_sparse:
-                parameter.grad = reduced.to_sparse()
-            elif reduced.data_ptr() != gradient.data_ptr():
-                gradient.copy_(reduced)
-
-        return finish_dense
+            bucket.start(self.options)
 
     # -- the end of a step -----------------------------------------------------------------------
 
@@ -257,12 +257,8 @@ class Buckets:
         try:
             with torch.no_grad():
                 for bucket in self.buckets:
-                    if bucket not in self.waiting:
-                        self.waiting[bucket] = self._reduce(bucket)
-                for parameter in self.names:  # in the order of the optimizer, on all ranks
-                    if parameter in self.alone and parameter not in self.waiting:
-                        self._fill(parameter)
-                        self.waiting[parameter] = self._reduce_alone(parameter)
+                    if bucket.wait is None:
+                        bucket.start(self.options)
                 self._finish()
         finally:
             self.reset()
@@ -270,20 +266,14 @@ class Buckets:
     def _finish(self) -> None:
         """Wait for everything; raise the first error."""
         problem: BaseException | None = None
-        for wait in self.waiting.values():
+        for bucket in self.buckets:
             try:
-                wait()
+                if bucket.wait is not None:
+                    bucket.wait()
             except RuntimeError as error:
                 problem = problem or error
         if problem is not None:
             raise problem
-
-    def _fill(self, parameter: torch.Tensor) -> None:
-        """Give a parameter without a gradient one of zeros."""
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-            if parameter in self.sparse:
-                parameter.grad = parameter.grad.to_sparse(1)
 
     def drain(self) -> None:
         """Wait for what is in flight, and forget it. Local, and the same on all ranks."""
@@ -293,12 +283,11 @@ class Buckets:
 
     def reset(self) -> None:
         """Begin a new step, and forget what has come. Local."""
-        self.waiting.clear()
         self.is_dirty = False
         for parameter in self.left:
             self.left[parameter] = self.passes
         for bucket in self.buckets:
-            bucket.missing = set(bucket.parameters)
+            bucket.reset()
 
 
 def _remove(hooks: dict[torch.Tensor, Any]) -> None:
