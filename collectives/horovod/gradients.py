@@ -270,3 +270,20 @@ class Reducer:
         for k, each in zip(there, on.reduced(ready, options, groups), strict=True):
             grads[k] = each
         return grads
+
+
+# -- optimizers and tapes that reduce --------------------------------------------------------------
+
+
+def derived(base: type, methods: type, **members: Any) -> Any:
+    """Return a class of the same name as another one, which it derives from, with more methods, for
+    which ``super()`` is that class. Local.
+    """
+    if (base, methods) not in _classes:
+        named = {key: getattr(base, key) for key in ("__module__", "__qualname__", "__doc__")}
+        made = type(base.__name__, (methods, base), named | members)
+        _classes[base, methods] = made
+    return _classes[base, methods]
+
+
+_classes: dict[tuple[type, type], type] = {}

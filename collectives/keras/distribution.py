@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from collectives.horovod.gradients import Framework, GradientOptions, Reducer
+from collectives.horovod.gradients import Framework, GradientOptions, Reducer, derived
 from collectives.keras.values import check_alike
 
 # What reduces gradients on each backend of Keras. It is imported when Keras has that.
@@ -182,21 +182,12 @@ def state_of(optimizer: Any) -> list[Any]:
 
 def swap_class(optimizer: Any, methods: type, **more: Any) -> None:
     """Give an optimizer a class of the same name with more methods. Local."""
-    plain, key = type(optimizer), (type(optimizer), methods)
-    if key not in _classes:
-        members = {
-            "__module__": plain.__module__,
-            "__qualname__": plain.__qualname__,
-            "__doc__": plain.__doc__,
-            "__class__": property(lambda self: plain),
-            "_plain": plain,
-        }
-        _classes[key] = type(plain.__name__, (methods, plain), members | more)
-    _CLASS.__set__(optimizer, _classes[key])
+    plain: Any = type(optimizer)
+    more |= {"__class__": property(lambda self: plain), "_plain": plain}
+    _CLASS.__set__(optimizer, derived(plain, methods, **more))
 
 
 _CLASS: Any = vars(object)["__class__"]  # what sets the class of an object, whatever that says
-_classes: dict[tuple[type, type], type] = {}
 
 
 class _Counting:

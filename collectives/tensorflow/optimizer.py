@@ -12,6 +12,7 @@ from collectives.horovod.gradients import GradientOptions, Groups, Reducer
 from collectives.horovod.ops import Adasum, Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
+from collectives.tensorflow.tape import with_reducer
 
 Graphs: Any = tf.compat.v1.train.Optimizer  # that of TensorFlow 1
 
@@ -43,7 +44,7 @@ def DistributedOptimizer(
     name : str, optional
         As the optimizer's.
     use_locking : bool
-        As for optimizers of TensorFlow 1.
+        Ignored: it is the optimizer's own that counts.
     device_dense, device_sparse, compression, sparse_as_dense, op
         As for `DistributedGradientTape`; Keras's optimizers do not take ``Adasum``.
     backward_passes_per_step : int
@@ -78,8 +79,9 @@ def DistributedOptimizer(
                 f"backward_passes_per_step is {backward_passes_per_step}, and optimizers of "
                 f"tf.compat.v1 take 1 only: use one of Keras"
             )
-        reducer = Reducer(TensorFlow(), options)
-        return _Distributed(optimizer, reducer, name, use_locking)
+        made = with_reducer(optimizer, _Methods, Reducer(TensorFlow(), options))
+        made._distributed_name = name or f"Distributed{type(optimizer).__name__}"
+        return made
     if options.op == Adasum:
         raise ValueError("op == Adasum is not supported yet with Keras")
     keras = importlib.import_module("collectives.tensorflow.keras")
@@ -98,14 +100,17 @@ def DistributedOptimizer(
     )
 
 
-class _Distributed(Graphs):
-    """An optimizer of TensorFlow 1 whose gradients are reduced."""
+class _Methods:
+    """The methods of an optimizer of TensorFlow 1 whose gradients are reduced."""
 
-    def __init__(
-        self, optimizer: Any, reducer: Reducer, name: str | None, use_locking: bool
-    ) -> None:
-        super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
-        self._optimizer, self._reducer = optimizer, reducer
+    __slots__ = ("_distributed_name", "_reducer")
+
+    _distributed_name: str
+    _reducer: Reducer
+
+    def get_name(self) -> str:
+        """Return the name that it was given. Local."""
+        return self._distributed_name
 
     def register_local_var(self, var: Any) -> None:
         """Leave the gradient of a variable, `var`, as it is on this rank. Local."""
@@ -115,22 +120,7 @@ class _Distributed(Graphs):
         """Compute the gradients, and reduce them; the arguments are those of the optimizer's own
         method, `args` and `kwargs`. Collective.
         """
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        own: Any = super()
+        pairs = own.compute_gradients(*args, **kwargs)
         gradients, variables = [each for each, _ in pairs], [each for _, each in pairs]
         return list(zip(self._reducer.reduced(gradients, variables), variables, strict=True))
-
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients, as the optimizer does with `args` and `kwargs`. Local."""
-        return self._optimizer.apply_gradients(*args, **kwargs)
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a slot of the optimizer, as it does with `args` and `kwargs`. Local."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the names of slots, as the optimizer does with `args` and `kwargs`. Local."""
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the optimizer's variables, as it does with `args` and `kwargs`. Local."""
-        return self._optimizer.variables(*args, **kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 from collectives.compiled.phases import unconverted
 from collectives.compiled.tensorflow import TensorFlow
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.gradients import GradientOptions, Groups, Reducer
+from collectives.horovod.gradients import GradientOptions, Groups, Reducer, derived
 from collectives.horovod.ops import Average, ReduceOp
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.compression import Compression
@@ -61,11 +60,14 @@ class _Methods:
         return local, [pair for pair in pairs if key(pair[0]) not in keys]
 
 
-@cache
-def _distributed(base: Any) -> Any:
-    """Return a class of the same name as `base`, which it derives from."""
-    made: Any = type(base.__name__, (_Methods, base), {"__slots__": ()})
-    made.__module__, made.__qualname__ = base.__module__, base.__qualname__
+def with_reducer(plain: Any, methods: Any, reducer: Reducer) -> Any:
+    """Return an object with more methods, which shares the state of a plain one. Local."""
+    kind = type(plain)
+    if not issubclass(kind, methods):
+        kind = derived(kind, methods, __slots__=())
+    made: Any = object.__new__(kind)
+    made.__dict__ = plain.__dict__  # one state, whichever of the two is used
+    made._reducer = reducer  # which has a slot
     return made
 
 
@@ -137,11 +139,7 @@ def DistributedGradientTape(
         sparse_as_dense=sparse_as_dense,
         scales_local=scale_local_gradients,
     )
-    kind: Any = type(gradtape)
-    made: Any = object.__new__(kind if issubclass(kind, _Methods) else _distributed(kind))
-    made.__dict__ = gradtape.__dict__  # one state, whichever of the two is used
-    made._reducer = Reducer(TensorFlow(), options)
-    return made
+    return with_reducer(gradtape, _Methods, Reducer(TensorFlow(), options))
 
 
 def PartialDistributedGradientTape(

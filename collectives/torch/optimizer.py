@@ -7,13 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
 
 from collectives.horovod import basics
-from collectives.horovod.gradients import GradientOptions
+from collectives.horovod.gradients import GradientOptions, derived
 from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
@@ -114,13 +113,13 @@ def DistributedOptimizer(
         if process_set is not global_process_set:
             raise NotImplementedError("Adasum does not support non-global process sets yet.")
         distribution = _Distribution(None, vars(optimizer).pop("step", None))
-        optimizer.__class__ = _with_adasum(base)
+        optimizer.__class__ = derived(base, _DistributedAdasumOptimizer, _plain=base)
     else:
         buckets = None
         if not is_alone:
             buckets = Buckets(named, given, _suffix(named))
         distribution = _Distribution(buckets, vars(optimizer).pop("step", None))
-        optimizer.__class__ = _with_buckets(base)
+        optimizer.__class__ = derived(base, _DistributedOptimizer, _plain=base)
     made: Any = optimizer
     made._distribution = distribution
     made._parameter_names = {each: name for name, each in named}
@@ -181,27 +180,9 @@ def _suffix(named: Named) -> str:
     return "" if _numbers[key] == 1 else f" (optimizer {_numbers[key]})"
 
 
-def _derived(base: Any, methods: Any) -> Any:
-    """Return a class of the same name as `base`, which it derives from, with more methods."""
-    made: Any = type(base.__name__, (methods, base), {"__module__": base.__module__})
-    made.__qualname__ = base.__qualname__
-    made._plain = base
-    return made
-
-
 def _bare(base: Any) -> Any:
     """Return an optimizer that has no state yet, for copies and pickles."""
     return base.__new__(base)
-
-
-@cache
-def _with_buckets(base: Any) -> Any:
-    return _derived(base, _DistributedOptimizer)
-
-
-@cache
-def _with_adasum(base: Any) -> Any:
-    return _derived(base, _DistributedAdasumOptimizer)
 
 
 class _Methods:
