@@ -107,7 +107,7 @@ class Bucket(NamedTuple):
         if None not in shapes and shapes != [x.shape]:  # which the ranks compare anyway
             options["terms"] = _packed_from(tuple(shapes))
         scales = given.prescale, given.postscale
-        rest = given.op, *scales, given.process_set
+        rest = given.op, *scales, given.process_set, given.start
         handle = allreduce_async(x, out, self.name, *rest, **options)
         return handle.then(lambda result: [result] if cuts is None else unpacked(result, cuts))
 

@@ -6,7 +6,7 @@ Front ends whose tensors are seen as NumPy arrays submit by these functions. Eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -31,9 +31,10 @@ def allreduce_async(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    start: Callable[..., Any] = submit,
     **options: Any,
 ) -> Handle:
-    """Start to reduce the arrays of all ranks. Collective."""
+    """Start to reduce the arrays of all ranks, in the background by default. Collective."""
     comm = process_set.comm()
     check_compression(op, options.get("compression"))
     if op == Adasum:
@@ -41,10 +42,10 @@ def allreduce_async(
     terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
     options |= {"op": terms.op, "prescale": terms.prescale, "postscale": terms.postscale}
     if terms.is_whole:
-        return Handle((submit("allreduce", name, x, out, group=comm, **options),), None)
+        return Handle((start("allreduce", name, x, out, group=comm, **options),), None)
     _check_integers(x, op)
     scaled = _scaled(x, terms.before)
-    part = submit("allreduce", name, scaled, group=comm, **options)
+    part = start("allreduce", name, scaled, group=comm, **options)
     return Handle((part,), lambda result: _settled(result, terms))
 
 

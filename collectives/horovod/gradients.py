@@ -15,6 +15,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import submit
 from collectives.horovod.ops import Average, ReduceOp, check_compression, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.horovod.util import split_list
@@ -44,6 +45,7 @@ class GradientOptions:
     passes: int = 1
     averages_passes: bool = False
     scales_local: bool = True
+    start: Callable[..., Any] = submit  # it starts an allreduce: in the background, by default
 
     @classmethod
     def checked(

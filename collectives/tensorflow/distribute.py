@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from collectives.communicator import Communicator
-from collectives.compiled.buckets import aligned, buckets
-from collectives.compiled.phases import Phases
-from collectives.compiled.tensorflow import kind_of, reduce_all
+from collectives.compiled.tensorflow import reduce_all
 from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.horovod.gradients import GradientOptions
-from collectives.horovod.ops import REDUCTIONS, Average, ReduceOp, Sum, chosen
+from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.tensorflow.moving import allgather
 
@@ -95,14 +93,24 @@ class CrossDeviceOps(tf.distribute.CrossDeviceOps):
         """Reduce the values over the ranks."""
         if self._comm.size == 1:
             return values
-        sparse = [k for k, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
-        dense = [k for k in range(len(values)) if k not in sparse]
-        reduction = GradientOptions(op, process_set=self.process_set, name=None)
-        phases = Phases()
-        finish = _start(phases, self._comm, [values[k] for k in dense], reduction, self.algorithm)
-        results = dict(zip(dense, finish(), strict=True))
-        results.update(zip(sparse, reduce_all([values[k] for k in sparse], reduction), strict=True))
-        return [results[k] for k in range(len(values))]
+        options = GradientOptions(op, process_set=self.process_set, name=None, start=self._start)
+        return reduce_all(values, options)
+
+    def _start(
+        self,
+        kind: str,
+        name: str | None,
+        x: Any,
+        out: Any = None,
+        *,
+        group: Communicator,
+        priority: int,
+        terms: str | None = None,
+        **options: Any,
+    ) -> _Started:
+        """Start an allreduce by the algorithm, on a communicator that nothing else uses."""
+        with translated():
+            return _Started(self._comm.iallreduce(x, out, algorithm=self.algorithm, **options))
 
     def _gather_implementation(
         self, per_replica_value: Any, destinations: Any, axis: int, options: Any
@@ -134,52 +142,8 @@ def _added(values: Sequence[Any], means: bool) -> Any:
     return tf.cast(total / len(tensors), total.dtype) if means and len(tensors) > 1 else total
 
 
-def _start(
-    phases: Phases,
-    comm: Communicator,
-    tensors: list[Tensor],
-    options: GradientOptions,
-    algorithm: str | None,
-) -> Callable[[], list[Tensor]]:
-    """Start to reduce tensors by an algorithm; return a function that waits."""
-    parts = [part for (part,) in buckets([kind_of(each) for each in tensors], options, None)]
-    numbers = []
-    for part in parts:
-        inexact = [tensors[k].dtype.is_floating or tensors[k].dtype.is_complex for k in part.places]
-        op = REDUCTIONS[options.op if all(inexact) else Sum]
-        divisor = comm.size if options.op == Average and not all(inexact) else 1
-
-        def start(arrays: Any, op: Any = op, divisor: int = divisor) -> _Started:
-            return _Started(comm, arrays, op, divisor, algorithm)
-
-        numbers.append(phases.submit(start, [tensors[k] for k in part.places]))
-
-    def finish() -> list[Tensor]:
-        results: list[Tensor] = [None] * len(tensors)
-        for part, number in zip(parts, numbers, strict=True):
-            likes = [(tensors[k].dtype, tensors[k].shape) for k in part.places]
-            for place, each in zip(part.places, phases.wait(number, likes), strict=True):
-                results[place] = each
-        return results
-
-    return finish
-
-
 class _Started:
-    """Arrays that are being reduced by an algorithm."""
+    """An allreduce that was started, as `Handle` waits for it."""
 
-    def __init__(
-        self, comm: Communicator, arrays: Any, op: Any, divisor: int, algorithm: str | None
-    ) -> None:
-        out = [aligned(each.nbytes).view(each.dtype).reshape(each.shape) for each in arrays]
-        with translated():
-            self.request = comm.iallreduce_many(arrays, out, op=op, algorithm=algorithm)
-        self.divisor = divisor
-
-    def done(self) -> bool:
-        return self.request.test()
-
-    def wait(self) -> Any:
-        with translated():
-            results = self.request.wait()
-        return results if self.divisor == 1 else [each // self.divisor for each in results]
+    def __init__(self, request: Any) -> None:
+        self.done, self.wait = request.test, request.wait
