@@ -245,7 +245,7 @@ def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
         return _replayed(algorithm, p, root, record)
     except ProofError as error:
         may_need_it = not algorithm.included and p & (p - 1)
-        if not may_need_it or not all(_is_right(algorithm, q) for q in (2, 4)):
+        if not may_need_it or not all(_is_right(algorithm, q, root % q) for q in (2, 4)):
             raise
         raise ProofError(
             f"{error}. It is right on 2 and 4 ranks: if it needs a power of two, register it with "
@@ -253,9 +253,9 @@ def _proven(algorithm: Algorithm, p: int, root: int, record: bool) -> Proof:
         ) from error
 
 
-def _is_right(algorithm: Algorithm, p: int) -> bool:
+def _is_right(algorithm: Algorithm, p: int, root: int) -> bool:
     try:
-        _replayed(algorithm, p, 0, record=False)
+        _replayed(algorithm, p, root, record=False)
     except (ArgumentError, ProofError):
         return False
     return True

@@ -7,6 +7,7 @@ import pytest
 
 from collectives import algorithms
 from collectives.algorithms import Exchange
+from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.errors import ProofError
 from collectives.plans.schedule import compile
@@ -14,214 +15,113 @@ from collectives.simulate import simulate
 from collectives.simulation.traffic import exceeds
 from collectives.topology import Flat
 
-REFUSED = [
-    (
-        ("allreduce", broken.everybody_receives_first),
-        3,
-        "allreduce 'bad' on 3 ranks: deadlock: rank 0 in round 1 waits for rank 1 to send; "
+# By collective, ranks and blocks.
+REFUSED = {
+    ("allreduce", 3, 1): {
+        broken.everybody_receives_first: "deadlock: rank 0 in round 1 waits for rank 1 to send; "
         "rank 1 in round 1 waits for rank 2 to send; rank 2 in round 1 waits for rank 0 to send",
-    ),
-    (
-        ("broadcast", broken.nobody_listens),
-        3,
-        "broadcast 'bad' on 3 ranks, root 0: deadlock: "
-        "rank 0 in round 1 waits for rank 2 to take what it sends",
-    ),
-    (
-        ("broadcast", broken.nobody_speaks),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1 ends without block 0",
-    ),
-    (
-        ("allreduce", broken.swaps_where_it_should_fold),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0 ends with block 0 of rank 1, wanted ranks 0-1",
-    ),
-    (
-        ("broadcast", broken.receives_twice_into_one_block),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: receives twice into out[0]",
-    ),
-    (
-        ("broadcast", broken.sends_what_it_has_not),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
-        "sends block 0, which it does not hold",
-    ),
-    (
-        ("broadcast", broken.folds_into_what_it_has_not),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
-        "folds into block 0, which it does not hold",
-    ),
-    (
-        ("allreduce", broken.counts_everybody_twice),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 2: folds the contribution of ranks 0-1 twice",
-    ),
-    (
-        ("allreduce", broken.folds_one_block_into_another, 2),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 1, round 1: "
-        "expects block 0 from rank 0, which sends block 1",
-    ),
-    (
-        ("broadcast", broken.moves_a_block_elsewhere, 2),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
-        "expects block 0 from rank 0, which sends block 1",
-    ),
-    (
-        ("allreduce", broken.hears_of_its_neighbour_only),
-        4,
-        "allreduce 'bad' on 4 ranks: rank 0 ends with block 0 of ranks 0, 3, wanted ranks 0-3",
-    ),
-    (
-        ("allreduce", broken.meets_the_opposite_first),
-        4,
-        "allreduce 'bad' on 4 ranks: ranks end with different expressions",
-    ),
-    (
-        ("reduce", broken.sums_round_the_ring, 1, {"keeps_order": True}),
-        3,
-        "reduce 'bad' on 3 ranks, root 1: rank 1 folds block 0 out of rank order",
-    ),
-    (
-        ("allreduce", broken.speaks_to_itself),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends to itself",
-    ),
-    (
-        ("allreduce", broken.speaks_to_nobody),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends to rank 2, and ranks are 0..1",
-    ),
-    (
-        ("allreduce", broken.sends_a_block_too_many, 2),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends block 2, and blocks are 0..1; "
+    },
+    ("broadcast", 3, 1): {
+        broken.nobody_listens: "deadlock: rank 0 in round 1 waits for rank 2 to take what it sends",
+    },
+    ("broadcast", 2, 1): {
+        broken.nobody_speaks: "rank 1 ends without block 0",
+        broken.receives_twice_into_one_block: "rank 1, round 1: receives twice into out[0]",
+        broken.sends_what_it_has_not: "rank 1, round 1: sends block 0, which it does not hold",
+        broken.folds_into_what_it_has_not: "rank 1, round 1: folds into block 0, which it does "
+        "not hold",
+    },
+    ("allreduce", 2, 1): {
+        broken.swaps_where_it_should_fold: "rank 0 ends with block 0 of rank 1, wanted ranks 0-1",
+        broken.counts_everybody_twice: "rank 0, round 2: folds the contribution of ranks 0-1 twice",
+        broken.speaks_to_itself: "rank 0, round 1: sends to itself",
+        broken.speaks_to_nobody: "rank 0, round 1: sends to rank 2, and ranks are 0..1",
+        broken.sends_no_pair: "rank 0, round 1: sends [1, 2, 3], which is not a pair (peer, block)",
+        broken.yields_a_tuple: "rank 0, round 1: yields (1, 0), which is not an Exchange",
+    },
+    ("allreduce", 2, 2): {
+        broken.folds_one_block_into_another: "rank 1, round 1: expects block 0 from rank 0, which "
+        "sends block 1",
+        broken.sends_a_block_too_many: "rank 0, round 1: sends block 2, and blocks are 0..1; "
         "blocks= of @algorithm says how many there are",
-    ),
-    (
-        ("allreduce", broken.receives_no_block, 2),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: "
-        "receives block range(2, 2), and blocks are 0..1; blocks= of @algorithm says how many "
-        "there are",
-    ),
-    (
-        ("allreduce", broken.receives_a_block_twice, 2),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: receives a block twice in [0, 1, 0]",
-    ),
-    (
-        ("reduce", broken.folds_blocks_in_another_order, 2),
-        2,
-        "reduce 'bad' on 2 ranks, root 0: rank 0, round 1: "
-        "expects blocks 1, 0 from rank 1, which sends blocks 0-1",
-    ),
-    (
-        ("allreduce", broken.sends_no_pair),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: sends [1, 2, 3], "
-        "which is not a pair (peer, block)",
-    ),
-    (
-        ("allreduce", broken.yields_a_tuple),
-        2,
-        "allreduce 'bad' on 2 ranks: rank 0, round 1: yields (1, 0), which is not an Exchange",
-    ),
-    (
-        ("broadcast", broken.sends_more_than_expected, 2),
-        2,
-        "broadcast 'bad' on 2 ranks, root 0: rank 1, round 1: "
-        "expects block 0 from rank 0, which sends blocks 0-1",
-    ),
-    (
-        ("reduce", broken.folds_into_overlapping_runs, 2),
-        3,
-        "reduce 'bad' on 3 ranks, root 0: rank 0, round 1: "
-        "folds into runs of blocks that overlap but are not equal",
-    ),
-    (
-        ("allgather", broken.gives_the_blocks_of_others),
-        3,
-        "allgather 'bad' on 3 ranks: rank 0, round 1: sends block 1, which it does not hold",
-    ),
-    (
-        ("allgather", broken.speaks_to_the_right_only, 2),
-        3,
-        "allgather 'bad' on 3 ranks: rank 1, round 1: sends block 1, which it does not hold",
-    ),
-    (
-        ("allgather", broken.speaks_to_the_right_only),
-        3,
-        "allgather 'bad' on 3 ranks: rank 0 ends without block 1",
-    ),
-    (
-        ("reduce_scatter", broken.says_nothing),
-        2,
-        "reduce_scatter 'bad' on 2 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-1",
-    ),
-    (
-        ("reduce_scatter", broken.folds_the_block_of_its_neighbour),
-        3,
-        "reduce_scatter 'bad' on 3 ranks: rank 0 ends with block 0 of rank 0, wanted ranks 0-2",
-    ),
-    (
-        ("alltoall", broken.says_nothing),
-        2,
-        "alltoall 'bad' on 2 ranks: rank 0 ends without block 2",
-    ),
-    (
-        ("alltoall", broken.sends_all_to_the_right),
-        3,
-        "alltoall 'bad' on 3 ranks: rank 0 ends without block 3",
-    ),
-    (
-        ("alltoall", broken.sends_what_others_send),
-        3,
-        "alltoall 'bad' on 3 ranks: rank 0, round 1: sends block 7, which it does not hold",
-    ),
-    (
-        ("gather", broken.forgets_the_last),
-        3,
-        "gather 'bad' on 3 ranks, root 0: rank 0 ends without block 2",
-    ),
-    (
-        ("scatter", broken.keeps_the_last),
-        3,
-        "scatter 'bad' on 3 ranks, root 0: rank 2 ends without block 2",
-    ),
-    (
-        ("scan", broken.hears_of_those_after_it),
-        2,
-        "scan 'bad' on 2 ranks: rank 0 ends with block 0 of ranks 0-1, wanted rank 0",
-    ),
-    (
-        ("scan", broken.says_nothing),
-        2,
-        "scan 'bad' on 2 ranks: rank 1 ends with block 0 of rank 1, wanted ranks 0-1",
-    ),
-    (
-        ("exscan", broken.counts_itself),
-        2,
-        "exscan 'bad' on 2 ranks: rank 1 ends with block 0 of ranks 0-1, wanted rank 0",
-    ),
-]
+        broken.receives_no_block: "rank 0, round 1: receives block range(2, 2), and blocks are "
+        "0..1; blocks= of @algorithm says how many there are",
+        broken.receives_a_block_twice: "rank 0, round 1: receives a block twice in [0, 1, 0]",
+    },
+    ("broadcast", 2, 2): {
+        broken.moves_a_block_elsewhere: "rank 1, round 1: expects block 0 from rank 0, which "
+        "sends block 1",
+        broken.sends_more_than_expected: "rank 1, round 1: expects block 0 from rank 0, which "
+        "sends blocks 0-1",
+    },
+    ("allreduce", 4, 1): {
+        broken.hears_of_its_neighbour_only: "rank 0 ends with block 0 of ranks 0, 3, wanted ranks "
+        "0-3",
+        broken.meets_the_opposite_first: "ranks end with different expressions",
+    },
+    ("reduce", 2, 2): {
+        broken.folds_blocks_in_another_order: "rank 0, round 1: expects blocks 1, 0 from rank 1, "
+        "which sends blocks 0-1",
+    },
+    ("reduce", 3, 2): {
+        broken.folds_into_overlapping_runs: "rank 0, round 1: folds into runs of blocks that "
+        "overlap but are not equal",
+    },
+    ("allgather", 3, 1): {
+        broken.gives_the_blocks_of_others: "rank 0, round 1: sends block 1, which it does not hold",
+        broken.speaks_to_the_right_only: "rank 0 ends without block 1",
+    },
+    ("allgather", 3, 2): {
+        broken.speaks_to_the_right_only: "rank 1, round 1: sends block 1, which it does not hold",
+    },
+    ("reduce_scatter", 2, 1): {
+        broken.says_nothing: "rank 0 ends with block 0 of rank 0, wanted ranks 0-1",
+    },
+    ("reduce_scatter", 3, 1): {
+        broken.folds_the_block_of_its_neighbour: "rank 0 ends with block 0 of rank 0, wanted "
+        "ranks 0-2",
+    },
+    ("alltoall", 2, 1): {
+        broken.says_nothing: "rank 0 ends without block 2",
+    },
+    ("alltoall", 3, 1): {
+        broken.sends_all_to_the_right: "rank 0 ends without block 3",
+        broken.sends_what_others_send: "rank 0, round 1: sends block 7, which it does not hold",
+    },
+    ("gather", 3, 1): {
+        broken.forgets_the_last: "rank 0 ends without block 2",
+    },
+    ("scatter", 3, 1): {
+        broken.keeps_the_last: "rank 2 ends without block 2",
+    },
+    ("scan", 2, 1): {
+        broken.hears_of_those_after_it: "rank 0 ends with block 0 of ranks 0-1, wanted rank 0",
+        broken.says_nothing: "rank 1 ends with block 0 of rank 1, wanted ranks 0-1",
+    },
+    ("exscan", 2, 1): {
+        broken.counts_itself: "rank 1 ends with block 0 of ranks 0-1, wanted rank 0",
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("made_of", "p", "text"), REFUSED, ids=[case[0][1].__name__ for case in REFUSED]
+    ("generate", "case", "text"),
+    [(generate, case, text) for case in REFUSED for generate, text in REFUSED[case].items()],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_refusals_name_what_is_wrong(made_of, p, text):
-    collective, generate, *rest = made_of
-    promises = rest.pop() if rest and isinstance(rest[-1], dict) else {}
-    algorithm = broken.row(collective, generate, *rest, **promises)
-    root = 1 if "root 1" in text else 0
+def test_refusals_name_what_is_wrong(generate, case, text):
+    collective, p, blocks = case
     with pytest.raises(ProofError) as caught:
-        check(algorithm, p=p, root=root)
-    assert str(caught.value) == text
+        check(broken.row(collective, generate, blocks), p=p)
+    root = ", root 0" if COLLECTIVES[collective].rooted else ""
+    assert str(caught.value) == f"{collective} 'bad' on {p} ranks{root}: {text}"
+
+
+def test_a_fold_out_of_order_is_refused_where_order_is_promised():
+    algorithm = broken.row("reduce", broken.sums_round_the_ring, keeps_order=True)
+    text = "reduce 'bad' on 3 ranks, root 1: rank 1 folds block 0 out of rank order"
+    with pytest.raises(ProofError, match=f"^{text}$"):
+        check(algorithm, p=3, root=1)
 
 
 def refused_by_all(algorithm, text):
