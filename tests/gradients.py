@@ -27,8 +27,6 @@ __all__ = [
     "test_what_is_needed_first_comes_first",
 ]
 
-several = pytest.mark.skipif(SIZE == 1, reason="one rank submits nothing")
-
 
 class Rows(NamedTuple):
     """A gradient that lists some rows only."""
@@ -70,7 +68,7 @@ def some(count, rank=RANK):
     return [np.full((2, 3), 10.0 * k + rank, np.float32) for k in range(count)]
 
 
-@several
+@pytest.mark.several
 def test_predivided_gradients_are_averaged(front_end, recorded):
     """Horovod multiplies by 1 / f before, and by f and 1 / size afterwards."""
     third = np.float32(1 / 3)
@@ -82,7 +80,7 @@ def test_predivided_gradients_are_averaged(front_end, recorded):
         front_end.reduced(some(1), gradient_predivide_factor=3.0, op=front_end.hvd.Sum)
 
 
-@several
+@pytest.mark.several
 def test_rows_are_not_compressed(front_end, recorded):
     """Horovod joins the rows of all ranks as they are."""
     if not front_end.has_rows:
@@ -97,7 +95,7 @@ def test_rows_are_not_compressed(front_end, recorded):
     assert (made[0] == [[value] * 2] * SIZE + [[0, 0]]).all()
 
 
-@several
+@pytest.mark.several
 def test_groups_are_reduced_together(front_end, recorded):
     mean = np.mean([some(4, k) for k in range(SIZE)], 0)
 
@@ -117,7 +115,7 @@ def test_groups_are_reduced_together(front_end, recorded):
     assert any(each.filename.endswith("_gradients.py") for each in caught)  # that of the caller
 
 
-@several
+@pytest.mark.several
 def test_what_is_needed_first_comes_first(front_end, recorded):
     """The last gradients, which are there first, are submitted first, and the first ones run first
     among those that wait.

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import functools
 
-import ml_dtypes
 import numpy as np
+from dtypes import ARITHMETIC, COMPLEX, FLOATS, dtype_of
 
-FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
-COMPLEX = ("complex64", "complex128")
-OPS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 CASES = [
-    *((op, name) for op in OPS for name in FLOATS),
+    *((op, name) for op in ARITHMETIC for name in FLOATS),
     *(("SUM", name) for name in COMPLEX),
 ]
 PERIOD = 499
-
-
-def dtype_of(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def bits(array):
@@ -71,7 +64,7 @@ def fold(op, left, right):
             out.real = left.real * right.real - left.imag * right.imag
             out.imag = left.real * right.imag + left.imag * right.real
             return canonical(out)
-        return canonical(OPS[op](left, right))
+        return canonical(ARITHMETIC[op](left, right))
 
 
 def canonical(array):

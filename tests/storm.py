@@ -15,6 +15,7 @@ from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
+from dtypes import ARITHMETIC
 
 import collectives as cc
 from collectives import background
@@ -29,7 +30,6 @@ SCALED = ("allreduce", "reduce", "reduce_scatter")
 BY_PARTS = ("reduce_scatter", "alltoall", "scatter")
 SHAPES = [(), (0,), (1,), (3, 5), (7,), (100,), (40, 25), (1024,), (9000,), (70_000,)]
 LONG = 1_200_000  # elements of what goes by pieces
-OPS = {"SUM": np.add, "MIN": np.minimum, "MAX": np.maximum, "PROD": np.multiply}
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 OTHER = dict(zip(DTYPES, [np.float64, np.float32, np.int64, np.int32], strict=True))
 CODECS = ["float16", "bfloat16", "int8", "int4", "sign", "topk:0.5", "randomk:0.5", "powersgd:2"]
@@ -68,7 +68,7 @@ def operation(rng, thread, number, place):
     kind = rng.choice(KINDS)
     dtype = rng.choice(DTYPES)
     shape = rng.choice(SHAPES)
-    op = rng.choice([*OPS, "AVG"] if np.issubdtype(dtype, np.floating) else list(OPS))
+    op = rng.choice([*ARITHMETIC, "AVG"] if np.issubdtype(dtype, np.floating) else list(ARITHMETIC))
     if op == "AVG" and kind in ("scan", "exscan"):
         op = "SUM"
     it = SimpleNamespace(
@@ -126,7 +126,7 @@ def expected(it, rank, size):
         given = given[: rank + (it.kind == "scan")]
         if not given:
             return None
-    total = reduce(OPS.get(it.op, np.add), [each * it.dtype(it.scales[0]) for each in given])
+    total = reduce(ARITHMETIC.get(it.op, np.add), [each * it.dtype(it.scales[0]) for each in given])
     total = total * it.dtype(it.scales[1])
     if it.op == "AVG":
         total = total / it.dtype(size)

@@ -3,36 +3,23 @@
 import functools
 import zlib
 
+import dtypes
 import ml_dtypes
 import numpy as np
 import pytest
 import specials
+from dtypes import dtype_of
 
 from collectives import _core, reductions
 from collectives.errors import ArgumentError, BufferError
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-BOOL = [np.dtype(bool)]
-INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+BFLOAT16 = dtype_of("bfloat16")
 HALVES = [np.dtype(np.float16), BFLOAT16]
-FLOATS = [*HALVES, np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.longdouble)]
-COMPLEXES = [np.dtype(np.complex64), np.dtype(np.complex128)]
-DTYPES = [*BOOL, *INTEGERS, *FLOATS, *COMPLEXES]
+FLOATS, COMPLEXES, DTYPES = (
+    [dtype_of(each) for each in names] for names in (dtypes.FLOATS, dtypes.COMPLEX, dtypes.DTYPES)
+)
 SCALED = [*FLOATS, *COMPLEXES]
-
-ARITHMETIC = [*INTEGERS, *FLOATS]
-SUPPORTED = {
-    "SUM": [*BOOL, *ARITHMETIC, *COMPLEXES],
-    "PROD": [*BOOL, *ARITHMETIC, *COMPLEXES],
-    "MIN": [*BOOL, *ARITHMETIC],
-    "MAX": [*BOOL, *ARITHMETIC],
-    "LAND": [*BOOL, *INTEGERS],
-    "LOR": [*BOOL, *INTEGERS],
-    "LXOR": [*BOOL, *INTEGERS],
-    "BAND": [*BOOL, *INTEGERS],
-    "BOR": [*BOOL, *INTEGERS],
-    "BXOR": [*BOOL, *INTEGERS],
-}
+SUPPORTED = {op: [dtype_of(each) for each in dtypes.SUPPORTED[op]] for op in dtypes.UFUNCS}
 PAIRS = [(op, dtype) for op in SUPPORTED for dtype in SUPPORTED[op]]
 REFUSED = [(op, dtype) for op in SUPPORTED for dtype in DTYPES if dtype not in SUPPORTED[op]]
 
@@ -116,19 +103,7 @@ def reference(op, left, right):
         return specials.canonical(wide.astype(dtype))
     if dtype in (*FLOATS, *COMPLEXES):
         return specials.fold(op, left, right)
-    ufunc = {
-        "SUM": np.add,
-        "PROD": np.multiply,
-        "MIN": np.minimum,
-        "MAX": np.maximum,
-        "LAND": np.logical_and,
-        "LOR": np.logical_or,
-        "LXOR": np.logical_xor,
-        "BAND": np.bitwise_and,
-        "BOR": np.bitwise_or,
-        "BXOR": np.bitwise_xor,
-    }[op]
-    return ufunc(left, right).astype(dtype)
+    return dtypes.UFUNCS[op](left, right).astype(dtype)
 
 
 def placed(values, offset):

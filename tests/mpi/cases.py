@@ -13,31 +13,13 @@ import operator
 
 import ml_dtypes
 import numpy as np
+from dtypes import COMPLEX, INTEGERS, LOGICAL, UFUNCS, dtype_of
 from sampling import FULL
 
 import collectives as cc
 
 LARGE = 2**20
 PERIOD, SHIFT, MOST_RANKS = 4099, 101, 64
-
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
-COMPLEX = ("complex64", "complex128")
-DTYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
-
-ARITHMETIC = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
-LOGICAL = {"LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor}
-BITWISE = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
-
-# What the documentation promises; the kernels' own list is held against it.
-SUPPORTED = {
-    "SUM": ("bool", *INTEGERS, *FLOATS, *COMPLEX),
-    "PROD": ("bool", *INTEGERS, *FLOATS, *COMPLEX),
-    "MIN": ("bool", *INTEGERS, *FLOATS),
-    "MAX": ("bool", *INTEGERS, *FLOATS),
-    **dict.fromkeys((*LOGICAL, *BITWISE), ("bool", *INTEGERS)),
-    "AVG": (*FLOATS, *COMPLEX),
-}
 
 # A type with twice the digits, where there is one, to compute the reference in.
 WIDER = {
@@ -49,10 +31,6 @@ WIDER = {
     "complex64": np.complex128,
     "complex128": np.clongdouble,
 }
-
-
-def dtype_of(name):
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def eps(name):
@@ -104,12 +82,8 @@ def contribution(op, dtype, n, rank):
 def reference(op, dtype, n, p):
     """Return the result, and how far from it a float may lie (None: not at all)."""
     inputs = [contribution(op, dtype, n, r) for r in range(p)]
-    if op in LOGICAL:
-        return functools.reduce(LOGICAL[op], inputs).astype(dtype), None
-    if op in BITWISE:
-        return functools.reduce(BITWISE[op], inputs), None
-    if op in ("MIN", "MAX") or dtype in ("bool", *INTEGERS):
-        return functools.reduce(ARITHMETIC[op], inputs), None
+    if op in UFUNCS and (op not in ("SUM", "PROD") or dtype in ("bool", *INTEGERS)):
+        return functools.reduce(UFUNCS[op], inputs).astype(dtype_of(dtype)), None
     inputs = [values.astype(WIDER[dtype]) for values in inputs]
     if op == "PROD":
         want = functools.reduce(operator.mul, inputs)

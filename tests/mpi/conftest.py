@@ -84,6 +84,12 @@ def plain() -> Group:
         return _world()
 
 
+@pytest.fixture(params=["world", "plain"])
+def either(request: pytest.FixtureRequest) -> Group:
+    """With the agreement before each call, and without."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="session", params=["world", "dup", "reversed", "halves", "self"])
 def group(request: pytest.FixtureRequest, world: Group) -> Group:
     """Every kind of communicator, one after the other."""

@@ -7,7 +7,8 @@ all of them alone, by `cases`, and can make the same call with mpi4py.
 from __future__ import annotations
 
 import numpy as np
-from cases import PERIOD, contribution, dtype_of, hold, names, reference, runnable
+from cases import PERIOD, contribution, hold, names, reference, runnable
+from dtypes import dtype_of
 from mpi4py import MPI
 
 import collectives as cc
@@ -84,6 +85,13 @@ class Form:
     def x(self, r):
         """Return the input of a rank, read-only."""
         return self.data(r, self.n)
+
+    def folds(self, fold, inputs, r):
+        """Return what a rank gets where `fold` makes one array of many, or None for nothing."""
+        if self.wanted(r) is None:
+            return None
+        whole = fold(inputs[: {"scan": r + 1, "exscan": r}.get(self.collective, self.p)])
+        return whole[self.part(r)] if self.cut else whole
 
     def wanted(self, r):
         """Return (result of a rank, bound), or None where it gets none."""

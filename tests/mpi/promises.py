@@ -13,7 +13,8 @@ import re
 
 import numpy as np
 import pytest
-from cases import COMPLEX, DTYPES, FLOATS, FULL, INTEGERS, LARGE, SUPPORTED, digest, longer, sizes
+from cases import FULL, LARGE, digest, longer, sizes
+from dtypes import COMPLEX, DTYPES, FLOATS, INTEGERS, SUPPORTED
 from forms import MPI_OPS, Form
 from interpreter import run
 
@@ -142,6 +143,13 @@ class Promises:
                     most = 2.0**comm.size if op == "PROD" else 2 * comm.size
                     atol = 2 * comm.size * 2.3e-16 * most
                     np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
+
+    def test_functions_of_the_module(self, world):
+        """They are calls on the communicator of all ranks."""
+        form = self.form(world.comm.size, 6, root=world.comm.size - 1)
+        x, options = form.x(world.comm.rank), form.options(world.comm.rank)
+        form.verify(getattr(cc, form.name)(x, **options), world.comm.rank)
+        form.verify(getattr(cc, f"i{form.name}")(x, **options).wait(), world.comm.rank)
 
     def test_where_the_result_goes(self, world, algorithm):
         """A new array, `out` and shared memory hold the same bits; the input is not changed."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from cases import DTYPES, SUPPORTED, digest, dtype_of
+from cases import digest
+from dtypes import DTYPES, SUPPORTED, dtype_of
 from forms import CUT, VECTOR, WHOLE
 
 import collectives as cc

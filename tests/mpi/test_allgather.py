@@ -6,7 +6,6 @@ from cases import names
 from forms import Allgather
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 
 
@@ -54,10 +53,3 @@ def test_x_is_the_row_of_another_rank(world):
     with pytest.raises(errors.BufferError, match=f"out has {y.size} elements, and the result has"):
         comm.allgather(y, y)
     comm.barrier()
-
-
-def test_module_function(world):
-    comm = world.comm
-    np.testing.assert_array_equal(cc.allgather(np.array(comm.rank)), np.arange(comm.size))
-    request = cc.iallgather(np.array(comm.rank), algorithm="ring")
-    np.testing.assert_array_equal(request.wait(), np.arange(comm.size))

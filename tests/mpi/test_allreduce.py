@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, FLOATS, LARGE, SUPPORTED, contribution, digest, dtype_of, op_of, verify
+from cases import LARGE, contribution, digest, op_of, verify
+from dtypes import DTYPES, FLOATS, SUPPORTED, dtype_of
 from forms import Allreduce
 from promises import Promises
 

@@ -6,7 +6,6 @@ from cases import names
 from forms import Alltoall
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 
 ALGORITHMS = names("alltoall")
@@ -60,10 +59,3 @@ def test_what_cannot_be_shared_equally(world):
     with pytest.raises(errors.ArgumentError, match="x has 1 elements"):
         comm.alltoall(np.array(3.0))
     comm.barrier()
-
-
-def test_module_function(world):
-    comm = world.comm
-    x = np.arange(comm.size)
-    np.testing.assert_array_equal(cc.alltoall(x), np.full(comm.size, comm.rank))
-    np.testing.assert_array_equal(cc.ialltoall(x).wait(), np.full(comm.size, comm.rank))

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import specials
-from cases import contribution, dtype_of, reference, verify
+from cases import contribution, reference, verify
+from dtypes import dtype_of
 from exporters import Exporter, Table
 
 import collectives as cc

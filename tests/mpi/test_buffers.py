@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import contribution, digest, dtype_of
+from cases import contribution, digest
+from dtypes import dtype_of
 from forms import Allreduce
 
 import collectives as cc

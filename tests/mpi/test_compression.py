@@ -387,11 +387,6 @@ def test_what_is_not_compressed(world):
             make()
 
 
-@pytest.fixture(params=["validated", "plain"])
-def agreeing(request, world, plain):
-    return world if request.param == "validated" else plain
-
-
 @pytest.mark.parametrize(
     ("odd", "text"),
     [
@@ -403,21 +398,21 @@ def agreeing(request, world, plain):
     ],
 )
 @pytest.mark.several
-def test_ranks_that_compress_differently(agreeing, odd, text):
-    comm, x = agreeing.comm, np.ones(8, np.float32)
+def test_ranks_that_compress_differently(either, odd, text):
+    comm, x = either.comm, np.ones(8, np.float32)
     options = odd if comm.rank == 0 else {}
     with pytest.raises(MismatchError, match="the ranks do not agree") as caught:
         comm.allreduce(x, **{"compression": Int8(), "name": "x", **options})
     told = str(caught.value)
     assert "compression=int8(block=512), shape=(8,), dtype=float32" in told
     assert re.search(text, told), told
-    agreeing.agree(told)
+    either.agree(told)
     assert comm.allreduce(x, compression="none")[0] == comm.size  # it is usable
 
 
 @pytest.mark.several
-def test_ranks_that_disagree_about_the_calls(agreeing):
-    comm, x, codec = agreeing.comm, np.ones(8, np.float32), RandomK(0.5)
+def test_ranks_that_disagree_about_the_calls(either):
+    comm, x, codec = either.comm, np.ones(8, np.float32), RandomK(0.5)
     comm.allreduce(x, compression=codec, name="x")
     if comm.rank == 0:
         codec.reset()
@@ -426,8 +421,8 @@ def test_ranks_that_disagree_about_the_calls(agreeing):
 
 
 @pytest.mark.several
-def test_a_rank_whose_arguments_are_wrong(agreeing):
-    comm, x = agreeing.comm, np.ones(8, np.float32)
+def test_a_rank_whose_arguments_are_wrong(either):
+    comm, x = either.comm, np.ones(8, np.float32)
     wrong = x.astype(np.int32) if comm.rank == 0 else x
     error, text = (
         (UnsupportedTypeError, "x is int32")

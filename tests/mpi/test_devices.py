@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DTYPES
+from dtypes import DTYPES
 from fake_devices import CHUNK, Exporter, Tensor, fetched, group, on_device
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI

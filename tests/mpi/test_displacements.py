@@ -3,16 +3,9 @@
 import numpy as np
 import pytest
 
-import collectives as cc
 from collectives.errors import ArgumentError, BufferError, MismatchError
 
 GAP = -1
-
-
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With and without the agreement before each call."""
-    return request.getfixturevalue(request.param)
 
 
 def layout(p, order="backwards"):
@@ -218,10 +211,3 @@ def test_outputs_are_checked(world):
         with pytest.raises(BufferError, match=text):
             comm.allgatherv(np.ones(1), out, displs=range(p))
     comm.barrier()
-
-
-def test_module_functions(world):
-    p, rank = world.comm.size, world.comm.rank
-    out = np.empty(p, int)
-    cc.allgatherv(np.array([rank]), out, displs=range(p))
-    np.testing.assert_array_equal(out, range(p))

@@ -6,7 +6,6 @@ from cases import names
 from forms import Gather
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 
 
@@ -54,13 +53,3 @@ def test_x_is_out(world):
     ):
         comm.gather(y, y)
     comm.barrier()
-
-
-def test_module_function(world):
-    comm = world.comm
-    y, z = cc.gather(np.array(comm.rank)), cc.igather(np.array(comm.rank), root=0).wait()
-    if comm.rank == 0:
-        np.testing.assert_array_equal(y, np.arange(comm.size))
-        np.testing.assert_array_equal(z, np.arange(comm.size))
-    else:
-        assert y is z is None

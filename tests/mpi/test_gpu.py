@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DTYPES
+from dtypes import DTYPES
 from forms import CUT, VECTOR, WHOLE, Allreduce, ReduceScatterv
 from mpi4py import MPI
 

@@ -6,6 +6,7 @@ import importlib.util
 import time
 
 import cases
+import dtypes
 import ml_dtypes
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_dtypes(world, dtype):
     arrays = [contribution(op, dtype, n, comm.rank) for n in counts]
     arrays.insert(1, np.full(7, comm.rank, np.uint8))
     got = comm.allreduce_many(arrays, op=getattr(cc, op))
-    assert (got.pop(1) == functools.reduce(cases.LOGICAL.get(op, np.add), range(comm.size))).all()
+    assert (got.pop(1) == functools.reduce(dtypes.LOGICAL.get(op, np.add), range(comm.size))).all()
     for n, mine in zip(counts, got, strict=True):
         cases.verify(mine, op, dtype, n, comm.size)
 

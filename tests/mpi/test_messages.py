@@ -5,7 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from cases import DTYPES, LARGE, contribution, digest, dtype_of
+from cases import LARGE, contribution, digest
+from dtypes import DTYPES, dtype_of
 from mpi4py import MPI
 
 import collectives as cc
@@ -20,12 +21,6 @@ def neighbours(comm):
 
 def numbers(r, n, dtype="float32"):
     return contribution("SUM", dtype, n, r)
-
-
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With and without the agreement before each call."""
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -28,12 +28,6 @@ class Unloadable:
         return unloadable, ()
 
 
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With and without the agreement before each call."""
-    return request.getfixturevalue(request.param)
-
-
 def joined(x, y):
     """A function that is not associative: the result shows the order of the calls."""
     return f"({x} {y})"

@@ -254,12 +254,6 @@ CALLS = {
 }
 
 
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With and without the agreement before each call: every rank hears of an error in both."""
-    return request.getfixturevalue(request.param)
-
-
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(
     ("bad", "text"),

@@ -7,7 +7,6 @@ from forms import ReduceScatter
 from mpi4py import MPI
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 
 ALGORITHMS = names("reduce_scatter")
@@ -107,10 +106,3 @@ def test_then_allgather_is_an_allreduce(world):
     x = np.random.default_rng(comm.rank).integers(-99, 99, 100 * comm.size)
     y = comm.allgather(comm.reduce_scatter(x)).reshape(-1)
     np.testing.assert_array_equal(y, comm.allreduce(x))
-
-
-def test_module_function(world):
-    comm = world.comm
-    x = np.arange(comm.size)
-    assert cc.reduce_scatter(x) == [comm.rank * comm.size]
-    assert cc.ireduce_scatter(x, op=cc.MAX).wait() == [comm.rank]

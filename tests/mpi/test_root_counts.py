@@ -13,12 +13,6 @@ both = pytest.mark.parametrize("form", [Gatherv, Scatterv])
 ends = pytest.mark.parametrize("start", [False, True])
 
 
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With and without the agreement before each call."""
-    return request.getfixturevalue(request.param)
-
-
 def told(case, comm):
     """Return the counts on the root, and None elsewhere."""
     return case.counts if comm.rank == case.root else None

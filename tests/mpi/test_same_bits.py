@@ -1,5 +1,7 @@
 """All ranks get the same bits, of NaNs and zeros as well, wherever the arrays lie."""
 
+import functools
+
 import numpy as np
 import pytest
 import specials
@@ -23,15 +25,6 @@ def equal_bits(got, want, text):
     np.testing.assert_array_equal(specials.bits(got), specials.bits(want), err_msg=text)
 
 
-def expected(form, rank, inputs, op):
-    """Return the result of a rank, or None where it gets none."""
-    if form.wanted(rank) is None:
-        return None
-    number = {"scan": rank + 1, "exscan": rank}.get(form.collective, form.p)
-    whole = specials.folded(op, inputs[:number])
-    return whole[form.part(rank)] if form.cut else whole
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("which", "algorithm"), FORMS, ids=lambda x: getattr(x, "__name__", x))
 def test_nans_and_zeros(plain, which, algorithm, dtype):
@@ -42,7 +35,7 @@ def test_nans_and_zeros(plain, which, algorithm, dtype):
         for op, _ in (case for case in specials.CASES if case[1] == dtype):
             form = which(p, n, dtype=dtype, op=op, root=turn % p)
             inputs = [specials.contribution(dtype, form.total, r) for r in range(p)]
-            want = expected(form, rank, inputs, op)
+            want = form.folds(functools.partial(specials.folded, op), inputs, rank)
             x = moved(inputs[rank], (rank + turn) % 5)
             out = None if want is None else moved(np.zeros_like(want), (3 * rank) % 7)
             got = form.call(comm, x, out, algorithm=algorithm)

@@ -6,7 +6,6 @@ from cases import names
 from forms import Scatter
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 
 ALGORITHMS = names("scatter")
@@ -108,9 +107,3 @@ def test_gather_undoes_it(world):
     y = comm.gather(comm.scatter(x, root=0), root=0)
     if comm.rank == 0:
         np.testing.assert_array_equal(y.reshape(x.shape), x)
-
-
-def test_module_function(world):
-    comm = world.comm
-    assert cc.scatter(np.arange(comm.size)) == [comm.rank]
-    assert cc.iscatter(np.arange(comm.size), root=comm.size - 1).wait() == [comm.rank]

@@ -96,12 +96,6 @@ def finished(result):
     return result.wait() if isinstance(result, cc.Request) else result
 
 
-@pytest.fixture(params=["world", "plain"])
-def either(request):
-    """With the agreement before each call, and without."""
-    return request.getfixturevalue(request.param)
-
-
 def test_the_same_calls_on_one_communicator(either):
     """Calls of different threads meet on different ranks; as they are equal, no one can tell."""
     comm = either.comm

@@ -6,7 +6,8 @@ import pickle
 
 import numpy as np
 import pytest
-from cases import DTYPES, FULL, LARGE, contribution, dtype_of
+from cases import FULL, LARGE, contribution
+from dtypes import DTYPES, dtype_of
 from forms import REDUCING, Allreduce, Exscan, Reduce, ReduceScatter, Scan
 
 import collectives as cc
@@ -42,25 +43,15 @@ PRODUCT = cc.reduction(product, commutative=False)
 JOINED = cc.reduction(joined, commutative=False, name="joined")
 
 
-def folded(function, inputs):
-    """Return what a function makes of arrays, in their order."""
+def folded(function):
+    """Return a function that folds arrays in their order."""
 
     def step(left, right):
         right = right.copy()
         function(left, right)
         return right
 
-    return functools.reduce(step, inputs)
-
-
-def wanted(form, function, inputs, r):
-    """Return the result of a rank, or None where it gets none."""
-    name = form.collective
-    if (name == "reduce" and r != form.root) or (name == "exscan" and r == 0):
-        return None
-    many = {"scan": r + 1, "exscan": r}.get(name, form.p)
-    result = folded(function, inputs[:many])
-    return result[form.part(r)] if form.cut else result
+    return functools.partial(functools.reduce, step)
 
 
 def matrices(n, rank):
@@ -91,7 +82,7 @@ def hold_dtype(comm, form, dtype):
         case = form(comm.size, n, dtype=dtype, root=comm.size - 1)
         inputs = [case.x(r) for r in range(comm.size)]
         got = case.call(comm, op=cc.reduction(watched))
-        want = wanted(case, further, inputs, comm.rank)
+        want = case.folds(folded(further), inputs, comm.rank)
         assert (got is None) == (want is None)
         if got is not None:
             np.testing.assert_array_equal(got, want)
@@ -119,7 +110,7 @@ def test_the_order_of_the_ranks_is_kept(world, segments, form, op):
                 again = case.call(comm, x, case.empty(comm.rank), op=op, algorithm=name, start=True)
                 again = again.wait()
             np.testing.assert_array_equal(x, before)
-            want = wanted(case, op.function, inputs, comm.rank)
+            want = case.folds(folded(op.function), inputs, comm.rank)
             assert (got is None) == (again is None) == (want is None)
             if want is not None:
                 np.testing.assert_array_equal(got, want)
@@ -144,7 +135,7 @@ def test_large_and_in_order(world, form):
     inputs = [matrices(length, r) for r in range(comm.size)]
     for name in ordered(form):
         got = case.call(comm, inputs[comm.rank], op=PRODUCT, algorithm=name)
-        want = wanted(case, product, inputs, comm.rank)
+        want = case.folds(folded(product), inputs, comm.rank)
         assert (got is None) == (want is None)
         assert got is None or (got == want).all()
 
@@ -171,7 +162,7 @@ def test_algorithms_that_fold_in_another_order_are_refused(world, form):
         case = form(comm.size, n, dtype="uint64")
         inputs = [matrices(case.total, r) for r in range(comm.size)]
         got = case.call(comm, inputs[comm.rank], op=PRODUCT)
-        want = wanted(case, product, inputs, comm.rank)
+        want = case.folds(folded(product), inputs, comm.rank)
         assert got is None if want is None else (got == want).all()
 
 
@@ -179,7 +170,7 @@ def test_algorithms_that_fold_in_another_order_are_refused(world, form):
 def test_commutative_ones_run_everywhere(world, segments, algorithm):
     comm = world.comm
     inputs = [contribution("SUM", "int32", 1009, r) for r in range(comm.size)]
-    want = folded(further, inputs)
+    want = folded(further)(inputs)
     for nbytes in (0, 256):
         with segments(comm, nbytes):
             got = comm.allreduce(inputs[comm.rank], op=FURTHER, algorithm=algorithm)
@@ -197,7 +188,7 @@ def test_many_in_flight(plain):
     blocking = comm.allreduce(inputs[0][comm.rank])
     gc.collect()
     for request, each in zip(reversed(requests), reversed(inputs), strict=True):
-        np.testing.assert_array_equal(request.wait(), folded(further, each))
+        np.testing.assert_array_equal(request.wait(), folded(further)(each))
     np.testing.assert_array_equal(blocking, np.sum(inputs[0], axis=0))
 
 
@@ -315,7 +306,7 @@ def test_ufuncs_with_an_output(world, form):
     op = cc.reduction(lambda a, b: np.gcd(a, b, out=b), name="gcd")
     inputs = [case.x(r) for r in range(comm.size)]
     got = case.call(comm, op=op)
-    want = wanted(case, op.function, inputs, comm.rank)
+    want = case.folds(folded(op.function), inputs, comm.rank)
     assert got is None if want is None else (got == want).all()
 
 

@@ -7,7 +7,6 @@ import pytest
 from forms import VECTOR, Allgatherv, Alltoallv, Gatherv, ReduceScatterv, Scatterv
 from promises import Promises
 
-import collectives as cc
 from collectives import errors
 from collectives.errors import (
     ArgumentError,
@@ -339,27 +338,6 @@ def test_many_ranks_say_a_checksum(world):
     with pytest.raises(MismatchError, match=text):
         comm.reduce_scatterv(np.ones(comm.size), counts=counts)
     comm.barrier()
-
-
-def test_module_functions(world):
-    comm = world.comm
-    p, rank = comm.size, comm.rank
-    numbers = np.repeat(np.arange(p), np.arange(p))
-    mine = np.full(rank, rank)
-    np.testing.assert_array_equal(cc.allgatherv(mine), numbers)
-    np.testing.assert_array_equal(cc.iallgatherv(mine, counts=range(p)).wait(), numbers)
-    for y in (cc.gatherv(mine), cc.igatherv(mine, counts=range(p)).wait()):
-        if rank == 0:
-            np.testing.assert_array_equal(y, numbers)
-        else:
-            assert y is None
-    np.testing.assert_array_equal(cc.scatterv(numbers, counts=range(p)), mine)
-    np.testing.assert_array_equal(cc.iscatterv(numbers, counts=range(p)).wait(), mine)
-    np.testing.assert_array_equal(cc.reduce_scatterv(numbers, counts=range(p)), p * mine)
-    request = cc.ireduce_scatterv(numbers, counts=range(p), op=cc.MAX)
-    np.testing.assert_array_equal(request.wait(), mine)
-    np.testing.assert_array_equal(cc.alltoallv(numbers, range(p)), [rank] * (p * rank))
-    np.testing.assert_array_equal(cc.ialltoallv(numbers, range(p)).wait(), [rank] * (p * rank))
 
 
 def test_errors_are_also_what_a_caller_would_guess(world):

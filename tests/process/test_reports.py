@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from jobs import DEADLINE_PASSED, run
-from programs import CLEAN, program
+from programs import CLEAN, fails, program
 
 pytestmark = pytest.mark.any_mpi
 
@@ -26,8 +26,7 @@ def ended(result):
 @pytest.mark.each_mpi
 @pytest.mark.parametrize("options", [(), ("-m", "mpi4py")], ids=["plain", "mpi4py"])
 def test_an_error_of_all_ranks_is_printed_once(options):
-    result = program(TYPO, ranks=3, env=PATIENT, options=options)
-    assert ended(result), result
+    result = fails(TYPO, ranks=3, env=PATIENT, options=options)
     assert result.err.count("has no attribute 'alreduce'") == 1, result
     assert re.search(
         r"^Traceback \(most recent call last\):\n"
@@ -40,7 +39,7 @@ def test_an_error_of_all_ranks_is_printed_once(options):
 
 
 def test_different_errors_are_printed_by_each_in_one_piece():
-    result = program(
+    result = fails(
         """
         import collectives as cc
         comm = cc.world()
@@ -50,7 +49,6 @@ def test_different_errors_are_printed_by_each_in_one_piece():
         ranks=3,
         env=PATIENT,
     )
-    assert ended(result), result
     whole = re.findall(
         r"^ValueError: (\d )(?:\1)+\n"
         r"collectives: rank \1?of 3 ends the job because of an uncaught exception$",
@@ -61,8 +59,7 @@ def test_different_errors_are_printed_by_each_in_one_piece():
 
 
 def test_an_error_before_the_first_communicator():
-    result = program("import collectives as cc\nnonsense\n", env=PATIENT)
-    assert ended(result), result
+    result = fails("import collectives as cc\nnonsense\n", env=PATIENT)
     assert "NameError: name 'nonsense' is not defined" in result.err
     assert re.search(r"collectives: ranks? (0|1|0-1) of 2 ends? because of an unc", result.err)
 
@@ -75,8 +72,7 @@ def test_the_frames_of_the_library_are_left_out():
             comm.allreduce(np.ones(3), algorithm="nosuch")
         comm.barrier()
         """
-    result = program(text, env=PATIENT)
-    assert ended(result), result
+    result = fails(text, env=PATIENT)
     assert re.search(
         r'^Traceback .*\n  File "<string>", line 5, in <module>\n'
         r"collectives.errors.ArgumentError: allreduce has no algorithm 'nosuch'; .*\n"
@@ -90,7 +86,7 @@ def test_the_frames_of_the_library_are_left_out():
 
 
 def test_an_error_inside_the_library_that_is_none_of_its_own_is_shown_whole():
-    result = program(
+    result = fails(
         """
         import collectives as cc
         from collectives.choice import chooser
@@ -100,13 +96,12 @@ def test_an_error_inside_the_library_that_is_none_of_its_own_is_shown_whole():
         """,
         env=PATIENT,
     )
-    assert ended(result), result
     assert "AttributeError: 'NoneType' object has no attribute 'compile'" in result.err
     assert "chooser.py" in result.err
 
 
 def test_an_error_in_a_users_generator_keeps_its_lines():
-    result = program(
+    result = fails(
         """
         import numpy as np, collectives as cc
         @cc.algorithms.algorithm("allreduce")
@@ -116,7 +111,6 @@ def test_an_error_in_a_users_generator_keeps_its_lines():
         """,
         env=PATIENT,
     )
-    assert ended(result), result
     assert result.err.count("direct cause of the following exception") == 1
     assert 'File "<string>", line 5, in mine' in result.err
     assert "registry.py" not in result.err
@@ -125,7 +119,7 @@ def test_an_error_in_a_users_generator_keeps_its_lines():
 @pytest.mark.each_mpi
 def test_a_rank_that_cannot_meet_the_others_prints_its_own():
     """Another process has the name, and does not answer."""
-    result = program(
+    result = fails(
         """
         import socket
         from collectives.process import report
@@ -141,13 +135,12 @@ def test_a_rank_that_cannot_meet_the_others_prints_its_own():
         """,
         env=PATIENT,
     )
-    assert ended(result), result
     assert result.err.count("ValueError: not lost") == 1
     assert "rank 1 of 2 ends the job" in result.err
 
 
 def test_without_a_stderr_the_job_ends_all_the_same():
-    result = program(
+    fails(
         """
         import sys, collectives as cc
         comm = cc.world()
@@ -159,11 +152,10 @@ def test_without_a_stderr_the_job_ends_all_the_same():
         """,
         env=PATIENT,
     )
-    assert ended(result), result
 
 
 def test_an_error_whose_text_cannot_be_encoded():
-    result = program(
+    result = fails(
         """
         import collectives as cc
         comm = cc.world()
@@ -173,7 +165,6 @@ def test_an_error_whose_text_cannot_be_encoded():
         """,
         env=PATIENT,
     )
-    assert ended(result), result
     assert r"ValueError: bad \udc80 name" in result.err
 
 

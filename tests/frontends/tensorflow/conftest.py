@@ -8,6 +8,8 @@ All ranks run the same tests.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from together import *  # noqa: F403  pytest's hooks, and the environment, which comes first
 
@@ -31,3 +33,9 @@ import collectives.tensorflow as hvd  # noqa: E402
 def initialised() -> None:
     """Begin, as every program does."""
     hvd.init()
+
+
+@pytest.fixture(params=["eager", "function"])
+def way(request: pytest.FixtureRequest) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How a function of tensors is called."""
+    return tf.function if request.param == "function" else lambda function: function

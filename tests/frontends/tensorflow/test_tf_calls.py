@@ -14,12 +14,6 @@ from places import RANK, SIZE
 import collectives.tensorflow as hvd
 
 
-@pytest.fixture(params=["eager", "function"])
-def way(request):
-    """How a function of tensors is called."""
-    return tf.function if request.param == "function" else lambda function: function
-
-
 class TestCalls(HorovodCalls):
     hvd = hvd
 

@@ -15,12 +15,6 @@ import collectives.tensorflow as hvd
 MEAN = (SIZE + 1) / 2
 
 
-@pytest.fixture(params=["eager", "function"])
-def way(request):
-    """How a function of tensors is called."""
-    return tf.function if request.param == "function" else lambda function: function
-
-
 def network(seed=0):
     tf.keras.utils.set_random_seed(seed)
     layers = [tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3)]
