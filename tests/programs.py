@@ -2,10 +2,12 @@
 
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from jobs import DEADLINE_PASSED, environment_of, mpiexec, on_ranks, run
 
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BIN = environment_of(sys.executable)
 if not (BIN / "mpiexec").exists():
     pytest.skip(f"no mpiexec in {BIN}", allow_module_level=True)
@@ -15,9 +17,9 @@ CLEAN = {"COLLECTIVES_VALIDATE": "0", "COLLECTIVES_TIMEOUT": "20", "COLLECTIVES_
 CLEAN["COLLECTIVES_PROFILE"] = "0"  # that of this machine is not under test
 
 
-def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, prefix=()):
+def program(text, ranks=2, env=None, deadline=60, options=(), survive=False, prefix=(), head=""):
     """Run a program on some ranks, in a folder from which nothing is imported."""
-    source = textwrap.dedent(text)
+    source = textwrap.dedent(head) + textwrap.dedent(text)
     return on_ranks(
         sys.executable,
         ranks,
@@ -43,6 +45,13 @@ def fails(text, ranks=2, **options):
     result = program(text, ranks, **options)
     assert result.status not in (0, DEADLINE_PASSED), result
     return result
+
+
+def example(name, ranks, *options, deadline=90):
+    """Run an example that must end well; return what it prints."""
+    result = on_ranks(sys.executable, ranks, EXAMPLES / name, *options, deadline=deadline)
+    assert result.status == 0, result
+    return result.out
 
 
 def alone(text, env=None, options=()):

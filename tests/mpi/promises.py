@@ -265,6 +265,32 @@ class Promises:
                 form.verify(got, comm.rank, more.get("prescale", 1.0))
             assert bytes(np.asarray(x)) == before
 
+    def test_shapes(self, world):
+        """Ranks come before the shape of the input, or parts are cut along its first axis."""
+        p, rank, name = world.comm.size, world.comm.rank, self.form.collective
+        cuts = name in ("scatter", "reduce_scatter", "alltoall")
+        for shape in ((), (1,), (0, 3), (3, 0), (3, 4, 5), (1, 1009)):
+            if self.form.vector or (cuts and not shape):
+                continue
+            form = self.form(p, int(np.prod(shape)), dtype="int32", root=p - 1)
+            rows = (p * shape[0], *shape[1:]) if cuts else shape
+            got = form.call(world.comm, form.x(rank).reshape(rows))
+            if got is not None:
+                ranks = (p,) if name in ("allgather", "gather") else ()
+                assert got.shape == (rows if name == "alltoall" else (*ranks, *shape))
+                got = got.reshape(-1)
+            form.verify(got, rank)
+
+    @pytest.mark.several
+    def test_what_cannot_be_shared_equally(self, world):
+        p, form = world.comm.size, self.form(world.comm.size, 6)
+        if form.collective not in ("scatter", "reduce_scatter", "alltoall") or form.vector:
+            return
+        text = rf"elements, which {p} ranks cannot share equally; {form.collective}v"
+        for x in (np.ones(2 * p + 1), np.ones((1, 2 * p + 1)), np.array(3.0)):
+            for out in (None, np.ones_like(x), np.ones(2)):
+                self.refused(world.comm, f"x has {x.size} {text}", x=x, out=out)
+
     def test_completed_in_other_orders_on_other_ranks(self, world):
         comm = world.comm
         names = self.form.runnable()

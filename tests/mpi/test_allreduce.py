@@ -55,14 +55,6 @@ def test_infinities(world):
     assert comm.allreduce(x, op=cc.MAX)[2] == np.inf
 
 
-def test_shape_is_kept(world):
-    comm = world.comm
-    for shape in ((), (1,), (0, 3), (3, 4, 5), (1, 1009)):
-        y = comm.allreduce(np.ones(shape, np.int32))
-        assert y.shape == shape
-        assert (y == comm.size).all()
-
-
 def test_module_function_and_counts(world):
     assert (cc.rank(), cc.size()) == (world.mpi.rank, world.mpi.size)
     assert 0 <= cc.local_rank() < cc.local_size() <= cc.size()

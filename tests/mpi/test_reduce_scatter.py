@@ -16,16 +16,6 @@ class TestReduceScatter(Promises):
     form = ReduceScatter
 
 
-@pytest.mark.parametrize("rest", [(), (1,), (3, 4), (0,)])
-def test_parts_along_the_first_axis(world, rest):
-    comm = world.comm
-    p = comm.size
-    x = np.arange(2 * p * int(np.prod(rest))).reshape(2 * p, *rest)
-    y = comm.reduce_scatter(x)
-    assert y.shape == (2, *rest)
-    np.testing.assert_array_equal(y, p * x[2 * comm.rank :][:2])
-
-
 def test_flat_where_the_first_axis_cannot_be_cut(world):
     comm = world.comm
     p = comm.size
@@ -34,18 +24,6 @@ def test_flat_where_the_first_axis_cannot_be_cut(world):
     cuts = (p + 1) % p == 0
     assert y.shape == ((2, 3) if cuts and p > 1 else (2, 3 * p) if cuts else (3 * (p + 1),))
     np.testing.assert_array_equal(y.reshape(-1), p * x.reshape(p, -1)[comm.rank])
-
-
-@pytest.mark.several
-def test_what_cannot_be_shared_equally(world):
-    comm = world.comm
-    p = comm.size
-    text = f"x has {2 * p + 1} elements, which {p} ranks cannot share equally; reduce_scatterv"
-    with pytest.raises(errors.ArgumentError, match=text):
-        comm.reduce_scatter(np.ones(2 * p + 1))
-    with pytest.raises(errors.ArgumentError, match=text):
-        comm.reduce_scatter(np.ones((1, 2 * p + 1)), np.ones(2))
-    comm.barrier()
 
 
 @pytest.mark.parametrize("nbytes", [0, 64])

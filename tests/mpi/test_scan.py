@@ -68,16 +68,6 @@ def test_nan_goes_on(world, algorithm, op):
     assert y[1] == (0 if op == "MIN" else comm.rank)
 
 
-def test_shape_is_kept(world):
-    comm = world.comm
-    for shape in ((), (1,), (0, 3), (3, 4, 5)):
-        y = comm.scan(np.ones(shape, np.int32))
-        assert y.shape == shape
-        assert (y == comm.rank + 1).all()
-        z = comm.exscan(np.ones(shape, np.int32))
-        assert z is None if comm.rank == 0 else z.shape == shape
-
-
 def test_where_parts_begin(world):
     """What scan is used for: rank r's elements begin where those of the ranks before end."""
     comm = world.comm

@@ -50,16 +50,6 @@ def test_no_x(world):
     comm.barrier()
 
 
-@pytest.mark.parametrize("rest", [(), (3, 4), (0,)])
-def test_parts_along_the_first_axis(world, rest):
-    comm = world.comm
-    p = comm.size
-    x = np.arange(2 * p * int(np.prod(rest))).reshape(2 * p, *rest)
-    y = comm.scatter(x, root=p - 1)
-    assert y.shape == (2, *rest)
-    np.testing.assert_array_equal(y, x[2 * comm.rank :][:2])
-
-
 @pytest.mark.several
 def test_flat_where_the_first_axis_cannot_be_cut(world):
     comm = world.comm
@@ -68,16 +58,6 @@ def test_flat_where_the_first_axis_cannot_be_cut(world):
     y = comm.scatter(x)
     assert y.shape == (x.size // p,)
     np.testing.assert_array_equal(y, x.reshape(p, -1)[comm.rank])
-
-
-@pytest.mark.several
-def test_what_cannot_be_shared_equally(world):
-    comm = world.comm
-    p = comm.size
-    text = f"x has {p + 1} elements, which {p} ranks cannot share equally; scatterv takes a count"
-    with pytest.raises(errors.ArgumentError, match=text):
-        comm.scatter(np.ones(p + 1))
-    comm.barrier()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

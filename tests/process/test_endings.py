@@ -1,7 +1,6 @@
 """How programs end that do not end well: exceptions, children, forgotten communicators."""
 
 import re
-from textwrap import dedent
 
 import pytest
 from jobs import DEADLINE_PASSED
@@ -24,16 +23,18 @@ comm.allreduce(np.ones(3))
 """
 
 
-def ended_at_once(result):
-    return result.status not in (0, DEADLINE_PASSED) and result.seconds < SOON
+def ends_at_once(text, **options):
+    """Run a program that must end with an error long before its deadline; return what it left."""
+    result = fails(text, env=PATIENT, **options)
+    assert result.seconds < SOON, result
+    return result
 
 
 # -- uncaught exceptions ---------------------------------------------------------------------
 
 
 def test_an_uncaught_exception_ends_the_job():
-    result = program(UNLUCKY, env=PATIENT)
-    assert ended_at_once(result), result
+    result = ends_at_once(UNLUCKY)
     assert ENDS in result.err
     assert "ValueError: this rank is unlucky" in result.err
     assert result.err.index("Traceback") < result.err.index("ValueError") < result.err.index(ENDS)
@@ -41,17 +42,13 @@ def test_an_uncaught_exception_ends_the_job():
 
 
 def test_others_in_mpi_itself_end_too():
-    result = program(
-        """
+    result = ends_at_once("""
         from mpi4py import MPI
         import collectives as cc
         if cc.rank() == 1:
             raise ValueError("this rank is unlucky")
         MPI.COMM_WORLD.Barrier()
-        """,
-        env=PATIENT,
-    )
-    assert ended_at_once(result), result
+        """)
     assert ENDS in result.err
 
 
@@ -66,49 +63,39 @@ def test_opt_out():
 
 def test_with_the_runner_of_mpi4py():
     """Two that do the same do not disturb each other."""
-    result = program(UNLUCKY, env=PATIENT, options=("-m", "mpi4py"))
-    assert ended_at_once(result), result
+    result = ends_at_once(UNLUCKY, options=("-m", "mpi4py"))
     assert result.err.count("ValueError: this rank is unlucky") == 1
     assert ENDS in result.err
 
 
 def test_a_hook_of_the_program_is_called_first():
-    result = program(
-        dedent(
-            """
+    result = ends_at_once(
+        UNLUCKY,
+        head="""
         import sys
         sys.excepthook = lambda kind, error, trace: print("mine:", error, flush=True)
-        """
-        )
-        + UNLUCKY,
-        env=PATIENT,
+        """,
     )
-    assert ended_at_once(result), result
     assert "mine: this rank is unlucky" in result.out
     assert "Traceback" not in result.err
     assert ENDS in result.err
 
 
 def test_a_hook_of_the_program_that_fails():
-    result = program(
-        dedent(
-            """
+    result = ends_at_once(
+        UNLUCKY,
+        head="""
         import sys
         def hook(kind, error, trace):
             raise RuntimeError("and so is its hook")
         sys.excepthook = hook
-        """
-        )
-        + UNLUCKY,
-        env=PATIENT,
+        """,
     )
-    assert ended_at_once(result), result
     assert ENDS in result.err
 
 
 def test_an_interrupt_ends_the_job():
-    result = program(
-        """
+    result = ends_at_once("""
         import os, signal, threading, numpy as np, collectives as cc
         comm = cc.world()
         comm.barrier()
@@ -116,17 +103,13 @@ def test_an_interrupt_ends_the_job():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.kill(os.getpid(), signal.SIGINT)
         comm.allreduce(np.ones(3))
-        """,
-        env=PATIENT,
-    )
-    assert ended_at_once(result), result
+        """)
     assert "KeyboardInterrupt" in result.err
     assert "collectives: rank 1 of 2 was interrupted" in result.err
 
 
 def test_a_thread_that_communicates_ends_the_job():
-    result = program(
-        """
+    result = ends_at_once("""
         import threading, numpy as np, collectives as cc
         comm, other = cc.world(), cc.world().dup()
         def work():
@@ -138,10 +121,7 @@ def test_a_thread_that_communicates_ends_the_job():
         thread.start()
         thread.join()
         other.barrier()
-        """,
-        env=PATIENT,
-    )
-    assert ended_at_once(result), result
+        """)
     assert "this thread is unlucky" in result.err
     assert ENDS in result.err
 
@@ -182,14 +162,12 @@ def test_a_person_at_a_prompt_goes_on(way):
     if way == "prompt":
         first += "import sys; sys.ps1 = '>>> '\n"
     result = program(
-        first
-        + dedent(
-            """
+        """
             import collectives as cc
             cc.barrier()
             raise ValueError("a slip")
-            """
-        ),
+            """,
+        head=first,
         options=("-i",) if way == "option" else (),
         env={"PYTHONINSPECT": "1"} if way == "environment" else {},
     )

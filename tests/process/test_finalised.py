@@ -1,7 +1,5 @@
 """MPI that the program finalises itself: later calls raise an error of the library."""
 
-from textwrap import dedent
-
 import pytest
 from programs import fails, passes
 
@@ -20,9 +18,7 @@ comm.barrier()
 
 def test_calls_after_the_end_of_mpi():
     result = passes(
-        START
-        + dedent(
-            """
+        """
             MPI.Finalize()
             x = np.ones(3)
             calls = [
@@ -49,17 +45,15 @@ def test_calls_after_the_end_of_mpi():
                     told.append(str(error))
             assert len(told) == len(calls)
             assert all(each.startswith("MPI is finalised already") for each in told), told
-            """
-        )
+            """,
+        head=START,
     )
     assert result.err == ""
 
 
 def test_what_needs_no_mpi():
     result = passes(
-        START
-        + dedent(
-            """
+        """
             with cc.Communicator() as other:
                 MPI.Finalize()
             comm.free()
@@ -67,8 +61,8 @@ def test_what_needs_no_mpi():
             cc.rank(), repr(comm), repr(request), repr(other)
             del comm, whole, request
             print("done", flush=True)
-            """
-        )
+            """,
+        head=START,
     )
     assert result.out.count("done") == 2
     assert result.err == ""

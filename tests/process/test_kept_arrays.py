@@ -28,8 +28,7 @@ def read():
 def test_they_can_be_read_when_everything_is_freed(shm):
     """The arrays of callers, the library's own memory, and what is shared."""
     result = passes(
-        KEEP
-        + """
+        """
 comm = cc.Communicator()
 for n in (3, 5000, 3_000_000):
     for name in ("ring", "tree", "all_to_all"):
@@ -48,7 +47,8 @@ del comm
 forget()
 read()
 """,
-        3,
+        head=KEEP,
+        ranks=3,
         env={"COLLECTIVES_SHM": shm},
     )
     assert result.out.count("read") == 3
@@ -79,8 +79,7 @@ def test_a_fold_that_raises_keeps_them_in_its_traceback():
 def test_they_cannot_be_written_later():
     """Their memory is used by later calls, perhaps of other ranks."""
     result = passes(
-        KEEP
-        + """
+        """
 comm = cc.world()
 comm.allreduce(np.ones(5000), op=op, algorithm="ring")
 for each in kept:
@@ -92,7 +91,8 @@ for n in (3, 5000, 100_000):
         assert (comm.allreduce(np.ones(n), op=op, algorithm=name) == comm.size).all()
 print("right", flush=True)
 """,
-        3,
+        head=KEEP,
+        ranks=3,
     )
     assert result.out.count("right") == 3
 

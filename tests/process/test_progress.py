@@ -74,7 +74,7 @@ def runs(text, shm="0", ranks=3, ends_well=True):
     Open MPI does not let a program end well that does not finalise it.
     """
     chosen = {"COLLECTIVES_SHM": shm, "COLLECTIVES_PROGRESS": "thread"}
-    result = program(HEAD + textwrap.dedent(text), ranks, env=chosen)
+    result = program(text, ranks, env=chosen, head=HEAD)
     assert result.status == 0 or (not ends_well and result.status != DEADLINE_PASSED), result
     return result
 
@@ -82,7 +82,7 @@ def runs(text, shm="0", ranks=3, ends_well=True):
 def fails(text, shm="0", ranks=3, env=None):
     """Run a program that ends with an error of its own; return what it left."""
     chosen = {"COLLECTIVES_SHM": shm, "COLLECTIVES_TIMEOUT": "2", **(env or {})}
-    return programs.fails(HEAD + textwrap.dedent(text), ranks, env=chosen)
+    return programs.fails(text, ranks, env=chosen, head=HEAD)
 
 
 @either

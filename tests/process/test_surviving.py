@@ -32,10 +32,7 @@ def test_the_ranks_that_are_left_come_to_the_same_result(way: tuple[str, ...]) -
 
 @pytest.mark.any_mpi
 def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        textwrap.dedent(
-            """
+    text = textwrap.dedent("""
             import os, signal
             import numpy as np, collectives as cc
             comm = cc.Communicator(timeout=30)
@@ -67,10 +64,8 @@ def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
                 except cc.errors.ArgumentError as error:
                     assert "flag is" in str(error)
             print("well", flush=True)
-            """
-        )
-    )
-    done = command("run", "--no-mpi", "--elastic", "-n", "4", str(path))
+            """)
+    done = command("run", "--no-mpi", "--elastic", "-n", "4", "-c", text)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("well") == 2
 
@@ -80,10 +75,7 @@ def test_agreements_and_communicators_of_who_is_left(tmp_path: Path) -> None:
 def test_a_job_that_is_started_again_goes_on_from_a_file(
     tmp_path: Path, way: tuple[str, ...]
 ) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(
-        textwrap.dedent(
-            """
+    text = textwrap.dedent("""
             import os, signal, sys
             import numpy as np, collectives as cc
             from collectives import elastic
@@ -101,10 +93,8 @@ def test_a_job_that_is_started_again_goes_on_from_a_file(
                     os.kill(os.getpid(), signal.SIGKILL)
             assert state.total is total
             assert total.tolist() == [100, 100]
-            """
-        )
-    )
-    words = "run", *way, "--restarts", "2", "-n", "2", str(path)
+            """)
+    words = "run", *way, "--restarts", "2", "-n", "2", "-c", text
     done = command(*words, str(tmp_path / "state"))
     assert done.returncode == 0, done.stderr
     begun = [line for line in done.stdout.splitlines() if line.startswith("from ")]
@@ -119,10 +109,7 @@ def test_a_job_that_is_started_again_goes_on_from_a_file(
 @pytest.mark.any_mpi
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_program_for_horovod_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(
-        textwrap.dedent(
-            """
+    text = textwrap.dedent("""
             import os, signal, sys
             import torch
             import collectives.torch as hvd
@@ -152,10 +139,8 @@ def test_a_program_for_horovod_goes_on(tmp_path: Path) -> None:
             weights = hvd.allgather(model.weight.detach())
             assert weights.shape[0] == 2
             assert torch.equal(weights[0], weights[1])
-            """
-        )
-    )
-    done = command("run", "--no-mpi", "--elastic", "-n", "3", str(path), OMP_NUM_THREADS="1")
+            """)
+    done = command("run", "--no-mpi", "--elastic", "-n", "3", "-c", text, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     begun = [f"{rank} is {rank} of 3 from 0" for rank in range(3)]
     assert sorted(done.stdout.splitlines()) == sorted(

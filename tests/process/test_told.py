@@ -1,7 +1,5 @@
 """What a program was told of it may survive; what it never heard of is said when it ends."""
 
-from textwrap import dedent
-
 import pytest
 from programs import OPEN_MPI, fails, passes
 
@@ -27,17 +25,15 @@ if comm.rank == 1:
 def test_a_loss_that_is_caught(call):
     """The other operations of the communicator do not end the ranks that save their results."""
     result = passes(
-        LOST
-        + dedent(
-            f"""
+        f"""
             try:
                 {call}
             except cc.errors.PeerLostError:
                 print("caught", flush=True)
             time.sleep(comm.rank / 2)
             print("saved", flush=True)
-            """
-        ),
+            """,
+        head=LOST,
         ranks=3,
     )
     assert result.out.count("caught") == result.out.count("saved") == 2

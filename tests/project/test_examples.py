@@ -6,18 +6,15 @@ import os
 import re
 import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 from jobs import on_ranks, run
-from programs import OPEN_MPI
+from programs import EXAMPLES, OPEN_MPI, example
 
 from collectives import compression
 
 pytestmark = pytest.mark.any_mpi
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.each_mpi
@@ -26,17 +23,8 @@ def test_pi_depends_on_the_seed_alone():
     lines = {}
     for ranks in (1, 2, 3):
         for seed in (1, 2):
-            result = on_ranks(
-                sys.executable,
-                ranks,
-                EXAMPLES / "pi.py",
-                "--points",
-                str(points),
-                "--seed",
-                str(seed),
-            )
-            assert result.status == 0, result
-            pi, timing = result.out.strip().splitlines()
+            out = example("pi.py", ranks, "--points", str(points), "--seed", str(seed))
+            pi, timing = out.strip().splitlines()
             assert re.fullmatch(rf"{points} points on {ranks} ranks? took \d+\.\d+ s", timing)
             lines.setdefault(seed, set()).add(pi)
     assert [len(each) for each in lines.values()] == [1, 1]
@@ -47,15 +35,12 @@ def test_pi_depends_on_the_seed_alone():
 
 
 def test_pi_with_fewer_chunks_than_ranks():
-    result = on_ranks(sys.executable, 3, EXAMPLES / "pi.py", "--points", "10")
-    assert result.status == 0, result
-    assert "10 points on 3 ranks" in result.out
+    assert "10 points on 3 ranks" in example("pi.py", 3, "--points", "10")
 
 
 def test_lecture():
-    result = on_ranks(sys.executable, 4, EXAMPLES / "lecture.py")
-    assert result.status == 0, result
-    rows = dict(re.findall(r"^(\w+) +\[37 37 36 43\] +(.*)$", result.out, re.MULTILINE))
+    out = example("lecture.py", 4)
+    rows = dict(re.findall(r"^(\w+) +\[37 37 36 43\] +(.*)$", out, re.MULTILINE))
     from collectives import algorithms
 
     assert list(rows) == algorithms.names("allreduce")
@@ -83,18 +68,6 @@ needs_digits = pytest.mark.skipif(
 )
 
 
-def output(name, ranks, *options, launcher="mpiexec"):
-    """Run an example and return what it prints."""
-    file = EXAMPLES / name
-    if launcher == "mpiexec":
-        result = on_ranks(sys.executable, ranks, file, *options)
-    else:
-        words = [sys.executable, "-m", "collectives", "run", "-n", str(ranks), file, *options]
-        result = run(words, deadline=60)
-    assert result.status == 0, result
-    return result.out
-
-
 def found(pattern, text):
     """Return the numbers in the one place where a pattern is found."""
     (match,) = re.finditer(pattern, text)
@@ -108,7 +81,16 @@ def found(pattern, text):
 def job(request):
     """Run an example as one of the jobs; return what it prints, and the number of ranks."""
     launcher, ranks = request.param
-    return lambda name, *options: (output(name, ranks, *options, launcher=launcher), ranks)
+
+    def run_it(name, *options):
+        if launcher == "mpiexec":
+            return example(name, ranks, *options), ranks
+        words = [sys.executable, "-m", "collectives", "run", "-n", str(ranks)]
+        result = run([*words, EXAMPLES / name, *options], deadline=60)
+        assert result.status == 0, result
+        return result.out, ranks
+
+    return run_it
 
 
 @cache
@@ -127,7 +109,7 @@ def test_dot_product(job):
 
 
 def test_dot_product_with_fewer_elements_than_ranks():
-    out = output("dot_product.py", 3, "--elements", "2")
+    out = example("dot_product.py", 3, "--elements", "2")
     assert "the parts have 0 or 1 elements" in out
     assert found(r"x \. y = (\S+),", out) == [pytest.approx(math.sin(1) * (math.cos(1) + 0.5))]
 
@@ -196,7 +178,7 @@ def test_sgd_with_an_array_library(job):
 
 def test_compressed_sgd():
     """Every codec comes about as far as no compression does. All is seeded: a run is repeated."""
-    out = output("compressed_sgd.py", 2, "--epochs", "12")
+    out = example("compressed_sgd.py", 2, "--epochs", "12")
     rows = found_rows(r"(\w+) +(\S+) +(\S+) % +(\d+)", out)
     plain_loss, plain_recognised, plain_bytes = rows.pop("none")
     assert plain_recognised > 85
@@ -210,7 +192,7 @@ def test_compressed_sgd():
 @needs_digits
 def test_federated():
     """The clients learn together what none of them does alone. All is seeded."""
-    out = output("federated.py", 2, "--rounds", "10")
+    out = example("federated.py", 2, "--rounds", "10")
     assert "1500 digits; the clients have 2 to 4 of 10 kinds each" in out
     rows = {n: (clients, float(found)) for n, clients, found in ROUNDS.findall(out)}
     assert {n: len(clients.split()) for n, (clients, _) in rows.items()} == dict.fromkeys(
@@ -266,7 +248,7 @@ def test_pipeline(job):
 
 
 def test_pipeline_with_more_pieces_than_samples():
-    assert "the result is off by" in output("pipeline.py", 2, "--pieces", "100")
+    assert "the result is off by" in example("pipeline.py", 2, "--pieces", "100")
 
 
 def test_tensor_parallel(job):

@@ -3,15 +3,13 @@
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
-from jobs import on_ranks, run
+from jobs import run
+from programs import EXAMPLES, example
 from sampling import FULL
 
 pytestmark = pytest.mark.any_mpi
-
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def needs(module):
@@ -19,13 +17,6 @@ def needs(module):
     found = importlib.util.find_spec(module)
     is_there = found is not None and found.origin is not None  # a folder of tests has its name
     return pytest.mark.skipif(not is_there, reason=f"{module} is not installed")
-
-
-def output(name, ranks, *options):
-    """Run an example on some ranks; return what it prints."""
-    result = on_ranks(sys.executable, ranks, EXAMPLES / name, *options, deadline=90)
-    assert result.status == 0, result
-    return result.out
 
 
 def difference(text):
@@ -38,7 +29,7 @@ def difference(text):
 def test_jax_has_the_parameters_of_one_process():
     losses = set()
     for ranks in (1, 2) if FULL else (2,):
-        out = output("jax_mnist.py", ranks, "--epochs", "1")
+        out = example("jax_mnist.py", ranks, "--epochs", "1")
         assert "all ranks have equal parameters" in out
         assert difference(out) < 1e-4  # sums of float32 in another order, over 31 steps
         losses.add(re.search(r"epoch 1: loss (\d\.\d\d)", out)[1])
@@ -48,7 +39,7 @@ def test_jax_has_the_parameters_of_one_process():
 @needs("torch")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_a_network_that_is_cut_in_space(ranks):
-    out = output("lectures/halo_cnn.py", ranks)
+    out = example("lectures/halo_cnn.py", ranks)
     assert len(re.findall(r"rank \d has rows", out)) == ranks
     losses = re.findall(r"loss (\S+), in one process (\S+)\n", out)
     assert len(losses) == 3
@@ -61,7 +52,7 @@ def test_a_network_that_is_cut_in_space(ranks):
 def test_a_recurrent_network_with_a_layer_on_each_rank(ranks, tmp_path):
     picture = tmp_path / "rnn.svg"
     options = ["--picture", picture] if importlib.util.find_spec("matplotlib") else []
-    out = output("lectures/layer_per_rank_rnn.py", ranks, "--length", "6", "--cell", "4", *options)
+    out = example("lectures/layer_per_rank_rnn.py", ranks, "--length", "6", "--cell", "4", *options)
     assert difference(out) < 1e-12
     rows = re.findall(r"^rank \d  ([#.]{60})$", out, re.MULTILINE)
     assert len(rows) == ranks

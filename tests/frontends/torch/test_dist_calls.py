@@ -8,6 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 import torch
+from dtypes import BITWISE
 from places import RANK, SIZE
 from torch import distributed as dist
 from torch.distributed import ReduceOp, checkpoint
@@ -67,19 +68,11 @@ def test_operations(op, wanted):
     assert x.tolist() == [wanted] * 5
 
 
-@pytest.mark.parametrize(
-    ("op", "fold"),
-    [
-        (ReduceOp.BAND, np.bitwise_and),
-        (ReduceOp.BOR, np.bitwise_or),
-        (ReduceOp.BXOR, np.bitwise_xor),
-    ],
-    ids=["band", "bor", "bxor"],
-)
-def test_bits(op, fold):
+@pytest.mark.parametrize("op", BITWISE)
+def test_bits(op):
     x = torch.tensor([RANK + 5])
-    dist.all_reduce(x, op)
-    assert x.item() == fold.reduce(np.arange(5, SIZE + 5))
+    dist.all_reduce(x, getattr(ReduceOp, op))
+    assert x.item() == BITWISE[op].reduce(np.arange(5, SIZE + 5))
 
 
 def test_bool():
