@@ -1,7 +1,7 @@
 """Programs with submissions in the background that end: well, early, by a signal, in a child."""
 
 import pytest
-from programs import passes, program
+from programs import fails, passes
 from ranks import Ranks
 from sampling import FULL
 from stress_background import ENDS, storm
@@ -33,29 +33,28 @@ BEGIN = """
 def test_a_program_that_does_not_wait():
     """What was submitted is completed while the program ends."""
     result = passes(
-        BEGIN
-        + """
+        """
     def tell(handle):
         assert (handle.wait() == 2).all()
         print("right\\n", end="", flush=True)
     for k in range(50):
         handle = background.submit("allreduce", np.ones(1000))
     handle.add_done_callback(tell)
-    """
+    """,
+        head=BEGIN,
     )
     assert result.out.count("right") == 2
 
 
 def test_a_submission_that_is_never_complete():
     """Nobody waits for it: the error is said at the end."""
-    result = program(
-        BEGIN
-        + """
+    result = fails(
+        """
     if comm.rank == 0:
         handle = background.submit("allreduce", np.ones(1), name="lonely")
-    """
+    """,
+        head=BEGIN,
     )
-    assert result.status != 0
     text = result.out + result.err
     assert "collectives: rank 0 " in text
     assert "'lonely'" in text
@@ -65,8 +64,7 @@ def test_a_submission_that_is_never_complete():
 def test_a_forked_child():
     """It cannot submit, and does not disturb the parent."""
     result = passes(
-        BEGIN
-        + """
+        """
     import os
     background.submit("allreduce", np.ones(1)).wait()
     child = os.fork()
@@ -79,7 +77,8 @@ def test_a_forked_child():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert background.submit("allreduce", np.ones(1)).wait()[0] == 2
     print("right\\n", end="", flush=True)
-    """
+    """,
+        head=BEGIN,
     )
     assert result.out.count("right") == 2
 
@@ -87,8 +86,7 @@ def test_a_forked_child():
 def test_a_forked_child_that_exits_while_the_parent_waits():
     """What is in flight is the parent's, and the child's exit status its own."""
     result = passes(
-        BEGIN
-        + """
+        """
     import os, sys
     if comm.rank == 1:
         time.sleep(0.5)
@@ -99,7 +97,8 @@ def test_a_forked_child_that_exits_while_the_parent_waits():
         assert os.waitstatus_to_exitcode(os.wait()[1]) == 5
     assert handle.wait()[0] == 2
     print("right\\n", end="", flush=True)
-    """
+    """,
+        head=BEGIN,
     )
     assert result.out.count("right") == 2
 
@@ -108,8 +107,7 @@ def test_a_forked_child_that_exits_while_the_parent_waits():
 def test_the_program_finalises_mpi(first):
     """After all was waited for; nothing can be submitted after that."""
     result = passes(
-        BEGIN
-        + f"""
+        f"""
     assert background.submit("allreduce", np.ones(1)).wait()[0] == 2
     print("right\\n", end="", flush=True)
     if "{first}" == "library":
@@ -121,7 +119,8 @@ def test_the_program_finalises_mpi(first):
     except cc.CollectivesError as error:
         assert "finalised" in str(error)
         print("refused\\n", end="", flush=True)
-    """
+    """,
+        head=BEGIN,
     )
     assert result.out.count("right") == 2
     assert result.out.count("refused") == 2
