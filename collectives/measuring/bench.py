@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from collectives import Communicator
 from collectives.measuring.gloo import GLOO_LABEL, Gloo, Prepared
 from collectives.measuring.operations import Arrays
-from collectives.measuring.room import Room
-from collectives.measuring.watch import Watch
+from collectives.process import abort, living
+from collectives.process.waiting import Wait
 
 MPI_LABEL = "MPI"
 PEERS = (MPI_LABEL, GLOO_LABEL)  # the labels of contestants that are not the library's algorithms
+
+
+LINE = 128  # the alignment of arrays in shared memory, in bytes
+LOOK = 0.5  # seconds between two looks; so seldom, it does not disturb what is measured
+GRACE = 2.0  # seconds that launchers have to end a job of which a rank has died
 
 
 class Bench:
@@ -56,3 +67,71 @@ class Bench:
         if prepared is not None:
             found[GLOO_LABEL] = prepared
         return found
+
+
+class Room:
+    """Memory that the ranks of a communicator share, for the arrays of one size after another, as
+    ``--buffers shared`` has it. Collective.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self._bytes: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._used = 0
+
+    def clear(self, arrays: int, nbytes: int) -> None:
+        """Discard all arrays, and make room for new ones. Collective."""
+        wanted = arrays * (nbytes + LINE)
+        self._used = 0
+        if wanted > len(self._bytes):
+            self._bytes = self.comm.empty(wanted, np.uint8)
+
+    def empty(self, n: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return an array of n elements. Local."""
+        nbytes = n * np.dtype(dtype).itemsize
+        array = self._bytes[self._used : self._used + nbytes].view(dtype)
+        assert len(array) == n, "there is room for all arrays of a size"
+        self._used += -(-nbytes // LINE) * LINE
+        return array
+
+
+class Watch:
+    """End the job if a measurement takes longer than the deadline of its communicator, or a rank is
+    dead: a ``with`` statement for each. A thread looks; ranks that measure MPI wait inside of it.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._wait: Wait | None = None  # in a measurement
+        if comm.size > 1:
+            run = partial(_run, weakref.ref(self))
+            threading.Thread(target=run, name="collectives-watch", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._wait = Wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._wait = None
+
+    def look(self) -> None:
+        """End the job if there is no hope for the measurement under way. Local."""
+        wait = self._wait
+        waited = 0.0 if wait is None else wait.passed()
+        if waited > GRACE:
+            for rank, process, in_order in living.ended(range(self._comm.size)):
+                if not in_order:
+                    abort.end_job(f"ends the job: rank {rank} (process {process}) has died")
+        if waited > self._comm.timeout:
+            found = living.stopped().items()
+            told = "".join(f"; rank {rank} (process {pid}) is stopped" for rank, pid in found)
+            abort.end_job(
+                f"has waited {self._comm.timeout:g} s for other ranks while it measures{told}"
+            )
+
+
+def _run(reference: weakref.ref[Watch]) -> None:
+    ended = threading.Event()
+    abort.before_end(ended.set)
+    while not ended.wait(LOOK) and (watch := reference()) is not None:
+        watch.look()
+        del watch

@@ -14,21 +14,25 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from collectives import __version__, _core
+import numpy as np
+
+from collectives import MIN, Communicator, __version__, _core, world
 from collectives.choice import profile
 from collectives.devices import runtime
-from collectives.errors import CollectivesError
+from collectives.errors import CollectivesError, SharedMemoryWarning
 from collectives.launch import launcher, session
 from collectives.measuring import coverage, doctor_hosts, state, survey
-from collectives.measuring.findings import Finding
-from collectives.process import binding, environment
+from collectives.measuring.doctor_hosts import Finding
+from collectives.process import binding, environment, segment
+from collectives.process.settings import STORES
 from collectives.text.words import count, size_text
 
 PROBE_SECONDS = 60
 
-# The program of the two ranks, and the prefixes of its lines about each rank, memory, and GPUs.
-PROGRAM = "from collectives.measuring import doctor_ranks; doctor_ranks.main()"
-PROBE, MEMORY, GPU = "probe: ", "memory: ", "GPU: "
+# The program of the two ranks, and the prefix of the lines that rank 0 prints, in JSON.
+PROGRAM = "from collectives.measuring import doctor; doctor.probed()"
+TOLD = "doctor: "
+COPIED, COPIES = 64 << 20, 5  # bytes, more than in most caches; how often they are copied
 
 # Variables whose values are reported with the two ranks.
 TOLD_LATER = ("COLLECTIVES_SHM", "COLLECTIVES_STALL")
@@ -194,24 +198,26 @@ def _first_on_path(starter: launcher.Launcher) -> Iterator[Finding]:
 
 
 def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
-
+    """Run two ranks, and yield what they tell."""
     program = launcher.rank_program(PROGRAM)
     status, output = session.capture(starter.command(2, program, extra), PROBE_SECONDS)
-    lines = sorted(line for line in output.splitlines() if line.startswith(PROBE))
-    for line in lines:
-        yield Finding("probe", line.removeprefix(PROBE))
-    facts = [line.removeprefix(MEMORY) for line in output.splitlines() if line.startswith(MEMORY)]
-    if facts:
-        yield from _memory(json.loads(facts[0]))
+    told: dict[str, Any] = {"ranks": []}
     for line in output.splitlines():
-        if line.startswith(GPU):
-            yield Finding("GPU", line.removeprefix(GPU))
-    if status == 0 and len(lines) == 2 and all(line.endswith("right") for line in lines) and facts:
+        if line.startswith(TOLD):
+            told |= json.loads(line.removeprefix(TOLD))
+    for line in told["ranks"]:
+        yield Finding("probe", line)
+    if "memory" in told:
+        yield from _memory(told["memory"])
+    for line in told.get("gpus", ()):
+        yield Finding("GPU", line)
+    wrong = [line for line in told["ranks"] if not line.endswith("right")]
+    if status == 0 and len(told["ranks"]) == 2 and not wrong and "gpus" in told:
         return
     if status == 124:
         text = f"two ranks did not end within {PROBE_SECONDS} s"
         remedy = "look for a firewall on the loopback interface, or a launcher that asks something"
-    elif any("WRONG" in line for line in lines):
+    elif wrong:
         text, remedy = "an allreduce was wrong", "report it, with this output"
     else:
         said = output.strip().splitlines() or ["no output"]
@@ -225,7 +231,6 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
 
 def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
     """Yield what memory the two ranks share, how fast it is, and what follows from that."""
-
     settings = facts["settings"]
     if facts["warning"]:
         remedy = "docker run --shm-size=1g; start all ranks of a host in one container"
@@ -260,3 +265,84 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
         ("a wait", f"is an error after {settings['timeout']:g} s", "TIMEOUT"),
     ):
         yield Finding("setting", f"{name:7} {value:30} COLLECTIVES_{variable}")
+
+
+# -- the two ranks -------------------------------------------------------------------------------
+
+
+def probed() -> None:
+    """Print on rank 0 what the ranks are, what memory they share, and how GPUs are reached.
+    Collective.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SharedMemoryWarning)
+        comm = world()
+    from mpi4py import MPI
+
+    total = comm.allreduce(np.full(1000, comm.rank + 1.0))
+    right = bool((total == comm.size * (comm.size + 1) / 2).all())
+    line = (
+        f"rank {comm.rank} of {comm.size} on {platform.node()}, "
+        f"{count(len(os.sched_getaffinity(0)), 'core')}, local rank {comm.local_rank} of "
+        f"{comm.local_size}, thread level {state.thread_level(MPI)}, "
+        f"allreduce {'right' if right else 'WRONG'}"
+    )
+    _tell(comm, ranks=comm.mpi.allgather(line))
+    facts = memory(comm, comm.mpi.Dup())
+    told = [str(each.message) for each in caught if each.category is SharedMemoryWarning]
+    facts["warning"] = told[0] if told else None
+    _tell(comm, memory=facts)
+    _tell(comm, gpus=transports(comm))
+
+
+def _tell(comm: Communicator, **facts: Any) -> None:
+    """Print facts on rank 0, at once, so that no other line is mixed with them."""
+    if comm.rank == 0:
+        os.write(1, f"{TOLD}{json.dumps(facts)}\n".encode())
+
+
+def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
+    """Return what memory the ranks of this host share, how fast it is, and what follows from that.
+    Collective.
+    """
+    engine, shared = comm._engine, comm._segment
+    facts: dict[str, Any] = {
+        "settings": {
+            **segment.settings(),
+            "spins": engine.spins,
+            "stores": STORES[engine.stores],
+            "stall_warning": engine.warning,
+            "timeout": engine.timeout,
+        }
+    }
+    if shared is None:
+        return facts
+    one = state.alone(mpi, 0, COPIED, COPIES)
+    mpi.Barrier()
+    all_at_once = mpi.allgather(state.copy_seconds(COPIED, COPIES))
+    return {
+        **facts,
+        "ranks": comm.local_size,
+        "cores": comm._place.cores,
+        "kind": shared.kind,
+        "nbytes": shared.nbytes,
+        "lanes": shared.lanes,
+        "lane_bytes": shared.lane_bytes,
+        "round_trip": state.round_trip(comm, mpi),
+        "copy_alone": one,
+        "copy_at_once": max(all_at_once),
+        "copied": COPIED,
+    }
+
+
+def transports(comm: Communicator) -> list[str]:
+    """Return how arrays in the memory of GPUs travel between the ranks, line by line; nothing where
+    a rank has none.
+    Collective.
+    """
+    driver = runtime.found()
+    if not comm.allreduce(np.array([not isinstance(driver, str)]), op=MIN)[0]:
+        return []
+    assert not isinstance(driver, str)
+    device = comm.local_rank % driver.devices()
+    return str(comm._devices().transports.survey(comm._engine, driver, device)).splitlines()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from collectives.measuring.findings import Finding
 from collectives.measuring.survey import Host, Pair, Survey
 from collectives.text.table import aligned
 from collectives.text.words import count, grouped, named, ranks, size_text, spans, time_text
@@ -18,6 +17,22 @@ SLOW = 0.5  # of the highest bandwidth of all pairs: of few pairs, one slow host
 SPARE = 64  # descriptors beside those of connections
 LOCKED = 64 << 20  # bytes of locked memory for networks that need it
 FREE = 32 << 20  # bytes of /dev/shm
+
+
+class Finding(NamedTuple):
+    """A fact, or a problem and its remedy.
+
+    Attributes
+    ----------
+    name, text : str
+        The subject, and what was found.
+    remedy : str or None
+        None if there is no problem.
+    """
+
+    name: str
+    text: str
+    remedy: str | None = None
 
 
 def findings(found: Survey) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The state of the machine: how far apart two ranks are, and how fast memory is copied.
+"""The machine: what it is, how far apart two ranks are, and how fast memory is copied.
 
 On a virtual machine, the cores may share a cache in one minute and not in the next, and the times
 of small messages change with that. So measurements record the state of the machine.
@@ -6,15 +6,23 @@ of small messages change with that. So measurements record the state of the mach
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collectives import Communicator, _core
+from collectives import Communicator, __version__, _core
+from collectives.choice import profile
+from collectives.process import binding
 
 # Seconds of a round trip. On 2 cores of an EPYC VM it took 75 to 120 ns near and 500 to 560 ns far,
 # and 16 us or more if both ranks had one core (collectives doctor; 2026-11-20).
@@ -93,3 +101,58 @@ def _rest(mpi: Any) -> None:
     request = mpi.Ibarrier()
     while not request.Test():
         time.sleep(NAP)
+
+
+def host() -> dict[str, Any]:
+    """Return facts about this host and its software, without MPI. Local."""
+    return {
+        "host": platform.node(),
+        "cpu": profile.machine()[0],
+        "cores": profile.machine()[1],
+        "isa": _core.kernels_isa(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "collectives": __version__,
+        "commit": _commit(),
+        "command": shlex.join(["collectives", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def machine(MPI: Any, mpi: Any) -> dict[str, Any]:
+    """Return library, thread level, hosts and cores of the ranks in `mpi`. Collective."""
+    everybody = mpi.allgather((platform.node(), sorted(os.sched_getaffinity(0))))
+    cores = {(name, core) for name, mask in everybody for core in mask}
+    return {
+        "mpi": binding.library_name(MPI),
+        "ranks": mpi.Get_size(),
+        "hosts": len({name for name, _ in everybody}),
+        "usable_cores": len(cores),
+        "cores_per_rank": sorted({len(mask) for _, mask in everybody}),
+        "thread_level": thread_level(MPI),
+    }
+
+
+def thread_level(MPI: Any) -> str:
+    """Return the name of the level of threads that MPI supports. Local."""
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    level = MPI.Query_thread()
+    return next(each.lower() for each in names if getattr(MPI, f"THREAD_{each}") == level)
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this package is in, or None."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -7,15 +7,17 @@ have answered, they make a communicator and call it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import resource
 import select
+import shutil
 import signal
 import sys
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -25,7 +27,7 @@ import numpy as np
 import collectives
 from collectives import Communicator, _core
 from collectives.launch import launcher
-from collectives.measuring import limits, network, pairs
+from collectives.measuring import network, pairs
 from collectives.process import abort, binding, environment, host, hosted
 from collectives.text.words import error_text
 
@@ -44,6 +46,8 @@ FAILURES = 5  # pairs that fail, before no more are measured: each takes seconds
 COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
 NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
 OWN = ("COLLECTIVES_HOST", "COLLECTIVES_RANK", "COLLECTIVES_TEST_")  # of a rank, or of a test
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 _lost = False  # whether a message did not come, so that MPI may not end either
 
@@ -185,7 +189,7 @@ def facts() -> dict[str, Any]:
         "device": _device(MPI.Get_library_version()),
         "variables": _variables(COMMON, OWN),
         "network": _variables(NETWORK),
-        "limits": limits.found(),
+        "limits": _limits(),
         "addresses": network.addresses(),
         "rdma": network.rdma(),
     }
@@ -366,7 +370,68 @@ def _variables(prefixes: tuple[str, ...], without: tuple[str, ...] = ()) -> dict
     }
 
 
-@contextmanager
+def _limits() -> dict[str, Any]:
+    """Return the limits of this process and its host."""
+    shm: tuple[int, int] | None = None
+    with contextlib.suppress(OSError):
+        disk = shutil.disk_usage("/dev/shm")
+        shm = disk.total, disk.free
+    return {
+        "memlock": _soft(resource.RLIMIT_MEMLOCK),
+        "files": _soft(resource.RLIMIT_NOFILE),
+        "shm": shm,
+        "quota": quota(),
+        "cores": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def quota(
+    groups: Path = CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
+) -> float | None:
+    """Return how many CPUs' time the control groups of this process grant; None if all. Local."""
+    try:
+        lines = Path(membership).read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    granted = []
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if names and "cpu" not in names.split(","):
+            continue
+        root = groups / names if names else groups
+        folder = root / path.strip("/")
+        while True:  # a group above may grant less
+            granted.append(_granted(folder))
+            if folder == root or root not in folder.parents:
+                break
+            folder = folder.parent
+    return min((each for each in granted if each is not None), default=None)
+
+
+def _soft(which: int) -> int | None:
+    soft = resource.getrlimit(which)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _granted(folder: Path) -> float | None:
+    """Return what one group grants, in either version of control groups."""
+    words = _words(folder / "cpu.max") or [
+        *_words(folder / "cpu.cfs_quota_us"),
+        *_words(folder / "cpu.cfs_period_us"),
+    ]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
+        return None  # "max", or -1
+    return int(words[0]) / int(words[1])
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="ascii").split()
+    except OSError:
+        return []
+
+
+@contextlib.contextmanager
 def _started(seconds: float) -> Iterator[None]:
     """Have a child process kill this one, and say why, if what is done here takes longer.
 

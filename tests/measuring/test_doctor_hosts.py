@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from programs import program
 
-from collectives.measuring import doctor_hosts, limits, network, survey
-from collectives.measuring.findings import Finding
+from collectives.measuring import doctor_hosts, network, survey
+from collectives.measuring.doctor_hosts import Finding
 
 # Runs doctor on ranks that believe to be on hosts of their own.
 DOCTOR = """
@@ -219,8 +219,8 @@ def test_what_control_groups_grant(
         path.with_name("cpu.cfs_period_us").write_text("100000\n")
     mine = tmp_path / "mine"
     mine.write_text(f"{membership}\n")
-    assert limits.quota(groups, mine) == quota
-    assert limits.quota(groups, tmp_path / "none") is None
+    assert survey.quota(groups, mine) == quota
+    assert survey.quota(groups, tmp_path / "none") is None
 
 
 def test_connections_of_this_process() -> None:

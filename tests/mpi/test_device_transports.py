@@ -10,7 +10,7 @@ from mpi4py import MPI
 import collectives as cc
 from collectives.devices import runtime, transports
 from collectives.errors import ArgumentError, BufferError, MismatchError
-from collectives.measuring import doctor, doctor_ranks
+from collectives.measuring import doctor
 
 RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
@@ -183,12 +183,12 @@ def test_values_that_are_not_valid(monkeypatch, name, value):
 
 def test_what_doctor_tells(shared_gpu, monkeypatch):
     with made(monkeypatch) as comm:
-        lines = doctor_ranks.transports(comm)
+        lines = doctor.transports(comm)
         assert lines[0].endswith(" go by staging")
         assert lines[-1].endswith("used")
         assert doctor._gpus().text == "2 devices, by CuPy"
         monkeypatch.setattr(runtime, "found", lambda: "there is none")
-        assert doctor_ranks.transports(comm) == []
+        assert doctor.transports(comm) == []
         assert doctor._gpus().text == "none: there is none"
 
 
