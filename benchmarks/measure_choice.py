@@ -28,7 +28,7 @@ import collectives as cc
 from collectives.choice import model, profile, select
 from collectives.choice.probe import probe
 from collectives.cli.arguments import operations
-from collectives.measuring import candidates, report, tuning
+from collectives.measuring import candidates, state, tuning
 from collectives.measuring.bench import Bench
 from collectives.measuring.contest import BARRIER, Entry
 from collectives.process import binding
@@ -52,7 +52,7 @@ def main() -> None:
         transports="shm,mpi",
         seconds=3.0,
     )
-    host = report.host()
+    host = state.host()
     points = []
     for transport in arguments.transports.split(","):
         # As long as it lasts: duplicates are made later, and choose their transport then.

@@ -44,7 +44,7 @@ from collectives import _core, algorithms
 from collectives.algorithms import Exchange
 from collectives.choice import select
 from collectives.cli.arguments import operations
-from collectives.measuring import candidates, report, state
+from collectives.measuring import candidates, state
 from collectives.measuring.operations import OPERATIONS, Arrays
 from collectives.process import binding
 from collectives.text import files
@@ -339,7 +339,7 @@ def save(arguments: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
     document["runs"] = [run for run in document["runs"] if place_of(run) not in new]
     head = {
         "mpi": binding.library_name(MPI),
-        "host": report.host(),
+        "host": state.host(),
         "date": datetime.date.today().isoformat(),
         "command": f"mpiexec -n RANKS python {shlex.join([COMMAND, *sys.argv[1:]])}",
     }

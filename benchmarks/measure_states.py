@@ -31,7 +31,7 @@ from turns import options, ratio
 import collectives as cc
 from collectives.measuring import state
 from collectives.measuring.bench import MPI_LABEL, Bench
-from collectives.measuring.contest import COPY, Entry, Settings
+from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.measure import measure
 from collectives.measuring.operations import OPERATIONS
 from collectives.text import files
@@ -40,7 +40,7 @@ COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall"
 SIZES = tuple(4**k for k in range(5, 14)) + tuple(2 * 4**k for k in range(7, 11))  # bytes
 TURN = 4e-3  # seconds of calls between two looks at the clock
 WORK = 3e-11, 2e-6  # roughly, seconds of a call: for each byte, and for any
-NAMES = {MPI_LABEL: "mpi", "auto": "ours", COPY: "copy"}
+NAMES = {MPI_LABEL: "mpi", "auto": "ours"}
 Times = dict[str, float]  # seconds of a call, on the slower rank
 
 
@@ -52,11 +52,11 @@ def once(bench: Bench, name: str, nbytes: int) -> Times:
         name, (Entry(),), np.dtype(np.float32), iters=iterations, repeat=3, verify=False
     )
     rows = measure(bench, settings, count)
-    found = {NAMES[row["algorithm"]]: max(row["seconds"]) for row in rows}
+    found = {NAMES[row.algorithm]: 1e-6 * row.max_us for row in rows}
     if name == "allreduce":
-        rows = measure(bench, settings._replace(peer=False, limit=True, shared=True), count)
-        more = {row["algorithm"]: max(row["seconds"]) for row in rows}
-        found |= {"shared": more["auto"], "copy": more[COPY]}
+        shared = settings._replace(peer=False, limit=True, shared=True)
+        (row,) = measure(bench, shared, count)
+        found |= {"shared": 1e-6 * row.max_us, "copy": 1e-6 * (row.limit_us or 0.0)}
     return found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import simulation
 
 from collectives.choice.select import measured
-from collectives.cli import bench_markdown
+from collectives.cli import bench_table
 from collectives.measuring import state
 from collectives.text.table import markdown
 from collectives.text.words import size_text
@@ -64,17 +64,15 @@ def run_of(name):
 def trips(rows):
     return [
         None if trip is None else 1e-9 * trip
-        for trip in {
-            (row["collective"], row["asked"]): row["round_trip_ns"] for row in rows
-        }.values()
+        for trip in {(row.collective, row.asked): row.round_trip_ns for row in rows}.values()
     ]
 
 
 def states(rows):
     """Say in which state each collective was measured, with those in the same state together."""
     groups = {}
-    for name in dict.fromkeys(row["collective"] for row in rows):
-        text = state.text(trips([row for row in rows if row["collective"] == name]))
+    for name in dict.fromkeys(row.collective for row in rows):
+        text = state.text(trips([row for row in rows if row.collective == name]))
         groups.setdefault(text.partition(";")[0], []).append(name)
     if len(groups) == 1:
         return next(iter(groups))
@@ -85,10 +83,10 @@ def ratio_table(name, note):
     """Yield the lines of one file: the time of the default over the MPI's."""
     document = run_of(name)
     yield f"`{document['command']}`"
-    for run in document["runs"]:
+    for run in map(bench_table.read, document["runs"]):
         said = f"{run['mpi']}, {note}" if note else run["mpi"]
         yield from ("", f"{said}; {run['ranks']} ranks; {states(run['rows'])}.", "")
-        yield from (line for line in bench_markdown.lines(run) if line.startswith("|"))
+        yield from (line for line in bench_table.markdown_lines(run) if line.startswith("|"))
     yield ""
 
 
@@ -96,9 +94,9 @@ def time_tables(name):
     """Yield the lines of one file: the times of all peers."""
     document = run_of(name)
     yield f"`{document['command']}`"
-    for run in document["runs"]:
+    for run in map(bench_table.read, document["runs"]):
         yield ""
-        yield from bench_markdown.peer_lines(run, document)[2:]
+        yield from bench_table.peer_lines(run, document)[2:]
     yield ""
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.groups import Groups
@@ -12,6 +15,7 @@ from collectives.algorithms.registry import is_composed
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.measuring.operations import OPERATIONS
+from collectives.text import files
 from collectives.text.words import SIZE_FORMS, error_text, known, parse_size
 
 
@@ -162,3 +166,18 @@ def operations(text: str) -> list[str]:
             raise argparse.ArgumentTypeError(f"there is no operation {word!r}; {listed}")
         found += list(COLLECTIVES) if word == "all" else [word]
     return list(dict.fromkeys(found))
+
+
+@contextmanager
+def writing(option: str, path: str) -> Iterator[None]:
+    """Name the option in the error if its file cannot be written. Local."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(f"{option} {path}: {error}") from error
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
+    """Write the file of ``--json``. Local."""
+    with writing("--json", path):
+        files.write_json(path, document)

@@ -8,8 +8,7 @@ from typing import Any
 
 from collectives import reductions
 from collectives.cli import arguments, bench_table, run, spawn
-from collectives.errors import ArgumentError, CollectivesError
-from collectives.launch import launcher
+from collectives.errors import ArgumentError
 from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
 from collectives.picture import figures
@@ -163,7 +162,10 @@ def main(options: argparse.Namespace) -> int:
     for n in options.ranks:
         for name in options.operations:
             candidates.chosen(options.algorithm, name, n)
-    return _spawn(options)
+    status, reports = spawn.on_each(options, len(options.ranks))
+    if len(reports) < len(options.ranks):
+        return status
+    return bench_table.finish(options, [bench_table.read(each) for each in reports])
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -216,17 +218,3 @@ def _check_folds(options: argparse.Namespace) -> None:
             f"--dtype is {options.dtype!r}, and must be one of {', '.join(op.dtypes())} for --op "
             f"{options.op.lower()}"
         )
-
-
-def _spawn(options: argparse.Namespace) -> int:
-    """Start the ranks for each n, and join their reports."""
-    starter = launcher.find(launcher.library(), options.mpiexec)
-    reports = []
-    for n in options.ranks:
-        status, report = spawn.spawn(starter, n, options.words, options.mpiexec_args)
-        if report is None and status >= 128:
-            return status
-        if report is None:
-            raise CollectivesError(f"the {n} ranks ended without a result, exit status {status}")
-        reports.append(report)
-    return bench_table.finish(options, reports)

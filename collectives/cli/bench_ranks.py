@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from itertools import chain, zip_longest
@@ -12,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from collectives import world
-from collectives.cli import bench_table
+from collectives.cli import bench_table, spawn
 from collectives.errors import ArgumentError, CollectivesError
-from collectives.measuring import candidates, consistency, gloo, report, state
+from collectives.measuring import candidates, consistency, gloo, state
 from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
 from collectives.measuring.contest import Entry, Settings
-from collectives.measuring.measure import measure
+from collectives.measuring.measure import Row, measure
 from collectives.measuring.operations import OPERATIONS, Operation
-from collectives.text import files
 from collectives.text.progress import Line
 
 
@@ -55,7 +53,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
     line = Line(first and (options.progress or sys.stderr.isatty()))
-    facts = {**report.machine(MPI, mpi), "buffers": options.buffers}
+    facts = {**state.machine(MPI, mpi), "buffers": options.buffers}
     facts["profile"] = comm._chooser.measured is not None
     peer = None
     if options.peers:
@@ -64,31 +62,29 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         facts["gloo"] = f"left out, {found}" if isinstance(found, str) else found.version
     bench = Bench(comm, mpi, line.show, peer)
     if first:
-        _print(bench_table.header(facts, report.host()))
+        _print(bench_table.header(facts, state.host()))
     rows = _tables(options, bench, dtype, line)
     if peer is not None:
         peer.leave()
-    wrong = sum(row["wrong"] or 0 for row in rows)
+    wrong = sum(row.wrong or 0 for row in rows)
     result = {**facts, "rows": rows}
     if options.consistency:
         result["consistency"] = consistency.judge(rows, options.tolerance)
     if options.child is not None:
         if first:
-            files.write(options.child, json.dumps(result))
+            spawn.keep(options, bench_table.plain(result))
         return 0  # the parent reports the failure; a launcher would print a page of text
     if first:
         return bench_table.finish(options, [result])
     return int(wrong > 0)
 
 
-def _tables(
-    options: argparse.Namespace, bench: Bench, dtype: Any, line: Line
-) -> list[dict[str, Any]]:
+def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: Line) -> list[Row]:
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
     peers = PEERS if bench.gloo is not None else (MPI_LABEL,)
     table = bench_table.columns(peers, options.peers)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     trips: list[float | None] = []  # of the table that is being printed
     before = None
     for settings, asked, count, left_out in _course(options, comm.size, dtype):
@@ -104,13 +100,10 @@ def _tables(
         before = settings.operation
         if comm.size > 1:
             trips.append(state.round_trip(comm, bench.mpi))
-        measured = measure(bench, settings, count)
-        operation = OPERATIONS[settings.operation]
-        trip = trips[-1] if trips else None
-        derived = report.rows(measured, operation, comm.size, asked, count, dtype, trip)
-        rows += derived
+        measured = measure(bench, settings, count, asked, trips[-1] if trips else None)
+        rows += measured
         line.clear()
-        _print(bench_table.lines(derived, table), first)
+        _print(bench_table.lines(measured, table), first)
     _print(_state(trips), first)
     return rows
 

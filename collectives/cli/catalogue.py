@@ -10,6 +10,7 @@ from collectives.algorithms import Algorithm, get, names
 from collectives.algorithms.composition import candidates
 from collectives.algorithms.spec import COLLECTIVES, collective
 from collectives.cli import arguments
+from collectives.text.table import markdown
 
 LEGEND = (
     "time on p ranks, as of collectives simulate NAME -p 16: alpha s per message, beta s per byte",
@@ -98,17 +99,13 @@ def _promises(row: Algorithm) -> list[str]:
 
 
 def _markdown(rows: list[Algorithm]) -> list[str]:
-    lines = [
-        "| collective | algorithm | what | rounds | sent per rank | source |",
-        "|---|---|---|---|---|---|",
-    ]
+    cells = []
     for row in rows:
-        rounds, sent = (f"`{row.cost.rounds}`", f"`{row.cost.sent}`") if row.cost else ("", "")
-        lines.append(
-            f"| {row.collective.name} | `{_name(row)}` | {row.summary} | {rounds} | {sent} "
-            f"| {short_source(row.source)} |"
-        )
-    return lines
+        costs = (f"`{row.cost.rounds}`", f"`{row.cost.sent}`") if row.cost else ("", "")
+        source = short_source(row.source)
+        cells.append((row.collective.name, f"`{_name(row)}`", row.summary, *costs, source))
+    heads = ("collective", "algorithm", "what", "rounds", "sent per rank", "source")
+    return markdown(heads, cells)
 
 
 def short_source(source: str) -> str:

@@ -130,10 +130,8 @@ def _pictures(options: argparse.Namespace, row: Algorithm, n: int) -> list[str]:
     if "png" in wanted:
         data["png"] = picture.png(text)
     for kind, path in wanted.items():
-        try:
+        with arguments.writing(f"--{kind}", path):
             files.write(path, data[kind])
-        except OSError as error:
-            raise ArgumentError(f"--{kind} {path}: {error}") from error
     return list(wanted.values())
 
 

@@ -14,7 +14,6 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.simulation.grid import Grid, simulated
-from collectives.text import files
 from collectives.text.progress import Line
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
@@ -253,7 +252,4 @@ def _write_json(path: str, grid: Grid) -> None:
             for p, by_name in grid.times.items()
         },
     }
-    try:
-        files.write_json(path, record)
-    except OSError as error:
-        raise ArgumentError(f"--json {path}: {error}") from error
+    arguments.write_json(path, record)

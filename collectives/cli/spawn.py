@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from collectives.errors import CollectivesError
 from collectives.launch import launcher, session
+from collectives.text import files
 
 RANK = "from collectives.cli import main; sys.exit(main())"
 
@@ -21,18 +23,45 @@ def add_child(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--progress", action="store_true", help=argparse.SUPPRESS)
 
 
-def spawn(
-    starter: launcher.Launcher, n: int, words: Sequence[str], extra: str, told: Sequence[str] = ()
+def keep(options: argparse.Namespace, report: dict[str, Any]) -> None:
+    """Write the report of ranks for the command that started them, which may come to an end at any
+    time. Local.
+    """
+    files.write(options.child, json.dumps(report))
+
+
+def on_each(
+    options: argparse.Namespace,
+    needed: int,
+    told: Callable[[int], Sequence[str]] = lambda n: (),
+) -> tuple[int, list[dict[str, Any]]]:
+    """Run this command on each number of ranks, until one fails; return its exit status, and all
+    reports, of which so many are `needed` after anything but a signal. Local.
+    """
+    starter = launcher.find(launcher.library(), options.mpiexec)
+    reports: list[dict[str, Any]] = []
+    for n in options.ranks:
+        status, report = _spawn(starter, n, options, told(n))
+        reports += [] if report is None else [report]
+        if status or report is None:
+            break
+    if len(reports) < needed and status < 128:
+        raise CollectivesError(f"the {n} ranks ended without a result, exit status {status}")
+    return status, reports
+
+
+def _spawn(
+    starter: launcher.Launcher, n: int, options: argparse.Namespace, told: Sequence[str]
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run this command with the same `words` on `n` ranks. Local."""
+    """Run this command on `n` ranks; return its exit status, and what they have reported."""
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         path = Path(folder, "report.json")
-        program = [*launcher.rank_program(RANK), *words, "--child", str(path), *told]
+        program = [*launcher.rank_program(RANK), *options.words, "--child", str(path), *told]
         if sys.stderr.isatty():
             program.append("--progress")
         sys.stdout.flush()
         try:
-            status = session.call(starter.command(n, program, extra))
+            status = session.call(starter.command(n, program, options.mpiexec_args))
         except KeyboardInterrupt:
             status = 130
         report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

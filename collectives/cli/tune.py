@@ -12,7 +12,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile
 from collectives.choice.profile import Profile, Section
 from collectives.cli import arguments, run, spawn
-from collectives.errors import ArgumentError, CollectivesError
+from collectives.errors import ArgumentError
 from collectives.launch import launcher
 from collectives.measuring import coverage
 from collectives.measuring.operations import OPERATIONS
@@ -139,22 +139,11 @@ def _share(options: argparse.Namespace, n: int) -> float:
 
 def _spawn(options: argparse.Namespace, file: str) -> int:
     """Start the ranks for each n, and add their results to the profile."""
-    starter = launcher.find(launcher.library(), options.mpiexec)
     # Measure without a profile, and without settings that would change the measured calls.
     os.environ["COLLECTIVES_PROFILE"] = "0"
     for name in ("COLLECTIVES_TUNE", "COLLECTIVES_SEGMENT"):
         os.environ.pop(name, None)
-    reports: list[dict[str, Any]] = []
-    status = 0
-    for n in options.ranks:
-        told = "--limit", str(_share(options, n))
-        status, report = spawn.spawn(starter, n, options.words, options.mpiexec_args, told)
-        if report is not None:
-            reports.append(report)
-        if status:
-            break
-    if not reports and status < 128:
-        raise CollectivesError(f"the ranks ended without a result, exit status {status}")
+    status, reports = spawn.on_each(options, 1, lambda n: ("--limit", str(_share(options, n))))
     if reports:
         _finish(file, reports)
     return status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -15,10 +14,10 @@ from collectives import Communicator, __version__
 from collectives.choice import profile
 from collectives.choice.probe import probe
 from collectives.choice.profile import Profile, Section, hosts_of
+from collectives.cli import spawn
 from collectives.measuring import state, tuning
 from collectives.measuring.bench import Bench
 from collectives.process import binding, environment
-from collectives.text import files
 from collectives.text.progress import Bar
 
 TIMEOUT = 300.0  # seconds after which a wait fails, unless the environment says it
@@ -61,7 +60,7 @@ def main(
             now = replace(section, round_trips=known if known[comm.size] else {})
             report = _report(now, steps, len(todo), options.factor)
             if options.child is not None:
-                _keep(options.child, report)
+                spawn.keep(options, report)
     bar.clear()
     if first and finish is not None and report:
         finish(report)
@@ -87,8 +86,3 @@ def _report(section: Section, steps: list[tuning.Step], number: int, factor: int
         at[str(step.point.nbytes)] = str(step.default).removesuffix("/0"), took
     measured = sum(step.point.weight > 0 for step in steps)
     return {"profile": known.text(), "defaults": defaults, "left": number - measured}
-
-
-def _keep(file: str, report: dict[str, Any]) -> None:
-    """Write the report; the ranks may be interrupted at any time."""
-    files.write(file, json.dumps(report))

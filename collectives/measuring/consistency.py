@@ -26,7 +26,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from collectives.measuring.bench import MPI_LABEL, PEERS
+from collectives.measuring.bench import MPI_LABEL
+from collectives.measuring.measure import Row
 from collectives.text.words import size_text
 
 # The first operation should not take longer than the others together.
@@ -57,13 +58,13 @@ RULES = {
 }
 
 
-def judge(rows: list[dict[str, Any]], tolerance: float) -> dict[str, Any]:
+def judge(rows: list[Row], tolerance: float) -> dict[str, Any]:
     """Compare times by the rules. Local."""
     result: dict[str, Any] = {"tolerance": tolerance, "checked": {}, "violations": {}}
-    for who in ("ours", MPI_LABEL):
-        others = (MPI_LABEL,) if who == MPI_LABEL else PEERS
-        own = [row for row in rows if (row["algorithm"] in others) == (who == MPI_LABEL)]
-        times = {(row["collective"], row["bytes"]): row for row in own}
+    ours = [row for row in rows if not row.is_peer]
+    mpis = [row for row in rows if row.algorithm == MPI_LABEL]
+    for who, own in (("ours", ours), (MPI_LABEL, mpis)):
+        times = {(row.collective, row.bytes): row for row in own}
         relations = [each for each in _relations(times) if each[1][1] > 0 and each[2][1] > 0]
         result["checked"][who] = len(relations)
         result["violations"][who] = [
@@ -78,7 +79,7 @@ GROWS = 16 << 10  # bytes from which on; below, the latency counts
 Side = tuple[str, float, float]  # a text, us, and noise in us
 
 
-def _relations(times: dict[tuple[str, int], dict[str, Any]]) -> list[tuple[str, Side, Side]]:
+def _relations(times: dict[tuple[str, int], Row]) -> list[tuple[str, Side, Side]]:
     """Return (rule, the side that should be shorter, the other side) for all measured times."""
     found = []
     smallest: dict[str, int] = {}
@@ -109,16 +110,16 @@ def _relations(times: dict[tuple[str, int], dict[str, Any]]) -> list[tuple[str, 
     return found
 
 
-def _side(rows: list[dict[str, Any]], times: float = 1) -> Side:
+def _side(rows: list[Row], times: float = 1) -> Side:
     """Return one side of a relation."""
-    size = f" of {size_text(rows[0]['bytes'])}" if rows[0]["bytes"] else ""
-    text = " + ".join(row["collective"] for row in rows) + size
+    size = f" of {size_text(rows[0].bytes)}" if rows[0].bytes else ""
+    text = " + ".join(row.collective for row in rows) + size
     if times > 1:
         text = f"{times:g} times {text}"
     return (
         text,
-        times * sum(row["median_us"] for row in rows),
-        times * sum(row["noise_us"] for row in rows),
+        times * sum(row.median_us for row in rows),
+        times * sum(row.noise_us for row in rows),
     )
 
 

@@ -1,4 +1,4 @@
-"""The measurement: what the ranks of ``collectives bench`` run.
+"""The measurement: what the ranks of ``collectives bench`` run, and what comes of it.
 
 How times are measured
 ----------------------
@@ -29,13 +29,70 @@ Their time is a lower limit for an operation in which each rank reads and writes
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from collectives.measuring.bench import Bench
-from collectives.measuring.contest import BARRIER, Contest, Settings
+import numpy as np
+
+from collectives.measuring import state
+from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
+from collectives.measuring.contest import BARRIER, COPY, Contest, Settings
+
+# Times are compared with the limit for so many bytes and more. Smaller arrays may be in a cache,
+# which collectives use and which the copies bypass.
+LARGE = 1 << 20
 
 
-def measure(bench: Bench, settings: Settings, count: int) -> list[dict[str, Any]]:
+@dataclass
+class Row:
+    """What was measured of one contestant at one size; JSON has the same names.
+
+    Bytes are those of the whole array: of the larger one, if input and output differ in size. Times
+    are in us, over the ranks. Bandwidths are in GB/s = 1e9 B/s, from the median over ranks.
+    ``ratios`` are that median divided by each peer's (less than 1 is faster than the peer);
+    ``ratio`` is the one for MPI. ``limit_us`` is the time in which every rank copies as many bytes.
+    ``of_limit`` is that time divided by the median, for large arrays. ``round_trip_ns`` and
+    ``state`` describe the machine.
+    """
+
+    collective: str
+    ranks: int
+    asked: int
+    bytes: int
+    count: int
+    dtype: str
+    algorithm: str  # as `Entry` writes it, or a peer
+    chosen: str
+    min_us: float
+    median_us: float
+    max_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None = None
+    ratio: float | None = None
+    ratios: dict[str, float] = field(default_factory=dict)
+    limit_us: float | None = None
+    of_limit: float | None = None
+    round_trip_ns: float | None = None
+    state: str | None = None
+    best: bool = False
+    iterations: int = 0
+    noise_us: float = 0.0
+    blocks_us: list[float] = field(default_factory=list)
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether this is not a call of the library."""
+        return self.algorithm in PEERS
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the library has chosen the algorithm."""
+        return self.algorithm.partition("/")[0] == "auto"
+
+
+def measure(
+    bench: Bench, settings: Settings, count: int, asked: int = 0, trip: float | None = None
+) -> list[Row]:
     """Measure one size. Collective."""
     contest = Contest(bench, settings, count)
     times, iterations = contest.run()
@@ -47,20 +104,59 @@ def measure(bench: Bench, settings: Settings, count: int) -> list[dict[str, Any]
         own = [block - baseline if chained else block for block in blocks]
         everybody = bench.mpi.allgather(own)
         noise = bench.mpi.allgather(_noise(own) + (_noise(barriers) if chained else 0.0))
-        entry = contest.entries.get(label)
+        seconds = [max(0.0, statistics.median(each)) for each in everybody]
+        median = statistics.median(seconds)
+        algbw = contest.nbytes / median / 1e9 if median > 0 else 0.0
         rows.append(
-            {
-                "entry": entry,
-                "algorithm": label,
-                "chosen": contest.chosen(label),
-                "seconds": [max(0.0, statistics.median(each)) for each in everybody],
-                "noise": statistics.median(noise),
-                "blocks": [statistics.median(each) for each in zip(*everybody, strict=True)],
-                "wrong": contest.wrong(label),
-                "iterations": iterations[label],
-            }
+            Row(
+                collective=settings.operation,
+                ranks=bench.comm.size,
+                asked=asked,
+                bytes=contest.nbytes,
+                count=count,
+                dtype=np.dtype(settings.dtype).name,
+                algorithm=label,
+                chosen=contest.chosen(label),
+                min_us=min(seconds) * 1e6,
+                median_us=median * 1e6,
+                max_us=max(seconds) * 1e6,
+                algbw=algbw,
+                busbw=algbw * contest.operation.bus_factor(bench.comm.size),
+                wrong=contest.wrong(label),
+                round_trip_ns=None if trip is None else trip * 1e9,
+                state=state.name(trip),
+                iterations=iterations[label],
+                noise_us=statistics.median(noise) * 1e6,
+                blocks_us=[1e6 * statistics.median(each) for each in zip(*everybody, strict=True)],
+            )
         )
-    return rows
+    return compared(rows)
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """Hold the rows of one size against those of the peers, and of copies, which are left out."""
+    times = {row.algorithm: row.median_us for row in rows}
+    copy = times.pop(COPY, None)
+    # A time of zero after subtraction of the barrier is too short to be measured.
+    best = min((us for us in times.values() if us > 0), default=None)
+    result = []
+    for row in rows:
+        if row.algorithm == COPY:
+            continue
+        us = row.median_us
+        ratios = {peer: us / times[peer] for peer in PEERS if us > 0 and times.get(peer, 0.0) > 0}
+        reached = copy / us if copy and us > 0 and row.bytes >= LARGE else None
+        result.append(
+            replace(
+                row,
+                ratio=ratios.get(MPI_LABEL),
+                ratios=ratios,
+                limit_us=copy,
+                of_limit=reached,
+                best=us == best,
+            )
+        )
+    return result
 
 
 def _noise(blocks: list[float]) -> float:

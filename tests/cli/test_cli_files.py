@@ -5,7 +5,7 @@ import pytest
 from collectives.choice import profile
 from collectives.cli import main
 from collectives.explorer import page
-from collectives.measuring import plot
+from collectives.picture import figures
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def tune(path):
 
 def draw(path):
     pytest.importorskip("matplotlib")
-    plot.save(__import__("matplotlib.figure").figure.Figure(), str(path))
+    figures.save(__import__("matplotlib.figure").figure.Figure(), str(path))
     return 0
 
 

@@ -3,66 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from collectives.cli import bench_markdown, bench_table
-from collectives.measuring import consistency, plot, report, state
+from collectives.cli import bench_table
+from collectives.measuring import consistency, state
 from collectives.measuring.bench import PEERS
-from collectives.measuring.contest import COPY, Entry
-from collectives.measuring.operations import OPERATIONS
-
-Row = dict[str, Any]
+from collectives.measuring.contest import COPY
+from collectives.measuring.measure import Row, compared
 
 
 def row(name: str, nbytes: int, us: float, algorithm: str = "auto", noise: float = 0.0) -> Row:
-    return {
-        "collective": name,
-        "asked": nbytes,
-        "bytes": nbytes,
-        "algorithm": algorithm,
-        "chosen": "ring" if algorithm == "auto" else algorithm,
-        "median_us": us,
-        "noise_us": noise,
-        "ratio": us / 10,
-    }
-
-
-def measured(algorithm: str, us: float) -> Row:
-    return {
-        "entry": None if algorithm in (*PEERS, COPY) else Entry(),
-        "algorithm": algorithm,
-        "chosen": "ring" if algorithm == "auto" else algorithm,
-        "seconds": [us * 1e-6, us * 1e-6],
-        "noise": 0.0,
-        "blocks": [us * 1e-6],
-        "wrong": 0,
-        "iterations": 5,
-    }
+    """Return what two ranks measure, near to each other, beside 10 us of the MPI."""
+    return Row(
+        collective=name,
+        ranks=2,
+        asked=nbytes,
+        bytes=nbytes,
+        count=nbytes // 4,
+        dtype="float32",
+        algorithm=algorithm,
+        chosen="ring" if algorithm == "auto" else algorithm,
+        min_us=us,
+        median_us=us,
+        max_us=us,
+        algbw=nbytes / max(us, 1.0) / 1e3,
+        busbw=nbytes / max(us, 1.0) / 1e3,
+        wrong=0,
+        ratio=us / 10,
+        round_trip_ns=100.0,
+        state="near",
+        noise_us=noise,
+    )
 
 
 def derived(nbytes: int) -> list[Row]:
     contestants = (("MPI", 100.0), ("gloo", 400.0), ("auto", 50.0), (COPY, 40.0))
-    rows = [measured(*each) for each in contestants]
-    dtype = np.dtype("float32")
-    return report.rows(rows, OPERATIONS["allreduce"], 2, nbytes, nbytes // 4, dtype, 100e-9)
+    return compared([row("allreduce", nbytes, us, label) for label, us in contestants])
 
 
 def test_times_are_held_against_all_peers_and_the_limit() -> None:
     mpi, gloo, ours = derived(4 << 20)
-    assert [each["algorithm"] for each in (mpi, gloo, ours)] == ["MPI", "gloo", "auto"]
-    assert ours["ratios"] == pytest.approx({"MPI": 0.5, "gloo": 0.125})
-    assert ours["ratio"] == pytest.approx(0.5)
-    assert ours["best"]
-    assert not mpi["best"]
-    assert ours["limit_us"] == pytest.approx(40.0)
-    assert ours["of_limit"] == pytest.approx(0.8)
-    assert (ours["state"], ours["round_trip_ns"]) == ("near", pytest.approx(100.0))
+    assert [each.algorithm for each in (mpi, gloo, ours)] == ["MPI", "gloo", "auto"]
+    assert ours.ratios == pytest.approx({"MPI": 0.5, "gloo": 0.125})
+    assert ours.ratio == pytest.approx(0.5)
+    assert ours.best
+    assert not mpi.best
+    assert ours.limit_us == pytest.approx(40.0)
+    assert ours.of_limit == pytest.approx(0.8)
     small = derived(64)[2]
-    assert small["limit_us"] == pytest.approx(40.0)
-    assert small["of_limit"] is None, "what fits into a cache may be faster than a copy past it"
+    assert small.limit_us == pytest.approx(40.0)
+    assert small.of_limit is None, "what fits into a cache may be faster than a copy past it"
 
 
 def test_the_table_has_a_column_for_each_peer() -> None:
@@ -77,7 +68,7 @@ def test_the_table_has_a_column_for_each_peer() -> None:
 
 def test_the_peers_have_a_table_of_their_own() -> None:
     rows = [*derived(64), *derived(4 << 20)]
-    del rows[4]["ratios"]["gloo"], rows[5]["ratios"]["gloo"]
+    del rows[4].ratios["gloo"], rows[5].ratios["gloo"]
     rows.pop(4)
     run = {
         "rows": rows,
@@ -88,7 +79,7 @@ def test_the_peers_have_a_table_of_their_own() -> None:
         "usable_cores": 2,
     }
     here = {"cpu": "some CPU", "commit": "abc", "collectives": "1.0"}
-    lines = bench_markdown.peer_lines(run, here)
+    lines = bench_table.peer_lines(run, here)
     assert "commit abc. gloo: some torch." in lines[0]
     assert any(line.startswith("allreduce, float32: near; a flag") for line in lines)
     assert "| bytes | ours | MPI | gloo | x MPI | x gloo | limit | reached |" in lines
@@ -109,7 +100,7 @@ def test_the_state_tells_near_from_far() -> None:
 def test_the_peers_and_the_limit_are_lines_of_the_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "plot.svg"
-    plot.plot([*derived(64), *derived(4 << 20)], str(path), "caption")
+    bench_table.plot([*derived(64), *derived(4 << 20)], str(path), "caption")
     text = path.read_text()
     for label in ("MPI", "gloo", "auto", "limit: a copy"):
         assert f"<!-- {label} -->" in text
@@ -201,7 +192,7 @@ def test_the_summary_has_a_cell_for_each_operation_and_size() -> None:
         row("gather", 16, 10.0, "MPI"),
         row("gather", 16, 9.0),
     ]
-    lines = bench_markdown.lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
+    lines = bench_table.markdown_lines({"rows": rows, "mpi": "some MPI", "ranks": 2})
     assert "| bytes | allreduce | gather |" in lines
     assert "| 8 | 0.50, 0.40 butterfly | **1.40** |" in lines
     assert "| 16 |  | 0.90 |" in lines
