@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,52 +139,29 @@ class Chain:
 
 
 @contextmanager
-def environment(**wanted: str) -> Iterator[None]:
-    """Set variables while this lasts."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def own_core(rank: int, workers: int) -> Iterator[None]:
-    """Keep each of the first ranks on a core of its own while this lasts."""
+def kept(core: int | None) -> Iterator[None]:
+    """Keep this process on one of the cores that it may use while this lasts."""
     able = os.sched_getaffinity(0)
-    if rank < workers <= len(able):
-        os.sched_setaffinity(0, {sorted(able)[rank]})
+    if core is not None:
+        os.sched_setaffinity(0, {sorted(able)[core % len(able)]})
     try:
         yield
     finally:
         os.sched_setaffinity(0, able)
 
 
-@contextmanager
-def partner_core(rank: int, cores: int) -> Iterator[None]:
-    """Keep each two partners, 0 and 1, 2 and 3, ..., on one core while this lasts.
+def own_core(rank: int, workers: int) -> AbstractContextManager[None]:
+    """Keep each of the first ranks on a core of its own."""
+    return kept(rank if rank < workers <= len(os.sched_getaffinity(0)) else None)
+
+
+def partner_core(rank: int, cores: int) -> AbstractContextManager[None]:
+    """Keep each two partners, 0 and 1, 2 and 3, ..., on one core.
 
     They take turns then for each block that they pass. On cores of their own they would pass all of
     them while the others wait.
     """
-    able = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(able)[rank // 2 % min(cores, len(able))]})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, able)
-
-
-def rest(mpi: Any) -> None:
-    """Wait for all ranks without keeping a core from those that are at work."""
-    request = mpi.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-3)
+    return kept(rank // 2 % cores)
 
 
 def timed(call: Callable[[], Any]) -> float:

@@ -10,35 +10,26 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import compressed_sgd
+import curves
 from turns import options
 
 import collectives as cc
-from collectives.picture import colours, figures
-
-
-def draw(curves, path, caption):
-    """Write the picture; `curves` has the losses and the bytes of a step by codec."""
-    figure, axes = figures.subplots(figsize=(8, 4.4))
-    for k, (name, (losses, nbytes)) in enumerate(curves.items()):
-        tint = "#1b1f24" if name == "none" else colours.LIGHT[k]
-        label = f"{name}: {nbytes / 1000:.1f} kB a step"
-        axes.plot(range(1, len(losses) + 1), losses, color=tint, linewidth=1.3, label=label)
-    axes.set(yscale="log", xlabel="epoch", ylabel="loss", title=caption)
-    axes.grid(alpha=0.3)
-    figures.label_ends(figure, [axes])
-    figures.save(figure, path)
 
 
 def main():
     arguments = options(__doc__, path=Path, epochs=30)
     images, labels, kind = compressed_sgd.load()
     training = images[: -compressed_sgd.TESTED], labels[: -compressed_sgd.TESTED]
-    curves = {}
+    lines = {}
     for name, make in compressed_sgd.CODECS.items():
         _, losses, nbytes = compressed_sgd.train(*training, make(), arguments.epochs)
-        curves[name] = losses, nbytes
+        label = f"{name}: {nbytes / 1000:.1f} kB a step"
+        lines[label] = range(1, len(losses) + 1), losses
     if cc.rank() == 0:
-        draw(curves, arguments.path, f"Training on {kind}, {cc.size()} ranks")
+        black = next(label for label in lines if label.startswith("none: "))
+        title = f"Training on {kind}, {cc.size()} ranks"
+        axes = {"xlabel": "epoch", "ylabel": "loss", "yscale": "log"}
+        curves.draw(lines, arguments.path, black, title=title, **axes)
 
 
 if __name__ == "__main__":

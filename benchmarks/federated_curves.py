@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+import curves
 import federated as example
 from turns import options
 
 import collectives as cc
 from collectives import federated
-from collectives.picture import colours, figures
 
 EPOCHS = 2
 STRATEGIES = {
@@ -25,34 +25,24 @@ STRATEGIES = {
 }
 
 
-def draw(curves, path, caption):
-    """Write the picture; `curves` has the percentages by name."""
-    figure, axes = figures.subplots(figsize=(8, 4.4))
-    for k, (name, found) in enumerate(curves.items()):
-        tint = "#1b1f24" if name == "in one place" else colours.LIGHT[k]
-        axes.plot(range(1, len(found) + 1), found, color=tint, linewidth=1.3, label=name)
-    axes.set(xlabel="round", ylabel="new images recognised, %", title=caption)
-    axes.set_ylim(20, 100)
-    axes.grid(alpha=0.3)
-    figures.label_ends(figure, [axes])
-    figures.save(figure, path)
-
-
 def main():
     arguments = options(__doc__, path=Path, rounds=60)
     images, labels, kind = example.load()
     tested = images[-example.TESTED :], labels[-example.TESTED :]
     training = images[: -example.TESTED], labels[: -example.TESTED]
-    curves = {"in one place": example.centralised(*training, tested, arguments.rounds * EPOCHS)}
-    curves["in one place"] = curves["in one place"][EPOCHS - 1 :: EPOCHS]
+    found = {"in one place": example.centralised(*training, tested, arguments.rounds * EPOCHS)}
+    found["in one place"] = found["in one place"][EPOCHS - 1 :: EPOCHS]
     for name, strategy in STRATEGIES.items():
         result = example.train(cc.world(), *training, tested, strategy, rounds=arguments.rounds)
-        curves[name] = [each.metric for each in result.rounds]
+        found[name] = [each.metric for each in result.rounds]
     if cc.rank() == 0:
-        for name, found in curves.items():
-            shown = ", ".join(f"{found[n - 1]:.1f}" for n in (1, 5, 20, arguments.rounds))
+        for name, percents in found.items():
+            shown = ", ".join(f"{percents[n - 1]:.1f}" for n in (1, 5, 20, arguments.rounds))
             print(f"{name:24s} after 1, 5, 20 and {arguments.rounds} rounds: {shown} %")
-        draw(curves, arguments.path, f"{kind}, {example.CLIENTS} clients")
+        lines = {name: (range(1, len(each) + 1), each) for name, each in found.items()}
+        axes = {"xlabel": "round", "ylabel": "new images recognised, %", "ylim": (20, 100)}
+        title = f"{kind}, {example.CLIENTS} clients"
+        curves.draw(lines, arguments.path, "in one place", title=title, **axes)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import statistics
 import sys
 from pathlib import Path
 
-from clocks import environment
 from mpi4py import MPI
 from turns import in_turns, options
 
@@ -30,7 +29,7 @@ from collectives.choice.probe import probe
 from collectives.cli.arguments import operations
 from collectives.measuring import candidates, state, tuning
 from collectives.measuring.bench import Bench
-from collectives.measuring.contest import BARRIER, Entry
+from collectives.measuring.contest import BARRIER, Entry, environment
 from collectives.process import binding
 from collectives.text import files
 from collectives.text.words import size_text

@@ -25,7 +25,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 from measure_kernels import compare  # noqa: E402
-from turns import in_turns, options, row, say, slowest  # noqa: E402
+from turns import in_turns, options, row, say, sizes, slowest  # noqa: E402
 
 from collectives import _core  # noqa: E402
 from collectives.choice import profile  # noqa: E402
@@ -74,11 +74,11 @@ def floats_at(count, offset):
     return memory[start : start + 4 * count].view(np.float32)
 
 
-def measure_kernels(sizes, seconds):
+def measure_kernels(listed, seconds):
     print(f"{profile.machine()[0]}, {_core.kernels_isa()}, {' '.join(sys.argv)}")
-    print(row("kernel", [head for size in sizes for head in (f"{size} B", "ratio")]))
+    print(row("kernel", [head for size in listed for head in (f"{size} B", "ratio")]))
     columns = []
-    for size in sizes:
+    for size in listed:
         x, target = floats_at(size // 4, 0), floats_at(size // 4, PAGE // 2)
         x[:] = np.random.default_rng(0).normal(size=x.size)
         column = []
@@ -115,11 +115,11 @@ def measure_bytes(comm):
         say(row(codec, [str(sent), plain / sent]))
 
 
-def measure_calls(comm, sizes, seconds):
+def measure_calls(comm, listed, seconds):
     say(f"{profile.machine()[0]}, {comm.size} ranks, {comm.transport}, {' '.join(sys.argv)}")
-    say(row("ms", [f"{size} B" for size in sizes]))
+    say(row("ms", [f"{size} B" for size in listed]))
     columns = []
-    for size in sizes:
+    for size in listed:
         source = np.random.default_rng(comm.rank).normal(size=(64, size // 256))
         source = source.astype(np.float32)
         x = np.empty_like(source)
@@ -147,10 +147,8 @@ def main():
     if arguments.what == "bytes":
         measure_bytes(cc.world())
         return
-    sizes = [arguments.begin]
-    while sizes[-1] * 16 <= arguments.end:
-        sizes.append(sizes[-1] * 16)
-    measure_calls(cc.world(), sizes, arguments.seconds)
+    listed = list(sizes(arguments.begin, arguments.end, 16))
+    measure_calls(cc.world(), listed, arguments.seconds)
 
 
 if __name__ == "__main__":

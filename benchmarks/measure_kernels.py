@@ -17,7 +17,7 @@ import sys
 from functools import partial
 
 import numpy as np
-from turns import alone, in_turns, options, ratio
+from turns import alone, in_turns, options, ratio, sizes
 
 from collectives import _core, reductions
 from collectives.choice import profile
@@ -72,13 +72,6 @@ def measure(op, dtype, nbytes, seconds):
         row["vs_f16"] = ratio(times["other"], times["ours"])
     row["ours"] = nbytes / statistics.median(times["ours"]) / 1e9
     return row
-
-
-def sizes(begin, end, factor):
-    """Yield begin, begin * factor, ... up to end."""
-    while begin <= end:
-        yield begin
-        begin *= factor
 
 
 def line(row):

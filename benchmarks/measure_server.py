@@ -14,7 +14,6 @@ workers.
 
 import statistics
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import compressed_sgd  # before NumPy: it sets the number of threads
 import numpy as np
 import server_sgd
-from turns import in_turns, longest, medians, options, say
+from turns import alone, in_turns, longest, medians, options, say
 
 import collectives as cc
 from collectives import algorithms, server
@@ -231,14 +230,15 @@ def served_seconds(nbytes, ranks, policy, steps):
         with server.ParameterServer(
             group, [w], optimizer=server.SGD(0.1), policy=policy(), servers=len(ranks)
         ) as ps:
-            for step in range(steps + 2 if ps.is_worker else 0):
-                if step == 2:
-                    began = time.perf_counter()
-                ps.pull()
+
+            def step():
                 ps.push([w])
+                ps.pull()
+
             if ps.is_worker:
                 ps.pull()
-                seconds = (time.perf_counter() - began) / steps
+                alone(step, 2)
+                seconds = alone(step, steps)
         group.free()
     return longest(seconds)
 
@@ -248,11 +248,9 @@ def reduced_seconds(comm, nbytes, steps):
     seconds = 0.0
     if comm is not None:
         w = np.zeros(nbytes // 4, np.float32)
-        for step in range(steps + 2):
-            if step == 2:
-                began = time.perf_counter()
-            comm.allreduce(w, out=w)
-        seconds = (time.perf_counter() - began) / steps
+        call = partial(comm.allreduce, w, out=w)
+        alone(call, 2)
+        seconds = alone(call, steps)
     return longest(seconds)
 
 

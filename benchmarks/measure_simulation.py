@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 import simulation
-from clocks import Chain, Clock, Tries, environment, own_core, partner_core, rest, timed
+from clocks import Chain, Clock, Tries, own_core, partner_core, timed
 from mpi4py import MPI
-from turns import options
+from turns import options, sizes
 
 import collectives as cc
 from collectives import _core, algorithms
@@ -45,6 +45,7 @@ from collectives.algorithms import Exchange
 from collectives.choice import select
 from collectives.cli.arguments import operations
 from collectives.measuring import candidates, state
+from collectives.measuring.contest import environment
 from collectives.measuring.operations import OPERATIONS, Arrays
 from collectives.process import binding
 from collectives.text import files
@@ -109,7 +110,7 @@ def memory(mpi: Any, cores: int) -> dict[str, list[list[float]]]:
                 seconds = None
                 if rank < workers:
                     seconds = min(timed(call) - other for call, other in calls)
-                rest(mpi)
+                state.rest(mpi)
                 told = [each for each in mpi.allgather(seconds) if each is not None]
                 row.append(max(told))
             rows[name].append(row)
@@ -153,48 +154,24 @@ def watch(comm: cc.Communicator, cores: int) -> Clock | Chain:
     return Clock(comm) if comm.nodes == 1 and comm.size <= cores else Chain(comm, cores)
 
 
-def shared_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
-    """Return what is measured of shared memory beside copies. Collective."""
-    mpi, p = comm.mpi, comm.size
-    facts: dict[str, Any] = {}
-    workers = max(2, min(p, cores) // 2 * 2)
-    with environment(COLLECTIVES_SEGMENT="0"), own_core(comm.rank, workers):
-        few = comm.split(0 if comm.rank < workers else None)
-        if few is not None:
-            clock = Clock(few)
-            facts["hops"] = passed(few, clock, "hops", PASSED[:-1])
-            facts["swaps"] = passed(few, clock, "swaps", PASSED[:-1])
-            facts["published"] = published(few, clock, PASSED[:-1])
-        rest(mpi)
-        facts = mpi.bcast(facts)
-    if p > cores:
-        with environment(COLLECTIVES_SEGMENT="0"), partner_core(comm.rank, cores):
-            whole = comm.dup()
-            facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
-    return facts
-
-
-def message_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
-    """Return what is measured of messages. Collective."""
+def host_facts(comm: cc.Communicator, cores: int) -> dict[str, Any]:
+    """Return what is measured on one host, beside copies. Collective."""
+    shared = comm._segment is not None
+    sizes, sent = (PASSED[:-1], PASSED[:-1]) if shared else (PASSED, PASSED[:1])
+    wanted = {"COLLECTIVES_SEGMENT": "0"} | ({} if shared else {"COLLECTIVES_SHM": "0"})
     facts: dict[str, Any] = {}
     workers = max(2, min(comm.size, cores) // 2 * 2)
-    with (
-        environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"),
-        own_core(comm.rank, workers),
-    ):
+    with environment(**wanted), own_core(comm.rank, workers):
         few = comm.split(0 if comm.rank < workers else None)
         if few is not None:
             clock = Clock(few)
-            facts["published"] = published(few, clock, PASSED[:1])
-            facts["hops"] = passed(few, clock, "hops", PASSED)
-            facts["swaps"] = passed(few, clock, "swaps", PASSED)
-        rest(comm.mpi)
+            facts["hops"] = passed(few, clock, "hops", sizes)
+            facts["swaps"] = passed(few, clock, "swaps", sizes)
+            facts["published"] = published(few, clock, sent)
+        state.rest(comm.mpi)
         facts = comm.mpi.bcast(facts)
     if comm.size > cores:
-        with (
-            environment(COLLECTIVES_SEGMENT="0", COLLECTIVES_SHM="0"),
-            partner_core(comm.rank, cores),
-        ):
+        with environment(**wanted), partner_core(comm.rank, cores):
             whole = comm.dup()
             facts["turns"] = passed(whole, watch(whole, cores), "swaps", (8,))
     return facts
@@ -225,8 +202,8 @@ def facts(communicators: list[cc.Communicator], cores: int) -> list[dict[str, An
         common.update(memory(comm.mpi, cores))
     found = []
     for each in communicators:
-        inside = shared_facts if each._segment else message_facts
-        found.append({**common, **(inside if each.nodes == 1 else network_facts)(each, cores)})
+        beside = host_facts if each.nodes == 1 else network_facts
+        found.append({**common, **beside(each, cores)})
     return found
 
 
@@ -288,9 +265,7 @@ def main() -> None:
         tries=4,
     )
     Tries.number = arguments.tries
-    arguments.sizes = [arguments.begin]
-    while arguments.sizes[-1] * arguments.factor <= arguments.end:
-        arguments.sizes.append(arguments.sizes[-1] * arguments.factor)
+    listed = list(sizes(arguments.begin, arguments.end, arguments.factor))
     began = time.monotonic()
     comm = cc.Communicator(timeout=60)
     if comm.size < 2:
@@ -310,7 +285,7 @@ def main() -> None:
         for _ in range(arguments.repeat):
             # Before and after, as one disturbance of them spoils all predictions.
             found = facts(communicators, cores)
-            rows = [points(each, cores, collective, arguments.sizes) for each in communicators]
+            rows = [points(each, cores, collective, listed) for each in communicators]
             found = least(found, facts(communicators, cores))
             made = [
                 {"facts": some, "rows": measured}

@@ -9,8 +9,6 @@ the fastest one is drawn: others are disturbed by what else the machine does.
 """
 
 import os
-import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -61,20 +59,9 @@ def main():
     comm, step = cc.world(), training()
     for _ in range(3):
         step()
-    recorded = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = comm.broadcast_object(f"{folder}/step.json")
-        for _ in range(arguments.steps):
-            with comm.timeline(path):
-                comm.barrier()
-                began = time.perf_counter()
-                step().numpy()
-                taken = time.perf_counter() - began
-            recorded.append((taken, pictures.phases_of(path, 0, LABELS)))
-            comm.barrier()
+    found = pictures.fastest(comm, lambda: step().numpy(), arguments.steps, LABELS)
     if comm.rank == 0:
-        _, fastest = min(recorded, key=lambda each: each[0])
-        pictures.draw(with_pass(fastest), LABELS, arguments.path, f"Rank 0 of {comm.size}")
+        pictures.draw(with_pass(found), LABELS, arguments.path, f"Rank 0 of {comm.size}")
 
 
 if __name__ == "__main__":

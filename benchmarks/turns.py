@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +108,13 @@ def options(text: str, **known: Any) -> argparse.Namespace:
             kind, value = default if isinstance(default, tuple) else (kind, default)
             add(f"--{name}", type=kind, default=value, help=f"default: {value}")
     return parser.parse_args()
+
+
+def sizes(begin: int, end: int, factor: int) -> Iterator[int]:
+    """Yield begin, begin * factor, ... up to end."""
+    while begin <= end:
+        yield begin
+        begin *= factor
 
 
 def say(text: str = "") -> None:

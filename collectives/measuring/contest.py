@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -284,18 +284,21 @@ def block(calls: Calls, iterations: int, meet: Callable[[], Any], ends: bool = F
 
 
 @contextmanager
-def segmented(nbytes: int | None) -> Iterator[None]:
-    """Return a context in which communicators choose segments of this size, if any. Local."""
-    if nbytes is None:
-        yield
-        return
-    name = "COLLECTIVES_SEGMENT"
-    before = os.environ.get(name)
-    os.environ[name] = str(nbytes)
+def environment(**wanted: str | None) -> Iterator[None]:
+    """Set variables in a context, those that are not None. Local."""
+    values = {name: value for name, value in wanted.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def segmented(nbytes: int | None) -> AbstractContextManager[None]:
+    """Return a context in which communicators choose segments of this size, if any. Local."""
+    return environment(COLLECTIVES_SEGMENT=None if nbytes is None else str(nbytes))

@@ -42,7 +42,7 @@ def round_trip(comm: Communicator, mpi: Any) -> float | None:
     seconds = None
     if comm.rank < 2 and segment is not None and {0, 1} <= set(segment.ranks):
         seconds = min(segment.round_trip(1 - comm.rank, TRIPS) for _ in range(TRIES))
-    _rest(mpi)
+    rest(mpi)
     measured: float | None = mpi.bcast(seconds)
     return measured
 
@@ -92,11 +92,11 @@ def copy_seconds(nbytes: int, times: int) -> float:
 def alone(mpi: Any, rank: int, nbytes: int, times: int) -> float | None:
     """Return the result of `copy_seconds` on one rank, while the others sleep. Collective."""
     seconds = copy_seconds(nbytes, times) if mpi.Get_rank() == rank else None
-    _rest(mpi)
+    rest(mpi)
     return seconds
 
 
-def _rest(mpi: Any) -> None:
+def rest(mpi: Any) -> None:
     """Wait for all ranks without using a core, which ranks at work may need."""
     request = mpi.Ibarrier()
     while not request.Test():
