@@ -124,7 +124,7 @@ def again(
     iterations = {str(entry): round(TURN / seconds) for entry, seconds in guesses.items()}
     for entry in guesses:
         tuning.started(contest, entry)
-    if BARRIER in contest.calls:
+    if BARRIER in contest.contestants:
         # A call that ends with a barrier takes longer than the call.
         iterations[BARRIER] = round(TURN / contest.agreed(contest.block(BARRIER, 100)))
         iterations.update((label, min(iterations.values())) for label in labels)

@@ -24,7 +24,7 @@ from collectives.algorithms.exchange import Exchange
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
-from collectives.text.words import error_text, known, shown
+from collectives.text.words import count, error_text, known, shown
 
 __all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
 
@@ -244,7 +244,7 @@ class Algorithm:
     def title(self, p: int, root: int = 0) -> str:
         """Return collective, name, `p` and `root` as text, with which errors begin. Local."""
         place = f", root {root}" if self.collective.rooted else ""
-        return f"{self.collective.name} {self.name!r} on {p} rank{'s' * (p != 1)}{place}"
+        return f"{self.collective.name} {self.name!r} on {count(p, 'rank')}{place}"
 
     def totals(self, p: int) -> tuple[float, float, float] | None:
         """Return (rounds, sent, folded) on `p` ranks by the cost formulas, if any. Local."""

@@ -149,8 +149,9 @@ def caption(dtype: str, reports: Sequence[dict[str, Any]], here: dict[str, Any])
     rows = [row for each in reports for row in each["rows"]]
     trips = [row.round_trip_ns for row in rows]
     known = [ns * 1e-9 for ns in dict.fromkeys(trips) if ns is not None]
+    word = "rank" if ranks == "1" else "ranks"
     return (
-        f"{dtype}, {ranks} rank{'s' * (ranks != '1')} on {count(hosts, 'host')}, "
+        f"{dtype}, {ranks} {word} on {count(hosts, 'host')}, "
         f"{reports[0]['mpi']}, collectives {here['collectives']}\n"
         f"{here['cpu']}, {count(reports[0]['usable_cores'], 'core')}; state: {state.text(known)}"
     )

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from collectives.text import files
-from collectives.text.words import spans
+from collectives.text.words import plural, spans
 
 DESCRIPTION = (
     "Summarise a timeline (COLLECTIVES_TIMELINE, comm.timeline): the time of each collective, how "
@@ -60,4 +60,4 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _ranks(numbers: list[int]) -> str:
-    return f"rank{'s' * (len(numbers) > 1)} {spans(numbers)}"
+    return f"{plural(len(numbers), 'rank')} {spans(numbers)}"

@@ -49,6 +49,15 @@ class Entry(NamedTuple):
         return f"{name}/{self.segment}"
 
 
+class Contestant(NamedTuple):
+    """What takes part: its calls, which run in turn, and their arrays, if results are verified."""
+
+    calls: Calls
+    arrays: Sequence[Arrays] = ()
+    refills: Sequence[Callable[[], Any] | None] = ()
+    entry: Entry | None = None  # of the library
+
+
 class Settings(NamedTuple):
     """What is measured, and how.
 
@@ -98,38 +107,38 @@ class Contest:
         self.operation: Operation = OPERATIONS[settings.operation]
         self.op: reductions.Reduction = getattr(reductions, settings.op)
         self.nbytes = count * np.dtype(settings.dtype).itemsize
-        self.entries: dict[str, Entry] = {}
-        self.calls: dict[str, Calls] = {}
-        self.refills: dict[str, list[Callable[[], Any] | None]] = {}
-        self.arrays: dict[str, list[Arrays]] = {}
+        self.contestants: dict[str, Contestant] = {}
         private = self._arranged(np.empty)
         if settings.peer:
             prepared = [bench.peers(each) for each in private]
             for label in prepared[0]:
-                self.arrays[label] = private
-                self.calls[label] = [each[label].call for each in prepared]
-                self.refills[label] = [each[label].refill for each in prepared]
+                calls = [each[label].call for each in prepared]
+                refills = [each[label].refill for each in prepared]
+                self.contestants[label] = Contestant(calls, private, refills)
         self._private = private
         self._shared: dict[int | None, list[Arrays]] = {}
         for entry in settings.entries:
             self.enter(entry)
         if settings.limit and self.nbytes:
-            self.calls[COPY] = state.copies(self.nbytes, self._number)
+            self.contestants[COPY] = Contestant(state.copies(self.nbytes, self._number))
         if self.operation.runs_ahead:
-            self.calls[BARRIER] = [lambda: None]
+            self.contestants[BARRIER] = Contestant([lambda: None])
 
     def enter(self, entry: Entry) -> None:
         """Let `entry` take part. Collective."""
-        label = str(entry)
         comm = self.bench.communicator(entry.segment)
         if self.settings.shared and entry.segment not in self._shared:
             room = self.bench.room(entry.segment)
             room.clear(2 * self._number, self.nbytes)
             self._shared[entry.segment] = self._arranged(room.empty)
         arrays = self._shared.get(entry.segment, self._private)
-        self.entries[label] = entry
-        self.arrays[label] = arrays
-        self.calls[label] = [each.ours(comm, entry.algorithm) for each in arrays]
+        calls = [each.ours(comm, entry.algorithm) for each in arrays]
+        self.contestants[str(entry)] = Contestant(calls, arrays, entry=entry)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The contestants that are the library's."""
+        return [each.entry for each in self.contestants.values() if each.entry is not None]
 
     @property
     def _folds(self) -> reductions.Reduction | None:
@@ -164,7 +173,7 @@ class Contest:
 
     def chosen(self, label: str) -> str:
         """Return the name of the algorithm that runs for `label`. Local."""
-        entry = self.entries.get(label)
+        entry = self.contestants[label].entry
         if entry is None:
             return label
         return entry.algorithm or self.operation.choice(self.comm, self.nbytes)
@@ -181,11 +190,11 @@ class Contest:
         size = f"{settings.operation} of {self.nbytes} bytes"
         iterations: dict[str, int] = {}
         trials: dict[str, float] = {}
-        for label in self.calls:
+        for label, each in self.contestants.items():
             self.bench.progress(f"{size}: {label}, warm-up")
-            with segmented(self.entries.get(label, Entry()).segment):
+            with segmented(each.entry.segment if each.entry else None):
                 iterations[label], seconds = self._trial(label)
-            if label in self.entries:
+            if each.entry:
                 trials[label] = seconds
         keep = [label for label in iterations if self._near(label, trials)]
         times: dict[str, list[float]] = {label: [] for label in keep}
@@ -197,15 +206,16 @@ class Contest:
 
     def _near(self, label: str, trials: dict[str, float]) -> bool:
         """Return whether an entry was fast enough in its trial to be measured."""
-        prune = self.settings.prune
-        if prune is None or label not in trials or self.entries[label].algorithm is None:
+        prune, entry = self.settings.prune, self.contestants[label].entry
+        if prune is None or entry is None or entry.algorithm is None:
             return True
         return trials[label] <= prune * min(trials.values())
 
     def block(self, label: str, iterations: int) -> float:
         """Run `iterations` of `label`; return this rank's seconds for one of them. Collective."""
+        calls, ends = self.contestants[label].calls, self.has_barriers(label)
         with self.bench.watch:
-            return block(self.calls[label], iterations, self.mpi.Barrier, self.has_barriers(label))
+            return block(calls, iterations, self.mpi.Barrier, ends)
 
     def agreed(self, seconds: float) -> float:
         """Return the `seconds` of the slowest rank, on all ranks. Collective."""
@@ -216,7 +226,7 @@ class Contest:
     def _trial(self, label: str) -> tuple[int, float]:
         """Warm up; return the number of iterations for a block, and the seconds of one."""
         settings = self.settings
-        self.block(label, max(settings.warmup, len(self.calls[label])))
+        self.block(label, max(settings.warmup, len(self.contestants[label].calls)))
         count = 2
         while True:
             seconds = self.agreed(self.block(label, count))
@@ -236,18 +246,19 @@ class Contest:
         Changed elements of inputs count, too. Return None if there is nothing to verify, or results
         are not to be verified.
         """
-        if not self.settings.verify or not self.operation.moves or label == COPY:
+        calls, arrays, refills, _ = self.contestants[label]
+        if not self.settings.verify or not self.operation.moves or not arrays:
             return None
-        for each in self.arrays[label]:
+        for each in arrays:
             if each.out is not each.x or not each.has_input:
                 patterns.poison(each.out)
-        for refill in self.refills.get(label, ()):
+        for refill in refills:
             if refill is not None:
                 refill()
         self.mpi.Barrier()
-        for call in self.calls[label]:
+        for call in calls:
             call()
-        wrong = sum(self._wrong(k, each) for k, each in enumerate(self.arrays[label]))
+        wrong = sum(self._wrong(k, each) for k, each in enumerate(arrays))
         return int(self.mpi.allreduce(wrong))
 
     def _wrong(self, k: int, each: Arrays) -> int:

@@ -213,7 +213,7 @@ def started(contest: Contest, entry: Entry) -> None:
     """Add an entry to a contest, and make its first calls. Collective."""
     contest.enter(entry)
     with segmented(entry.segment):  # the communicator chooses in its first call
-        contest.block(str(entry), len(contest.calls[str(entry)]))
+        contest.block(str(entry), len(contest.contestants[str(entry)].calls))
 
 
 def without(barrier: float, seconds: float) -> float:
@@ -325,7 +325,7 @@ class _Clock:
 
     def near(self, factor: float) -> Iterator[Entry]:
         """Yield the entries within a factor of the fastest one's time, the fastest first."""
-        seconds = self.result(0, self.contest.entries.values()).seconds
+        seconds = self.result(0, self.contest.entries).seconds
         limit = factor * min(seconds.values())
         yield from sorted(
             (each for each in seconds if seconds[each] <= limit), key=seconds.__getitem__

@@ -12,7 +12,7 @@ from fractions import Fraction
 from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
 from collectives.plans.proof import Event, Proof, check
-from collectives.text.words import grouped, ranks, spans
+from collectives.text.words import count, grouped, ranks, spans
 
 WIDTH = 96
 GAP = "   "
@@ -225,7 +225,7 @@ def drawing(collective: str, name: str, p: int, root: int = 0, groups: Groups | 
             algorithm.summary,
             "",
             f"cost      {cost}",
-            f"depth     {proof.depth} step{'s' * (proof.depth != 1)}",
+            f"depth     {count(proof.depth, 'step')}",
             f"messages  {sum(proof.messages)}",
             f"sent      {_totals(proof.sent)}",
             f"folded    {_totals(proof.folded)}",

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from collectives.text.table import aligned
-from collectives.text.words import count, size_text, spans
+from collectives.text.words import count, plural, size_text, spans
 
 # Ranks are stragglers if they wait at most PART of the time that each of the others waits, and the
 # others wait at least WORTH of the whole time.
@@ -231,7 +231,7 @@ def verdict(found: Sum) -> str:
         who = f"The straggler is rank {order[0]}: it waits"
     else:
         who = f"The stragglers are ranks {spans(sorted(order[:few]))}: they wait"
-    others = f"other{'s' * (len(high) > 1)}"
+    others = plural(len(high), "other")
     return f"{who} {_percents(low)} of the time, and the {others} {_percents(high)}."
 
 

@@ -17,7 +17,7 @@ def ranks(mask: int) -> str:
 
 def named(listed: Sequence[int]) -> str:
     """Write ranks in their order: ``rank 3``, ``ranks 0-2, 5``."""
-    return f"rank{'s' if len(listed) != 1 else ''} {spans(listed)}"
+    return f"{plural(len(listed), 'rank')} {spans(listed)}"
 
 
 def grouped(said: Iterable[tuple[int, T]]) -> dict[T, int]:
@@ -41,7 +41,12 @@ def spans(numbers: Sequence[int]) -> str:
 
 def count(number: int, noun: str) -> str:
     """Write how many there are: ``1 rank``, ``2 ranks``. Local."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {plural(number, noun)}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a noun for so many. Local."""
+    return noun if number == 1 else f"{noun}s"
 
 
 def article(noun: str) -> str:
