@@ -115,21 +115,20 @@ def main(options: argparse.Namespace) -> int:
         figures.check()
     rows = _rows(options.algorithms)
     text, make = topology_text.topology(options.topology)
-    if len(rows) == len(options.ranks) == len(options.bytes) == 1 and not options.plot:
+    single = len(rows) == len(options.ranks) == len(options.bytes) == 1
+    if single and not options.plot:
         from collectives.simulation.simulate import simulate
 
-        print(
-            simulate(
-                rows[0].collective.name,
-                rows[0],
-                options.bytes[0],
-                make(options.ranks[0]),
-                root=options.root,
-                segment=options.segment,
-            )
-        )
-        if not options.json:
-            return 0
+        (row,), (p,), (nbytes,) = rows, options.ranks, options.bytes
+        name, machine = row.collective.name, make(p)
+        found = simulate(name, row, nbytes, machine, root=options.root, segment=options.segment)
+        print(found)
+        if options.json:
+            times = {p: {row.name: [found.time]}}
+            numbers = topology_text.numbers(text)
+            one = Grid(name, text, numbers, [row.name], [p], [nbytes], times, [])
+            _write_json(options.json, one)
+        return 0
     line = Line(sys.stderr.isatty())
     grid = simulated(
         rows,
@@ -144,7 +143,7 @@ def main(options: argparse.Namespace) -> int:
         tell=line.show,
     )
     line.clear()
-    if len(rows) * len(options.ranks) * len(options.bytes) > 1:
+    if not single:
         print(_table(grid))
     for reason in grid.left_out:
         print(f"left out: {reason}")
