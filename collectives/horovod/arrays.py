@@ -1,12 +1,12 @@
-"""Collectives of NumPy arrays, submitted in Horovod's terms.
+"""Collectives of arrays and tensors, submitted in Horovod's terms.
 
-Front ends whose tensors are seen as NumPy arrays submit by these functions. Each returns a
-`Handle`, whose ``wait()`` returns the result.
+Each function returns a `Handle`, whose ``wait()`` returns the result. What depends on the framework
+of the tensors is asked of `Elements`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -20,7 +20,36 @@ from collectives.horovod.handles import Handle, submit
 from collectives.horovod.ops import Adasum, ReduceOp, Scaling, check_compression, scaling
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-Array = NDArray[Any]
+Array = Any  # an array of NumPy, or a contiguous tensor in host memory
+
+
+class Elements:
+    """What reductions ask of the elements of an array: here, of NumPy."""
+
+    float32: Any = np.float32
+    float64: Any = np.float64
+
+    @staticmethod
+    def kind(x: Array) -> str:
+        """Return "f" for floating elements, "c" for complex ones, "b" for bools, or another."""
+        kind: str = x.dtype.kind
+        return "f" if kind == "V" else kind  # bfloat16
+
+    @staticmethod
+    def is_double(x: Array) -> bool:
+        """Return whether real numbers have more than 32 bits."""
+        return x.dtype.char in "dDgG"
+
+    # NumPy makes numbers of arrays without dimensions when it computes: these make arrays of them.
+    cast: Any = staticmethod(np.asarray)
+    made: Any = staticmethod(np.asarray)  # of an array of NumPy
+
+    @staticmethod
+    def truncated(x: Array, divisor: int) -> Array:
+        """Return quotients, rounded towards zero."""
+        quotient = x // divisor
+        is_less = (x < 0) & (quotient * divisor != x)
+        return np.asarray(quotient + is_less.astype(quotient.dtype))
 
 
 def allreduce_async(
@@ -32,21 +61,23 @@ def allreduce_async(
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
     start: Callable[..., Any] = submit,
+    on: type[Elements] = Elements,
     **options: Any,
 ) -> Handle:
-    """Start to reduce the arrays of all ranks, in the background by default. Collective."""
+    """Start to reduce the arrays of all ranks, if possible in the memory of `out`; by default, in
+    the background. Collective.
+    """
     comm = process_set.comm()
-    check_compression(op, options.get("compression"))
     if op == Adasum:
-        return _adasum(x, name, prescale, postscale, process_set)
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
+        check_compression(op, options.get("compression"))
+        return _adasum(x, name, prescale, postscale, process_set, on)
+    terms = _terms(x, op, prescale, postscale, comm.size, on)
     options |= {"op": terms.op, "prescale": terms.prescale, "postscale": terms.postscale}
     if terms.is_whole:
         return Handle((start("allreduce", name, x, out, group=comm, **options),), None)
-    _check_integers(x, op)
-    scaled = _scaled(x, terms.before)
-    part = start("allreduce", name, scaled, group=comm, **options)
-    return Handle((part,), lambda result: _settled(result, terms))
+    scaled = _scaled(x, terms.before, on)
+    part = start("allreduce", name, scaled, out if scaled is x else scaled, group=comm, **options)
+    return Handle((part,), lambda result: _settled(result, terms, on))
 
 
 def reducescatter_async(
@@ -56,6 +87,7 @@ def reducescatter_async(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    on: type[Elements] = Elements,
 ) -> Handle:
     """Start to reduce the arrays of all ranks, for a part of the result. Collective."""
     comm = process_set.comm()
@@ -63,17 +95,15 @@ def reducescatter_async(
         raise HorovodArgumentError("op is Adasum, which reducescatter does not support")
     if not x.ndim:
         raise HorovodArgumentError("the tensor has no dimensions, and reducescatter cuts the first")
-    terms = scaling(op, _is_inexact(x), prescale, postscale, comm.size, _is_double(x))
-    if not terms.is_whole:
-        _check_integers(x, op)
-        x = _scaled(x, terms.before)
+    terms = _terms(x, op, prescale, postscale, comm.size, on)
+    x = _scaled(x, terms.before, on)
     rows, more = divmod(x.shape[0], comm.size)
     row = prod(x.shape[1:])
     counts = [(rows + (rank < more)) * row for rank in range(comm.size)]
     options = {"op": terms.op, "prescale": terms.prescale, "postscale": terms.postscale}
     part = submit("reduce_scatterv", name, x, group=comm, counts=counts, **options)
     shape = rows + (comm.rank < more), *x.shape[1:]
-    return Handle((part,), lambda result: _settled(result.reshape(shape), terms))
+    return Handle((part,), lambda result: _settled(result.reshape(shape), terms, on))
 
 
 def allgather_async(
@@ -84,11 +114,10 @@ def allgather_async(
         raise HorovodArgumentError("the tensor has no dimensions, and allgather joins the first")
     comm, row = process_set.comm(), x.shape[1:]
     if prod(row):
-        part = submit("allgatherv", name, x, group=comm)
-        return Handle((part,), lambda joined: joined.reshape(-1, *row))
+        return Handle((submit("allgatherv", name, x, group=comm),), None)
     # There are no elements, which would say how many rows there are.
     count = submit("allreduce", name, np.array(x.shape[0]), group=comm)
-    return Handle((count,), lambda rows: np.empty((int(rows), *row), x.dtype))
+    return Handle((count,), lambda rows: x[:0].reshape(int(rows), *row))
 
 
 def broadcast_async(
@@ -97,18 +126,20 @@ def broadcast_async(
     name: str | None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to send the array of one rank to all ranks. Collective."""
+    """Start to send the array of one rank to all ranks, in place. Collective."""
     comm, root = process_set.comm(), process_set.place(root_rank)
     return Handle((submit("broadcast", name, x, x, root=root, group=comm),), None)
 
 
 def alltoall_async(
     x: Array,
-    splits: Sequence[int] | Array | None,
+    splits: Any,
     name: str | None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start to send a part of the array to each rank. Collective."""
+    """Start to send a part of the array to each rank; the output is the received parts, and how
+    many rows came from each rank, as an array of NumPy. Collective.
+    """
     comm = process_set.comm()
     sizes = _sizes(splits, x, comm.size)
     row = prod(x.shape[1:])
@@ -118,7 +149,7 @@ def alltoall_async(
         part = None if name is None else f"{name}, splits"
         parts.append(submit("alltoall", part, np.array(sizes, np.int64), group=comm))
 
-    def finish(*results: Any) -> tuple[Array, Array]:
+    def finish(*results: Any) -> tuple[Array, NDArray[Any]]:
         moved, counts = results[0]
         received = counts // row if row else results[1]
         return moved.reshape(int(received.sum()), *x.shape[1:]), received
@@ -127,7 +158,12 @@ def alltoall_async(
 
 
 def _adasum(
-    x: Array, name: str | None, prescale: float, postscale: float, process_set: ProcessSet
+    x: Array,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    on: type[Elements],
 ) -> Handle:
     comm = process_set.comm()
     if process_set is not global_process_set:
@@ -136,18 +172,18 @@ def _adasum(
         raise NotImplementedError(
             f"Running Adasum with non-power of 2 ranks is not supported yet: there are {comm.size}."
         )
-    if not _is_inexact(x) or x.dtype.kind == "c":
+    if on.kind(x) != "f":
         raise HorovodArgumentError(f"the tensor is {x.dtype}, and Adasum takes floating ones")
-    exact = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+    exact = np.asarray(x if x.dtype in (on.float32, on.float64) else on.cast(x, on.float32))
     if prescale != 1.0:
-        exact = exact * exact.dtype.type(prescale)
+        exact = np.asarray(exact * exact.dtype.type(prescale))
     key = None if name is None else f"allreduce.{name}"
     with translated():
         part = submit_steps(adasum.steps(exact), name=key, group=comm)
 
-    def finish(result: Array) -> Array:
-        made = result if postscale == 1.0 else result * result.dtype.type(postscale)
-        return made.astype(x.dtype, copy=False)
+    def finish(result: NDArray[Any]) -> Array:
+        scaled = result if postscale == 1.0 else result * result.dtype.type(postscale)
+        return on.cast(on.made(np.asarray(scaled)), x.dtype)
 
     return Handle((part,), finish)
 
@@ -163,7 +199,7 @@ def _sizes(splits: Any, x: Array, size: int) -> list[int]:
                 f"the tensor has {x.shape[0]} rows, which {size} ranks do not divide: pass splits"
             )
         return [rows] * size
-    sizes: list[int] = np.asarray(splits).tolist()
+    sizes: list[int] = (splits if hasattr(splits, "tolist") else np.asarray(splits)).tolist()
     are_counts = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
     if not are_counts or len(sizes) != size or sum(sizes) > x.shape[0]:
         raise HorovodArgumentError(
@@ -172,27 +208,24 @@ def _sizes(splits: Any, x: Array, size: int) -> list[int]:
     return sizes
 
 
-def _is_double(x: Array) -> bool:
-    return x.dtype.char in "dDgG"
-
-
-def _is_inexact(x: Array) -> bool:
-    return x.dtype.kind in "fcV"  # bfloat16 is of kind V
-
-
-def _check_integers(x: Array, op: ReduceOp) -> None:
-    if x.dtype.kind == "b":
+def _terms(
+    x: Array, op: ReduceOp, prescale: float, postscale: float, size: int, on: type[Elements]
+) -> Scaling:
+    """Return how an array is reduced."""
+    kind = on.kind(x)
+    is_double = prescale == 1.0 == postscale or on.is_double(x)
+    terms = scaling(op, kind in "fc", prescale, postscale, size, is_double)
+    if kind == "b" and not terms.is_whole:
         raise HorovodArgumentError(f"the tensor is {x.dtype}, of which there is no {op.name}")
+    return terms
 
 
-def _scaled(x: Array, factor: float) -> Array:
-    return x if factor == 1.0 else (x.astype(np.float64) * factor).astype(x.dtype)
+def _scaled(x: Array, factor: float, on: type[Elements]) -> Array:
+    return x if factor == 1.0 else on.cast(on.cast(x, on.float64) * factor, x.dtype)
 
 
-def _settled(result: Array, terms: Scaling) -> Array:
+def _settled(result: Array, terms: Scaling, on: type[Elements]) -> Array:
     """Return the result of a reduction, after what the library does not do itself."""
     if terms.divisor != 1:
-        quotient = result // terms.divisor
-        is_less = (result < 0) & (quotient * terms.divisor != result)
-        result = quotient + is_less.astype(quotient.dtype)  # truncated
-    return _scaled(result, terms.after)
+        result = on.truncated(result, terms.divisor)
+    return _scaled(result, terms.after, on)

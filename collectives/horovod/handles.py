@@ -10,9 +10,6 @@ from collectives.errors import CollectivesError
 from collectives.horovod.errors import HorovodArgumentError, translated, translation
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 
-# A submission, and what makes the output of its result, unless that is the output.
-Submitted = tuple[background.Handle, Callable[[Any], Any] | None]
-
 
 class Handle:
     """A collective, or a group of them, that was submitted for tensors."""
@@ -43,6 +40,8 @@ class Handle:
 
     def then(self, function: Callable[[Any], Any]) -> Handle:
         """Return a handle whose output is what a function makes of this one's. Local."""
+        if self._finish is None:
+            return Handle(self._parts, function)
         return Handle(self._parts, lambda *results: function(self._made(results)))
 
 
@@ -133,13 +132,11 @@ def names(name: str | None, count: int) -> list[str | None]:
 def grouped(
     name: str | None,
     tensors: Iterable[Any],
-    start: Callable[[Any, str | None], Submitted],
+    start: Callable[[Any, str | None], Handle],
 ) -> Handle:
     """Submit several tensors, and return one handle. Local."""
     each = list(tensors)
     if not each:
         raise HorovodArgumentError("tensors is empty, and must have at least one tensor")
-    started = [
-        start(tensor, part) for tensor, part in zip(each, names(name, len(each)), strict=True)
-    ]
-    return together([Handle((part,), finish) for part, finish in started])
+    parts = names(name, len(each))
+    return together([start(*both) for both in zip(each, parts, strict=True)])

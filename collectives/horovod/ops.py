@@ -64,14 +64,14 @@ class Scaling(NamedTuple):
         return self.before == self.after == 1.0 and self.divisor == 1
 
 
-def chosen(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """Return the operation that a caller asks for. Local."""
+def chosen(op: ReduceOp | None, average: bool | None, depth: int = 3) -> ReduceOp:
+    """Return the operation that a program asks for, whose call is so many frames above. Local."""
     if average is None and type(op) is ReduceOp:
         return op
     if op is None and average is None:
         return Average
     if op is None:
-        warnings.warn("average= is deprecated: pass op=", DeprecationWarning, stacklevel=4)
+        warnings.warn("average= is deprecated: pass op=", DeprecationWarning, stacklevel=depth)
         return Average if average else Sum
     if average is not None:
         raise HorovodArgumentError("op and average are both given, and op replaces average")

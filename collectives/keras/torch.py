@@ -14,7 +14,7 @@ from collectives.horovod.arrays import allreduce_async
 from collectives.horovod.gradients import Framework, GradientOptions, Places
 from collectives.horovod.handles import together
 from collectives.horovod.ops import Sum
-from collectives.torch.handles import array
+from collectives.torch.asynchronous import array
 
 
 class Torch(Framework):

@@ -80,7 +80,9 @@ def allreduce(
         has passed.
     """
     factors = prescale_factor, postscale_factor
-    options = GradientOptions(chosen(op, average), *factors, compression, process_set, name)
+    options = GradientOptions(
+        chosen(op, average, depth=5), *factors, compression, process_set, name
+    )
     (result,) = reduce_all([tensor], options)
     return result
 
@@ -123,7 +125,9 @@ def grouped_allreduce(
         As for `allreduce`, if one of them fails.
     """
     factors = prescale_factor, postscale_factor
-    options = GradientOptions(chosen(op, average), *factors, compression, process_set, name)
+    options = GradientOptions(
+        chosen(op, average, depth=5), *factors, compression, process_set, name
+    )
     return reduce_all(tensors, options, [range(len(tensors))] if tensors else None)
 
 

@@ -1,13 +1,12 @@
 """PyTorch: Horovod's interface (``import collectives.torch as hvd``), and `torch.distributed`.
 
 Programs that were written for ``horovod.torch`` run with this import, which also registers the
-backend ``"collectives"`` (`distributed`, and `hooks` for DDP). `handles` has what
-asynchronous calls return; `reducing` and `moving` submit tensors to `collectives.background`, and
-`blocking` has the calls that wait; `gradients` records them for autograd. `optimizer` is
-`DistributedOptimizer`, and `buckets` its gradients; `functions` sends parameters and objects;
-`compression`, `sync_batch_norm` and `elastic` are what their names say. `mpi_ops` is Horovod's name
-for the calls. What comes in and goes out are tensors in host memory. Nothing of torch is imported
-by other packages of the library.
+backend ``"collectives"`` (`distributed`, and `hooks` for DDP). `asynchronous` has the calls that
+submit tensors to `collectives.background`, and `blocking` those that wait, and are recorded by
+autograd. `optimizer` is `DistributedOptimizer`, and `buckets` its gradients; `functions` sends
+parameters and objects; `compression`, `sync_batch_norm` and `elastic` are what their names say.
+`mpi_ops` is Horovod's name for the calls. What comes in and goes out are tensors in host memory.
+Nothing of torch is imported by other packages of the library.
 """
 
 try:

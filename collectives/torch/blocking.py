@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.autograd import Function
 
 from collectives.horovod.handles import names
-from collectives.horovod.ops import Average, ReduceOp
+from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
-from collectives.torch import gradients
-from collectives.torch.compression import Compression, Compressor
-from collectives.torch.handles import Tensors
-from collectives.torch.moving import (
+from collectives.torch.asynchronous import (
+    Tensors,
     allgather_async,
+    allreduce_async,
     alltoall_async,
     broadcast_async,
     broadcast_async_,
     grouped_allgather_async,
-)
-from collectives.torch.reducing import (
-    allreduce_async,
-    allreduce_async_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
     grouped_reducescatter_async,
     reducescatter_async,
+    start_allreduce,
 )
+from collectives.torch.compression import Compression, Compressor
 
 __all__ = [
     "allgather",
@@ -42,6 +41,29 @@ __all__ = [
     "grouped_reducescatter",
     "reducescatter",
 ]
+
+
+_requires_grad = attrgetter("requires_grad")
+
+
+class _Recorded(Function):
+    """A call, for autograd: `start` takes tensors, and `back` gradients of what it returns."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Any, back: Any, *tensors: torch.Tensor) -> Any:
+        ctx.back = back
+        return start(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return None, None, *ctx.back(*grads)
+
+
+def _recorded(start: Callable[..., Any], back: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+    """Call `start`, and have autograd call `back` if a gradient is wanted."""
+    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
+        return _Recorded.apply(start, back, *tensors)
+    return start(*tensors)
 
 
 def allreduce(
@@ -91,11 +113,12 @@ def allreduce(
         has passed.
     """
     small, ctx = compression.compress(tensor)
-    terms = average, name, op, prescale_factor, postscale_factor, process_set
-    if small.requires_grad and torch.is_grad_enabled():
-        result = gradients.Allreduce.apply(small, *terms)
-    else:
-        result = allreduce_async(small, *terms).wait()
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    result = _recorded(
+        lambda x: start_allreduce(x, False, name, terms).wait(),
+        lambda grad: [start_allreduce(grad, False, None, terms).wait()],
+        small,
+    )
     return compression.decompress(result, ctx)
 
 
@@ -111,8 +134,8 @@ def allreduce_(
     """Reduce the tensors of all ranks in place, as `allreduce` does; return the tensor.
     Collective.
     """
-    terms = average, name, op, prescale_factor, postscale_factor, process_set
-    result: torch.Tensor = allreduce_async_(tensor, *terms).wait()
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    result: torch.Tensor = start_allreduce(tensor, True, name, terms).wait()
     return result
 
 
@@ -149,12 +172,12 @@ def grouped_allreduce(
         As for `allreduce`, if one of them fails.
     """
     pairs = [compression.compress(each) for each in tensors]
-    terms = average, name, op, prescale_factor, postscale_factor, process_set
-    small = [each for each, _ in pairs]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in small):
-        results = gradients.GroupedAllreduce.apply(*terms, *small)
-    else:
-        results = grouped_allreduce_async(small, *terms).wait()
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    results = _recorded(
+        lambda *xs: tuple(grouped_allreduce_async(xs, None, name, *terms).wait()),
+        lambda *grads: grouped_allreduce_async(grads, None, None, *terms).wait(),
+        *[each for each, _ in pairs],
+    )
     return [
         compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
     ]
@@ -212,11 +235,15 @@ def reducescatter(
         As for `allreduce`.
     """
     small, ctx = compression.compress(tensor)
-    terms = name, op, process_set, prescale_factor, postscale_factor
-    if small.requires_grad and torch.is_grad_enabled():
-        result = gradients.Reducescatter.apply(small, *terms)
-    else:
-        result = reducescatter_async(small, *terms).wait()
+    terms = op, process_set, prescale_factor, postscale_factor
+
+    def back(grad: torch.Tensor) -> Any:
+        size = process_set.comm().size if op == Sum else 1
+        factor = prescale_factor * postscale_factor * size
+        grad = grad if factor == 1.0 else grad * factor
+        return [allgather_async(grad, None, process_set).wait()]
+
+    result = _recorded(lambda x: reducescatter_async(x, name, *terms).wait(), back, small)
     return compression.decompress(result, ctx)
 
 
@@ -252,7 +279,7 @@ def grouped_reducescatter(
         As for `reducescatter`, if one of them fails.
     """
     terms = name, compression, op, process_set, prescale_factor, postscale_factor
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
         return [
             reducescatter(each, part, *terms[1:])
             for part, each in zip(names(name, len(tensors)), tensors, strict=True)
@@ -293,10 +320,18 @@ def allgather(
     HorovodInternalError
         As for `allreduce`.
     """
-    if tensor.requires_grad and torch.is_grad_enabled():
-        joined: torch.Tensor = gradients.Allgather.apply(tensor, name, process_set)
-    else:
-        joined = allgather_async(tensor, name, process_set).wait()
+    rows = len(tensor) if tensor.dim() else 0
+
+    def back(grad: torch.Tensor) -> Any:
+        """Return this rank's rows of the mean of the gradients."""
+        every = allgather_async(torch.tensor([rows]), None, process_set).wait()
+        mean = allreduce_async(grad, op=Average, process_set=process_set).wait()
+        first = int(every[: process_set.comm().rank].sum())
+        return [mean.narrow(0, first, rows)]
+
+    joined: torch.Tensor = _recorded(
+        lambda x: allgather_async(x, name, process_set).wait(), back, tensor
+    )
     return joined
 
 
@@ -327,7 +362,7 @@ def grouped_allgather(
     HorovodInternalError
         As for `allgather`, if one of them fails.
     """
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
         return [
             allgather(each, part, process_set)
             for part, each in zip(names(name, len(tensors)), tensors, strict=True)
@@ -368,10 +403,15 @@ def broadcast(
     HorovodInternalError
         As for `allreduce`.
     """
-    if tensor.requires_grad and torch.is_grad_enabled():
-        sent: torch.Tensor = gradients.Broadcast.apply(tensor, root_rank, name, process_set)
-    else:
-        sent = broadcast_async(tensor, root_rank, name, process_set).wait()
+
+    def back(grad: torch.Tensor) -> Any:
+        mean = allreduce_async(grad, op=Average, process_set=process_set).wait()
+        is_root = process_set.comm().rank == process_set.place(root_rank)
+        return [mean if is_root else torch.zeros_like(mean)]
+
+    sent: torch.Tensor = _recorded(
+        lambda x: broadcast_async(x, root_rank, name, process_set).wait(), back, tensor
+    )
     return sent
 
 
@@ -421,8 +461,15 @@ def alltoall(
     HorovodInternalError
         As for `allreduce`.
     """
-    if tensor.requires_grad and torch.is_grad_enabled():
-        moved, received = gradients.Alltoall.apply(tensor, splits, name, process_set)
-    else:
-        moved, received = alltoall_async(tensor, splits, name, process_set).wait()
+    rows = len(tensor) if tensor.dim() else 0
+
+    def back(grad: torch.Tensor, _: Any) -> Any:
+        """Return the gradients of the rows that this rank has sent, and zeros for others."""
+        returned, _ = alltoall_async(grad, received, None, process_set).wait()
+        rest = returned.new_zeros(rows - len(returned), *returned.shape[1:])
+        return [torch.cat((returned, rest)) if len(rest) else returned]
+
+    moved, received = _recorded(
+        lambda x: alltoall_async(x, splits, name, process_set).wait(), back, tensor
+    )
     return moved if splits is None else (moved, received)

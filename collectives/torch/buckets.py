@@ -21,10 +21,8 @@ from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import GradientOptions, Places, split
 from collectives.horovod.handles import Handle, submit
 from collectives.horovod.ops import scaling
+from collectives.torch.asynchronous import Elements, allreduce_async_, array, sparse_allreduce_async
 from collectives.torch.compression import FP16Compressor, NoneCompressor
-from collectives.torch.handles import array
-from collectives.torch.moving import sparse_allreduce_async
-from collectives.torch.reducing import allreduce_async_, is_double
 
 Waiting = Callable[[], object]  # it waits, and writes the result back
 
@@ -96,7 +94,7 @@ class Bucket:
     def _how(self, flat: torch.Tensor, options: GradientOptions) -> dict[str, Any]:
         """Return how it is submitted: the same at each step, unless the ranks change."""
         comm, scales = options.process_set.comm(), (options.prescale, options.postscale)
-        scaled = scaling(options.op, True, *scales, comm.size, is_double(flat))
+        scaled = scaling(options.op, True, *scales, comm.size, Elements.is_double(flat))
         how = {"op": scaled.op, "prescale": scaled.prescale, "postscale": scaled.postscale}
         if options.codec is not None:
             how["compression"] = options.codec

@@ -11,7 +11,7 @@ from collectives.horovod.handles import Handle
 from collectives.horovod.objects import allgather_object, broadcast_object
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
-from collectives.torch.moving import broadcast_async_
+from collectives.torch.asynchronous import broadcast_async_
 
 __all__ = [
     "allgather_object",

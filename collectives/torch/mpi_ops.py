@@ -4,7 +4,5 @@ from collectives.horovod import *
 from collectives.horovod import basics as _basics  # noqa: F401 - programs ask it for process sets
 from collectives.horovod.handles import barrier as barrier
 from collectives.horovod.handles import join as join
+from collectives.torch.asynchronous import *
 from collectives.torch.blocking import *
-from collectives.torch.handles import *
-from collectives.torch.moving import *
-from collectives.torch.reducing import *

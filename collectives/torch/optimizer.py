@@ -16,10 +16,10 @@ from collectives.horovod.gradients import GradientOptions, derived
 from collectives.horovod.ops import Adasum, Average, ReduceOp, Sum
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
+from collectives.torch.asynchronous import allreduce_async, allreduce_async_
 from collectives.torch.buckets import Buckets
 from collectives.torch.compression import Compression
 from collectives.torch.functions import give_zeros
-from collectives.torch.reducing import allreduce_async, allreduce_async_
 
 Named = list[tuple[str, torch.Tensor]]
 _numbers: Counter[tuple[str, ...]] = Counter()  # how many optimizers have had these parameters

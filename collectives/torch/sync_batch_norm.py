@@ -10,8 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from collectives.horovod import basics
 from collectives.horovod.ops import Sum
-from collectives.torch.moving import allgather_async
-from collectives.torch.reducing import allreduce_async
+from collectives.torch.asynchronous import allgather_async, allreduce_async
 
 
 class SyncBatchNorm(_BatchNorm):

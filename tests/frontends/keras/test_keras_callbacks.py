@@ -141,6 +141,11 @@ def test_values():
     half = hvd.allreduce(np.float32(RANK), compression=hvd.Compression.fp16, prescale_factor=2.0)
     assert half == 2 * mean
     assert half.dtype == np.float32
+    # Those without dimensions, which NumPy computes numbers of.
+    assert int(hvd.allreduce(np.int32(7), prescale_factor=3.0, postscale_factor=2.0)) == 42
+    if SIZE in (1, 2, 4):
+        exact = hvd.allreduce(np.float16(3), op=hvd.Adasum, prescale_factor=2.0, postscale_factor=2)
+        assert (exact, exact.dtype) == (12, np.float16)
     assert hvd.allgather(np.full((RANK, 2), RANK)).shape == (SIZE * (SIZE - 1) // 2, 2)
     assert float(hvd.broadcast(float(RANK), SIZE - 1)) == SIZE - 1
     parts = hvd.reducescatter(np.arange(2 * SIZE), op=hvd.Sum)

@@ -230,3 +230,9 @@ def test_a_function_that_xla_compiles_is_refused():
 
     with pytest.raises(ValueError, match="jit_compile=False"):
         compiled(tf.ones(3))
+
+
+def test_a_warning_names_the_line_of_the_program():
+    with pytest.warns(DeprecationWarning, match="op=") as said:
+        hvd.allreduce(tf.ones(2), average=True)
+    assert [each.filename for each in said] == [__file__]

@@ -158,6 +158,19 @@ def test_adasum():
     assert torch.equal(hvd.allreduce(alone, op=hvd.Adasum), torch.ones_like(alone))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_factors_of_adasum_are_rounded_with_the_result(dtype, shape):
+    if hvd.size() & (hvd.size() - 1):
+        pytest.skip("Adasum needs a power of 2")
+    x = torch.full(shape, 1.7, dtype=dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    expected = ((x.to(wide) * 0.3) * 2.7).to(dtype)
+    found = hvd.allreduce(x, op=hvd.Adasum, prescale_factor=0.3, postscale_factor=2.7)
+    assert found.shape == shape
+    assert torch.allclose(found, expected, rtol=torch.finfo(dtype).eps / 2, atol=0)
+
+
 @pytest.mark.parametrize("largest", [1e-4, 1e-25, 1e18])
 def test_adasum_of_parallel_gradients_is_their_mean(largest):
     if hvd.size() & (hvd.size() - 1):
@@ -233,6 +246,15 @@ def test_a_timeline(tmp_path_factory):
     hvd.barrier()
     with open(path) as file:
         assert "allreduce.recorded" in file.read()
+
+
+@pytest.mark.parametrize("call", [hvd.allreduce, hvd.allreduce_, hvd.allreduce_async])
+def test_a_warning_names_the_line_of_the_program(call):
+    with pytest.warns(DeprecationWarning, match="op=") as said:
+        made = call(torch.ones(2), average=True)
+    assert [each.filename for each in said] == [__file__]
+    if call is hvd.allreduce_async:
+        hvd.synchronize(made)
 
 
 def test_nothing_warns():

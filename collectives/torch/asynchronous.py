@@ -1,0 +1,358 @@
+"""The asynchronous calls: each submits its tensors, and returns a handle that is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from collectives.horovod import arrays
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.horovod.handles import Handle, grouped
+from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
+from collectives.horovod.process_sets import ProcessSet, global_process_set
+from collectives.text.words import shown
+
+__all__ = [
+    "allgather_async",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall_async",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather_async",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Elements(arrays.Elements):
+    """What reductions ask of the elements of a tensor."""
+
+    float32, float64 = torch.float32, torch.float64
+    cast = staticmethod(torch.Tensor.to)
+    made = staticmethod(torch.from_numpy)
+
+    @staticmethod
+    def kind(x: torch.Tensor) -> str:
+        if x.is_floating_point():
+            return "f"
+        return "c" if x.is_complex() else "b" if x.dtype is torch.bool else "i"
+
+    @staticmethod
+    def is_double(x: torch.Tensor) -> bool:
+        return x.dtype in (torch.float64, torch.complex128)
+
+    @staticmethod
+    def truncated(x: torch.Tensor, divisor: int) -> torch.Tensor:
+        return torch.div(x, divisor, rounding_mode="trunc")
+
+
+def array(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose memory the collectives can read: contiguous, without a graph. Local."""
+    if not isinstance(tensor, torch.Tensor):
+        raise HorovodArgumentError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
+    if not tensor.is_cpu:
+        raise HorovodArgumentError(
+            f"the tensor is on {tensor.device}, and submissions take tensors in host memory only: "
+            f"pass tensor.cpu(). collectives.Communicator.allreduce takes tensors of CUDA devices"
+        )
+    if tensor.layout is not torch.strided:
+        raise HorovodArgumentError(
+            f"the tensor has the layout {tensor.layout}, and must be dense: pass "
+            f"tensor.to_dense(), or call sparse_allreduce_async"
+        )
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def new(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an uninitialised tensor for a result like what `array` has returned. Local."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def changed(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that a collective has changed. Local."""
+    if result.data_ptr() != tensor.data_ptr():
+        with torch.no_grad():
+            tensor.copy_(result)
+    elif not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+    return tensor
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start an `allreduce`; return a handle for `synchronize`.
+    Collective.
+    """
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    return start_allreduce(tensor, False, name, terms)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start an `allreduce_`; return a handle for `synchronize`. Until then, the tensor may not be
+    used. Collective.
+    """
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    return start_allreduce(tensor, True, name, terms)
+
+
+def grouped_allreduce_async(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `grouped_allreduce`; return one handle for all tensors.
+    Collective.
+    """
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    return grouped(name, tensors, lambda tensor, part: start_allreduce(tensor, False, part, terms))
+
+
+def grouped_allreduce_async_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `grouped_allreduce_`; return one handle for all tensors.
+    Collective.
+    """
+    terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    return grouped(name, tensors, lambda tensor, part: start_allreduce(tensor, True, part, terms))
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start a `reducescatter`; return a handle for `synchronize`.
+    Collective.
+    """
+    terms = chosen(op, None), prescale_factor, postscale_factor, process_set
+    return arrays.reducescatter_async(array(tensor), name, *terms, on=Elements)
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Start a `grouped_reducescatter`; return one handle for all tensors.
+    Collective.
+    """
+    terms = op, process_set, prescale_factor, postscale_factor
+    return grouped(name, tensors, lambda tensor, part: reducescatter_async(tensor, part, *terms))
+
+
+def start_allreduce(
+    tensor: torch.Tensor,
+    is_in_place: bool,
+    name: str | None,
+    terms: tuple[ReduceOp, float, float, ProcessSet],
+) -> Handle:
+    """Start to reduce a tensor: into another one, or in place. Collective."""
+    x = array(tensor)
+    # What is a copy already can be reduced in place.
+    is_copy = x is not tensor and x.data_ptr() != tensor.data_ptr()
+    out = x if is_in_place or is_copy else new(x)
+    handle = arrays.allreduce_async(x, out, name, *terms, on=Elements)
+    return handle.then(lambda result: changed(tensor, result)) if is_in_place else handle
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start an `allgather`; return a handle for `synchronize`.
+    Collective.
+    """
+    return arrays.allgather_async(array(tensor), name, process_set)
+
+
+def grouped_allgather_async(
+    tensors: Tensors,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `grouped_allgather`; return one handle for all tensors.
+    Collective.
+    """
+    return grouped(name, tensors, lambda tensor, part: allgather_async(tensor, part, process_set))
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `broadcast`; return a handle for `synchronize`.
+    Collective.
+    """
+    x = array(tensor)
+    out = new(x)
+    if process_set.comm().rank == process_set.place(root_rank):
+        out.copy_(x)
+    return arrays.broadcast_async(out, root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start a `broadcast_`; return a handle for `synchronize`. Until then, the tensor may not be
+    used. Collective.
+    """
+    handle = arrays.broadcast_async(array(tensor), root_rank, name, process_set)
+    return handle.then(lambda result: changed(tensor, result))
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Start an `alltoall`; return a handle, whose output is the tensor and the received splits.
+    Collective.
+    """
+    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
+    handle = arrays.alltoall_async(array(tensor), splits, name, process_set)
+    return handle.then(lambda made: (made[0], torch.from_numpy(made[1]).to(dtype)))
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Start to add the sparse tensors of all ranks, by an allgather of their elements.
+    Collective.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Sparse, with the layout ``sparse_coo``, of the same shape on all ranks.
+    name : str, optional
+        As for `allreduce`.
+    op : ReduceOp
+        ``Average`` or ``Sum``.
+    process_set : ProcessSet
+        The ranks.
+
+    Returns
+    -------
+    callable
+        It waits, and returns the sparse result, not coalesced.
+
+    Raises
+    ------
+    HorovodArgumentError
+        If the tensor is not sparse, or for another `op`.
+    """
+    if op not in (Average, Sum):
+        raise HorovodArgumentError(f"op is {shown(op)}, and must be Average or Sum")
+    if tensor.layout is not torch.sparse_coo:
+        raise HorovodArgumentError(f"the tensor has the layout {tensor.layout}, not sparse_coo")
+    size = process_set.comm().size
+    parts = f"{name}.indices", f"{name}.values"
+    indices = allgather_async(
+        tensor._indices().transpose(0, 1), parts[0] if name else None, process_set
+    )
+    values = allgather_async(tensor._values(), parts[1] if name else None, process_set)
+
+    def result() -> torch.Tensor:
+        places, elements = indices.wait(), values.wait()
+        if op == Average:
+            elements = elements / size
+        return torch.sparse_coo_tensor(
+            places.transpose(0, 1), elements, tensor.shape, check_invariants=False
+        )
+
+    return result
+
+
+def poll(handle: Handle) -> bool:
+    """Return whether a collective is complete or has failed, so that `synchronize` will not wait.
+    Local.
+
+    Parameters
+    ----------
+    handle : Handle
+
+    Raises
+    ------
+    ValueError
+        If it is not a handle.
+    """
+    if not isinstance(handle, Handle):
+        raise ValueError(f"handle is {shown(handle)}, and must come from an asynchronous call")
+    return handle.done()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait until a collective is complete; return its output.
+    Local, but it waits for what the other ranks submit.
+
+    Parameters
+    ----------
+    handle : Handle
+        As returned by an asynchronous call. It may be waited for again.
+
+    Returns
+    -------
+    Tensor, list or tuple of Tensor, or None
+        As the blocking call; with the received splits for an `alltoall_async`. None for what is not
+        a handle, as Horovod has it.
+
+    Raises
+    ------
+    HorovodInternalError
+        If the collective has failed: the ranks have submitted different things under its name, a
+        rank is lost, or a deadline has passed.
+    """
+    return handle.wait() if isinstance(handle, Handle) else None
