@@ -120,7 +120,7 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 
 #define CC_ISA portable
 #define CC_FAR_ISA portable
-#define CC_LANES 1
+#define CC_WIDTH 1
 #include "loops.h"
 
 #if defined(__x86_64__)
@@ -130,14 +130,14 @@ static inline void cc_fold_aligned(cc_fold_fn run, size_t size, void *dst, const
 CC_BEGIN_TARGET("avx2,f16c")
 #define CC_ISA avx2
 #define CC_FAR_ISA avx2
-#define CC_LANES 16
+#define CC_WIDTH 16
 #include "loops.h"
 CC_END_TARGET
 
 CC_BEGIN_TARGET("avx512f,avx512bw,avx512dq,avx512vl,f16c")
 #define CC_ISA avx512
 #define CC_FAR_ISA avx2
-#define CC_LANES 32
+#define CC_WIDTH 32
 #include "loops.h"
 CC_END_TARGET
 #endif

@@ -1,5 +1,5 @@
 /*
- * CC_LANES float16 or bfloat16 at a time: get (to float32), an operation, put (rounded to even).
+ * CC_WIDTH float16 or bfloat16 at a time: get (to float32), an operation, put (rounded to even).
  *
  * A template, part of loops.h.  The vectors are pairs.  For bfloat16 these are the even
  * and the odd elements, which a 32-bit word holds in its lower and its upper half: a shift and a
@@ -9,7 +9,7 @@
  * vcvtneps2bf16 is not used: it flushes subnormals.
  */
 
-#if CC_LANES == 1
+#if CC_WIDTH == 1
 
 #define CC_LANE_LOOP CC_NO_OVERLAP
 #define CC_ON_LANES(op, a, b) CC_K(op)(a, b)
@@ -31,7 +31,7 @@ static inline float CC_K(max)(float a, float b) { return cc_max_float(a, b); }
 #define CC_LANE_LOOP
 #define CC_ON_LANES(op, a, b) ((CC_K(lanes)){CC_K(op)(a.even, b.even), CC_K(op)(a.odd, b.odd)})
 
-#if CC_LANES == 16 /* AVX2, F16C */
+#if CC_WIDTH == 16 /* AVX2, F16C */
 
 typedef struct { __m256 even, odd; } CC_K(lanes);
 
@@ -107,7 +107,7 @@ static inline __m256 CC_K(max)(__m256 a, __m256 b)
     return CC_K(number)(v, _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
 }
 
-#elif CC_LANES == 32 /* AVX-512 */
+#elif CC_WIDTH == 32 /* AVX-512 */
 
 typedef struct { __m512 even, odd; } CC_K(lanes);
 

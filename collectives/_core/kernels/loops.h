@@ -2,7 +2,7 @@
  * The loops of every fold and scale kernel, for one instruction set.
  *
  * A template: kernels.h includes it once per instruction set, inside that set's target pragma,
- * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_LANES (halves converted at a time: 32,
+ * with CC_ISA (a suffix for the names), CC_FAR_ISA and CC_WIDTH (halves converted at a time: 32,
  * 16 or 1) defined.  The compiler vectorises the loops; float16 and bfloat16 are put to it by lanes.
  * It ends with the tables that are all kernels.h wants of it.
  */
@@ -117,7 +117,7 @@ CC_FLOAT(CC_FOLD, max, CC_DO_FMAX)
 CC_COMPLEX_SUM(c64, f32)
 CC_COMPLEX_SUM(c128, f64)
 
-#if CC_LANES == 32
+#if CC_WIDTH == 32
 /* AVX-512 includes fused multiply-add, and gcc 12 makes vfmaddsub of this loop even under
    -ffp-contract=off, which rounds otherwise: borrow the product of the set below. */
 #define CC_COMPLEX_PRODS [CC_COMPLEX64] = cc_prod_c64_avx2, [CC_COMPLEX128] = cc_prod_c128_avx2
@@ -131,7 +131,7 @@ CC_COMPLEX_PROD(c128, double)
 
 #include "lanes.h"
 
-/* The last n % CC_LANES elements go through padded copies, so that they meet the same code. */
+/* The last n % CC_WIDTH elements go through padded copies, so that they meet the same code. */
 #define CC_HALF_FOLD(op, half)                                                                     \
     static CC_NOINLINE void CC_K(op##_##half##_run)(void *dst, const void *left,                   \
                                                     const void *right, size_t n)                   \
@@ -139,14 +139,14 @@ CC_COMPLEX_PROD(c128, double)
         cc_any_uint16_t *const d = (cc_any_uint16_t *)dst;                                         \
         const cc_any_uint16_t *const l = (const cc_any_uint16_t *)left;                            \
         const cc_any_uint16_t *const r = (const cc_any_uint16_t *)right;                           \
-        const size_t whole = n - n % CC_LANES, rest = (n - whole) * sizeof *d;                     \
+        const size_t whole = n - n % CC_WIDTH, rest = (n - whole) * sizeof *d;                     \
         CC_LANE_LOOP                                                                               \
-        for (size_t i = 0; i < whole; i += CC_LANES) {                                             \
+        for (size_t i = 0; i < whole; i += CC_WIDTH) {                                             \
             const CC_K(lanes) a = CC_K(half##_get)(l + i), b = CC_K(half##_get)(r + i);            \
             CC_K(half##_put)(d + i, CC_ON_LANES(op, a, b));                                        \
         }                                                                                          \
         if (rest) {                                                                                \
-            cc_any_uint16_t left_rest[CC_LANES] = {0}, right_rest[CC_LANES] = {0};                 \
+            cc_any_uint16_t left_rest[CC_WIDTH] = {0}, right_rest[CC_WIDTH] = {0};                 \
             memcpy(left_rest, l + whole, rest);                                                    \
             memcpy(right_rest, r + whole, rest);                                                   \
             const CC_K(lanes) a = CC_K(half##_get)(left_rest), b = CC_K(half##_get)(right_rest);   \
@@ -190,14 +190,14 @@ CC_HALF_FOLD(max, bf16)
         cc_any_uint16_t *const d = (cc_any_uint16_t *)dst;                                         \
         const cc_any_uint16_t *const s = (const cc_any_uint16_t *)src;                             \
         const CC_K(lanes) f = CC_K(lanes_of)((float)factor);                                       \
-        const size_t whole = n - n % CC_LANES, rest = (n - whole) * sizeof *d;                     \
+        const size_t whole = n - n % CC_WIDTH, rest = (n - whole) * sizeof *d;                     \
         CC_LANE_LOOP                                                                               \
-        for (size_t i = 0; i < whole; i += CC_LANES) {                                             \
+        for (size_t i = 0; i < whole; i += CC_WIDTH) {                                             \
             const CC_K(lanes) a = CC_K(half##_get)(s + i);                                         \
             CC_K(half##_put)(d + i, CC_ON_LANES(prod, a, f));                                      \
         }                                                                                          \
         if (rest) {                                                                                \
-            cc_any_uint16_t src_rest[CC_LANES] = {0};                                              \
+            cc_any_uint16_t src_rest[CC_WIDTH] = {0};                                              \
             memcpy(src_rest, s + whole, rest);                                                     \
             const CC_K(lanes) a = CC_K(half##_get)(src_rest);                                      \
             CC_K(half##_put)(src_rest, CC_ON_LANES(prod, a, f));                                   \
@@ -245,7 +245,7 @@ static const cc_scale_fn CC_K(scales)[CC_NDTYPES] = {CC_FLOATS(scale), CC_COMPLE
 #include "quantise.h"
 
 #undef CC_ISA
-#undef CC_LANES
+#undef CC_WIDTH
 #undef CC_FAR_ISA
 #undef CC_LANE_LOOP
 #undef CC_ON_LANES

@@ -30,7 +30,7 @@ static inline uint32_t CC_K(most_bits)(const float *x, size_t n)
     if (j < half)                                                                                  \
         last = cc_dithered(x[j], inverse, cc_random_bits((uint32_t)j, low, high))
 
-#if CC_LANES > 1
+#if CC_WIDTH > 1
 
 /* AVX2, for AVX-512 as well: 32 elements at a time, j to j + 15 and half + j to half + j + 15. */
 
@@ -201,7 +201,7 @@ static inline float CC_K(mean_magnitude)(const float *restrict x, float *restric
     const float *const e = residual == NULL ? x : residual;
     double total = 0.0;
     size_t i = 0;
-#if CC_LANES > 1
+#if CC_WIDTH > 1
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     __m256 lower = _mm256_setzero_ps(), upper = _mm256_setzero_ps();
     for (; i + CC_SUMS <= n; i += CC_SUMS) {
@@ -345,7 +345,7 @@ static void CC_K(to_f16)(void *dst, const void *src, size_t n)
     cc_any_uint16_t *const d = (cc_any_uint16_t *)dst;
     const cc_any_float *const s = (const cc_any_float *)src;
     size_t i = 0;
-#if CC_LANES > 1 /* AVX2 and AVX-512 alike: memory is the limit */
+#if CC_WIDTH > 1 /* AVX2 and AVX-512 alike: memory is the limit */
     for (; i + 8 <= n; i += 8) {
         const __m256 v = _mm256_loadu_ps((const float *)(const void *)(s + i));
         const __m256 v_or_nan = _mm256_blendv_ps(v, _mm256_set1_ps((float)CC_NAN),
@@ -363,7 +363,7 @@ static void CC_K(of_f16)(void *dst, const void *src, size_t n)
     cc_any_float *const d = (cc_any_float *)dst;
     const cc_any_uint16_t *const s = (const cc_any_uint16_t *)src;
     size_t i = 0;
-#if CC_LANES > 1
+#if CC_WIDTH > 1
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps((float *)(void *)(d + i),
                          _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(s + i))));
