@@ -64,56 +64,38 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
         op.state.cursors[k].memory = memory.arena + k * each
     if plan.width > memory.width:
         free(memory.sources)
-        free(memory.sides)
-        memory.sources = <const char **>calloc(plan.width, sizeof(char *))
-        memory.sides = <signed char *>calloc(plan.width, 1)
         memory.width = plan.width
-        if memory.sources == NULL or memory.sides == NULL:
+        memory.sources = <const char **>calloc(plan.width, 2 * sizeof(char *) + 1)
+        if memory.sources == NULL:
             memory.width = 0
             return -1
-    if plan.reach > memory.reach:
-        free(memory.targets)
-        memory.targets = <char **>calloc(plan.reach, sizeof(char *))
-        memory.reach = plan.reach if memory.targets != NULL else 0
-        if memory.targets == NULL:
-            return -1
+        memory.targets = <char **>(memory.sources + plan.width)
+        memory.sides = <signed char *>(memory.targets + plan.width)
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 
 cdef int reserve_slots(Operation *op, int wanted) noexcept:
-    """See that an operation has so many slots. Returns 0, or -1 without memory."""
+    """See that an operation has so many slots, in one block. Returns 0, or -1 without memory."""
     cdef Slots *slots = &op.slots
-    if slots.arrived == NULL or wanted > slots.reserved:
-        free_slots(slots)
-        slots.requests = calloc(wanted + 1, transport.handle_size)
-        slots.arrived = <char *>calloc(wanted + 1, 1)
-        slots.expected = <int *>calloc(wanted + 1, sizeof(int))
-        slots.rest = <int64_t *>calloc(wanted + 1, sizeof(int64_t))
-        slots.since = <uint64_t *>calloc(wanted + 1, sizeof(uint64_t))
-        slots.done = <int *>calloc(wanted + 1, sizeof(int))
-        slots.statuses = <char *>calloc(wanted + 1, cc_mpi.status_size)
-        if slots.requests == NULL or slots.arrived == NULL or slots.expected == NULL:
-            return -1
-        if slots.done == NULL or slots.statuses == NULL or slots.rest == NULL:
-            return -1
-        if slots.since == NULL:
-            return -1
-        slots.reserved = wanted
-        transport.clear(slots.requests, wanted)
-    return 0
-
-
-cdef void free_slots(Slots *slots) noexcept:
-    free(slots.requests)
-    free(slots.arrived)
-    free(slots.expected)
+    cdef size_t n = wanted + 1
+    cdef size_t each = 2 * sizeof(int64_t) + cc_mpi.status_size + transport.handle_size
+    if slots.rest != NULL and wanted <= slots.reserved:
+        return 0
     free(slots.rest)
-    free(slots.since)
-    free(slots.done)
-    free(slots.statuses)
-    slots.requests = NULL
-    slots.arrived = NULL
     slots.reserved = 0
+    slots.rest = <int64_t *>calloc(n, each + 2 * sizeof(int) + 1)
+    if slots.rest == NULL:
+        return -1
+    # Words come first, and what has only bytes last, so that all are aligned.
+    slots.since = <uint64_t *>(slots.rest + n)
+    slots.statuses = <char *>(slots.since + n)
+    slots.requests = slots.statuses + n * cc_mpi.status_size
+    slots.expected = <int *>(<char *>slots.rest + n * each)
+    slots.done = slots.expected + n
+    slots.arrived = <char *>(slots.done + n)
+    slots.reserved = wanted
+    transport.clear(slots.requests, wanted)
+    return 0
 
 
 cdef int reserve_tables(Operation *op, size_t wanted) noexcept:
@@ -133,7 +115,5 @@ cdef void release(Operation *op) noexcept:
     free_arena(&op.memory)
     free(op.memory.tables)
     free(op.memory.sources)
-    free(op.memory.sides)
-    free(op.memory.targets)
-    free_slots(&op.slots)
+    free(op.slots.rest)
     free(op)

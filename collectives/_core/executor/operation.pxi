@@ -117,9 +117,8 @@ cdef struct Memory:
     void *owner  # an Arena then, else NULL
     const char **sources  # of the step that is run
     signed char *sides
-    int width  # operands for which both have room
     char **targets  # where it writes its result, too
-    int reach  # for which there is room
+    int width  # operands, or targets, for which these have room
     int64_t *tables  # what Layout.starts points to
     size_t tables_reserved
 
@@ -132,7 +131,7 @@ cdef struct Slots:
     void *requests
     char *arrived
     int *expected  # bytes of what is received, or -1
-    int64_t *rest  # bytes that follow the piece which is under way
+    int64_t *rest  # bytes that follow the piece which is under way; the others are behind it
     uint64_t *since  # ticks, when each message was posted
     int *done
     char *statuses

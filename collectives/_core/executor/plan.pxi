@@ -52,8 +52,7 @@ cdef class Plan:
     cdef int cut, tmp
     cdef int lines  # most publications of a rank; 0: nothing goes through shared memory
     cdef int64_t room  # bytes that a publication may have on every host; 0: any number
-    cdef int width  # most operands of a step
-    cdef int reach  # most pushes of a step
+    cdef int width  # most operands, or pushes, of a step
     cdef int span  # most blocks that one step folds
     # The number of the block for each place in a space: IN, OUT, WORK.
     cdef int32_t *blocks[3]
@@ -68,8 +67,7 @@ cdef class Plan:
         self.tmp = source.tmp
         self.lines = split.lines
         self.room = room
-        self.width = max(whole.width, split.width)
-        self.reach = max(whole.reach, split.reach)
+        self.width = max(whole.width, split.width, whole.reach, split.reach)
         self.span = max(whole.span, split.span)
         self.has_parcels = len(source.parcels) > 0
         for space, blocks in enumerate((source.held(), source.wanted(), source.workspace())):
