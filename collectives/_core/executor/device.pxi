@@ -20,6 +20,10 @@
 # sent, and read what is about to be overwritten.
 
 
+cdef enum Question:
+    BEGIN, FINISH, SETTLES
+
+
 cdef int reserve_on_device(Operation *op, Plan plan) except -1:
     """Point the cursors of an operation to memory of the device."""
     cdef int64_t each = cursor_bytes(op, plan)
@@ -125,10 +129,7 @@ cdef int begin_on_device(Operation *op, int64_t segment) noexcept nogil:
         return 0
     if segment < op.layout.segments:
         page = needed_before(op, segment)
-    if order_pages(op, page, False) == 0:
-        return 0
-    fail(op, DEVICE_FAILED, 0, -1, 0)
-    return -1
+    return ask_device(op, BEGIN, page, 0)
 
 
 cdef int finish_on_device(Operation *op, const Cursor *cursor) noexcept nogil:
@@ -146,10 +147,10 @@ cdef int finish_on_device(Operation *op, const Cursor *cursor) noexcept nogil:
             n = elements(op, cursor.segment, OUT, place, places if op.layout.whole else 1, &skip)
             if n and not failed:
                 failed = scale_on_device(op, address(op, cursor, OUT, place, skip), n)
-    if op.shared.segment != NULL and not failed:
-        failed = order_pages(op, page, True)
     if failed:
         fail(op, DEVICE_FAILED, 0, -1, cursor.round)
+    elif op.shared.segment != NULL:
+        failed = ask_device(op, FINISH, page, cursor.round)
     return failed
 
 
@@ -163,30 +164,29 @@ cdef int scale_on_device(Operation *op, char *data, int64_t n) noexcept with gil
     return 0
 
 
-cdef int order_pages(Operation *op, uint64_t page, bint ends) noexcept with gil:
-    """Have the object wait for the pages below one, or record that one has come to its end."""
-    side = <object>op.device
-    try:
-        if ends:
-            side.finish(page)
-        else:
-            side.begin(page)
-    except BaseException as error:
-        side.error = error
-        return -1
-    return 0
-
-
-cdef int settles_on_device(Operation *op, int k) noexcept with gil:
+cdef int settles_on_device(Operation *op, int k) noexcept nogil:
     """Say whether the device has done what was enqueued before cursor k came to its messages: 1 or
     0, or -1 if the device failed.
     """
+    return ask_device(op, SETTLES, k, op.state.cursors[k].round)
+
+
+cdef int ask_device(Operation *op, Question what, uint64_t number, int round) noexcept with gil:
+    """Ask the object something of a page or a cursor. Returns what it says, 0 if that is nothing,
+    or -1 if the device failed.
+    """
     side = <object>op.device
     try:
-        return side.settles(k)
+        if what == SETTLES:
+            return side.settles(number)
+        if what == BEGIN:
+            side.begin(number)
+        else:
+            side.finish(number)
+        return 0
     except BaseException as error:
         side.error = error
-        fail(op, DEVICE_FAILED, 0, -1, op.state.cursors[k].round)
+        fail(op, DEVICE_FAILED, 0, -1, round)
         return -1
 
 

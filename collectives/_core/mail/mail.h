@@ -155,21 +155,23 @@ static cc_mail *cc_mail_open(char *memory, int me, int p, int64_t room)
     return mail;
 }
 
+/* Free a list, whose members begin with the address of the next one. */
+static void cc_free_all(void *first)
+{
+    while (first) {
+        void *next;
+        memcpy(&next, first, sizeof next);
+        free(first);
+        first = next;
+    }
+}
+
 static void cc_mail_close(cc_mail *mail)
 {
     for (int i = 0; i < mail->p; ++i)
-        for (cc_early *each = mail->peers[i].early, *after; each; each = after) {
-            after = each->next;
-            free(each);
-        }
-    for (cc_letter *each = mail->spare, *after; each; each = after) {
-        after = each->next;
-        free(each);
-    }
-    for (cc_context *each = mail->contexts, *after; each; each = after) {
-        after = each->next;
-        free(each);
-    }
+        cc_free_all(mail->peers[i].early);
+    cc_free_all(mail->spare);
+    cc_free_all(mail->contexts);
     pthread_mutex_destroy(&mail->lock);
     free(mail);
 }

@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../shared/clock.h"
+
 #define CC_ANSWER 3.0    /* seconds for an answer; the kernel asks twice in that time */
 #define CC_QUESTIONS 2   /* without an answer, at least */
 #define CC_LONGEST 10.0  /* seconds between two questions, at most */
@@ -84,13 +86,6 @@ static void cc_rest(double seconds)
     nanosleep(&pause, NULL);
 }
 
-static double cc_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void *cc_watch(void *unused)
 {
     double silent = 0, pause = cc_watched.patience / 60, began, passed;
@@ -98,12 +93,12 @@ static void *cc_watch(void *unused)
     (void)unused;
     pause = pause < 1 ? 1 : pause < CC_LONGEST ? pause : CC_LONGEST;
     while (cc_watched.wanted && (silent < cc_watched.patience || asked < CC_QUESTIONS)) {
-        began = cc_seconds();
+        began = 1e-9 * cc_nanoseconds();
         cc_rest(pause);
         ++asked;
         if (cc_host_answers(&cc_watched.address, cc_watched.nbytes, CC_ANSWER))
             silent = asked = 0;
-        passed = cc_seconds() - began;
+        passed = 1e-9 * cc_nanoseconds() - began;
         if (asked) /* the time for which this process was stopped does not count */
             silent += passed < pause + CC_ANSWER ? passed : pause + CC_ANSWER;
     }
@@ -137,18 +132,24 @@ static int cc_watch_host(const char *host, const char *port, double patience, in
     return 0;
 }
 
-/* Watch the host that was taken down, if there is one, in a thread that receives no signals. */
+/* Start a thread that receives no signals: they are for those of Python. Returns 0, or an error. */
+static int cc_start_thread(pthread_t *thread, void *(*run)(void *))
+{
+    sigset_t every, before;
+    int error;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    error = pthread_create(thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+/* Watch the host that was taken down, if there is one, in a thread. */
 static void cc_watch_begin(void)
 {
     pthread_t thread;
-    sigset_t every, before;
-    if (!cc_watched.wanted)
-        return;
-    sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before);
-    if (!pthread_create(&thread, NULL, cc_watch, NULL))
+    if (cc_watched.wanted && !cc_start_thread(&thread, cc_watch))
         pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void cc_watch_end(void)

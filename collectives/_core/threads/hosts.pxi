@@ -8,6 +8,7 @@ cdef extern from "_core/threads/hosts.h" nogil:
     int cc_host_address(const char *, const char *, sockaddr_storage *, unsigned int *)
     int cc_host_answers(const sockaddr_storage *, unsigned int, double)
     int cc_watch_host(const char *, const char *, double, int, int, int, const char *)
+    int cc_start_thread(unsigned long *, void *(*)(void *) noexcept nogil)
     void cc_watch_begin()
     void cc_watch_end()
 

@@ -21,23 +21,11 @@
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_cond_t:
         pass
-    ctypedef struct pthread_attr_t:
-        pass
     int pthread_cond_init(pthread_cond_t *, void *)
     int pthread_cond_signal(pthread_cond_t *)
     int pthread_cond_wait(pthread_cond_t *, pthread_mutex_t *)
-    int pthread_create(
-        unsigned long *, const pthread_attr_t *, void *(*)(void *) noexcept nogil, void *
-    )
     int pthread_join(unsigned long, void **)
     int pthread_setname_np(unsigned long, const char *)
-
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int SIG_SETMASK
-    int sigfillset(sigset_t *)
-    int pthread_sigmask(int, const sigset_t *, sigset_t *)
 
 cdef extern from "<string.h>" nogil:
     const char *strerror(int)
@@ -169,15 +157,11 @@ cdef void move_until(
 
 cdef int start_progress() except -1:
     """Start the thread, if it is wanted and does not run yet."""
-    cdef sigset_t every, before
     cdef int error
     if progress.runs or not (progress.wanted or progress.employed):
         return 0
     progress.ends = False
-    sigfillset(&every)  # signals are for the threads of Python
-    pthread_sigmask(SIG_SETMASK, &every, &before)
-    error = pthread_create(&progress.thread, NULL, keep_moving, NULL)
-    pthread_sigmask(SIG_SETMASK, &before, NULL)
+    error = cc_start_thread(&progress.thread, keep_moving)
     if error:
         raise CommunicatorError(
             f"the thread that moves operations on cannot be started: "
