@@ -20,6 +20,7 @@ __all__ = ["POSITIVE", "PROPORTION", "WORD", "Codec", "Compressor", "Floats", "P
 __all__ += ["State", "parameter"]
 
 Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
 
 
 class Piece(NamedTuple):
@@ -222,9 +223,7 @@ class Codec(ABC):
         """
         return self._message_bytes(x.size, 8 if self._keeps_double and x.itemsize == 8 else 4)
 
-    def pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         """Encode an array for a message: the first of the two encodings of an allreduce.
         Local.
 
@@ -244,7 +243,7 @@ class Codec(ABC):
         self._pack(codes, _as_floats(x, self._keeps_double), key, state, rank)
         state.calls += 1
 
-    def unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         """Decode what `pack` has written.
         Local.
 
@@ -269,13 +268,11 @@ class Codec(ABC):
             f"{self.name} compresses an allreduce, and not what one rank sends to another"
         )
 
-    def _pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         """Encode an array of float32, or of float64 where that is kept."""
         raise NotImplementedError
 
-    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         """Decode an array of float32, or of float64 where that is kept."""
         raise NotImplementedError
 

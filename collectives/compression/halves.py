@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.compression.codec import Codec, Piece, State
+from collectives.compression.codec import Codec, Codes, Piece, State
 
 
 def dense(comm: Any, floats: Sequence[NDArray[Any]]) -> Iterator[_core.Request]:
@@ -45,12 +45,10 @@ class NoCompression(Codec):
     def _message_bytes(self, count: int, itemsize: int) -> int:
         return count * itemsize
 
-    def _pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         codes.view(x.dtype)[:] = x
 
-    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         x[:] = codes.view(x.dtype)
 
 
@@ -79,12 +77,10 @@ class _Half(Codec):
     def _message_bytes(self, count: int, itemsize: int) -> int:
         return 2 * count
 
-    def _pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         _core.convert(self._span(codes.view(np.uint16)), x)
 
-    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         _core.convert(x, self._span(codes.view(np.uint16)))
 
     def _span(self, memory: NDArray[np.uint16]) -> _core.Span:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectives import _core
-from collectives.compression.codec import PROPORTION, WORD, Codec, Piece, State, parameter
+from collectives.compression.codec import PROPORTION, WORD, Codec, Codes, Piece, State, parameter
 from collectives.compression.halves import dense
 from collectives.errors import ArgumentError
 
@@ -100,7 +100,7 @@ class TopK(_Sparse):
                 x[indices] += values
             at += size
 
-    def _choose(self, codes: NDArray[np.uint8], remains: NDArray[Any]) -> None:
+    def _choose(self, codes: Codes, remains: NDArray[Any]) -> None:
         """Write the largest elements of what there is to send, with their indices."""
         indices, values = _unpacked(codes, remains.dtype)
         indices[:] = _largest(remains, indices.size)
@@ -113,18 +113,16 @@ class TopK(_Sparse):
             raise ArgumentError(f"x has {count} elements, and topk takes fewer than 2**32")
         return self.chosen(count) * (INDEX.itemsize + itemsize)
 
-    def _pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         self._choose(codes, self._remains(x, state))
 
-    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         indices, values = _unpacked(codes, x.dtype)
         x[:] = 0
         x[indices] = values
 
 
-def _unpacked(codes: NDArray[np.uint8], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _unpacked(codes: Codes, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the indices and the values in what one rank sends of an array."""
     count = codes.size // (INDEX.itemsize + dtype.itemsize)
     end = count * INDEX.itemsize
@@ -211,12 +209,10 @@ class RandomK(_Sparse):
     def _message_bytes(self, count: int, itemsize: int) -> int:
         return self.chosen(count) * itemsize
 
-    def _pack(
-        self, codes: NDArray[np.uint8], x: NDArray[Any], key: str, state: State, rank: int
-    ) -> None:
+    def _pack(self, codes: Codes, x: NDArray[Any], key: str, state: State, rank: int) -> None:
         codes.view(x.dtype)[:] = self._chosen_values(key, x, state)[1]
 
-    def _unpack(self, x: NDArray[Any], codes: NDArray[np.uint8], key: str, call: int) -> None:
+    def _unpack(self, x: NDArray[Any], codes: Codes, key: str, call: int) -> None:
         x[:] = 0
         x[self._choice(key, x.size, call)[0]] = codes.view(x.dtype)
 
