@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from collectives import _core
 from collectives.choice.chooser import Chooser
 from collectives.devices import Entry
+from collectives.errors import ArgumentError
 from collectives.process.meeting import Meeting
+from collectives.text.words import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+LARGEST = 2**31 - 1  # int in C
 
 
 class Calls:
@@ -41,3 +46,16 @@ class Calls:
 
         def forget(self) -> None:
             """Discard the choices of algorithms."""
+
+
+def integer(name: str, value: Any, low: int, high: int, otherwise: str = "") -> int:
+    """Return an argument of any integer type, if it is in a range."""
+    try:
+        number = index(value)
+    except Exception:  # also of a user's type
+        number = low - 1
+    if not low <= number <= high:
+        raise ArgumentError(
+            f"{name} is {shown(value)}, and must be an integer in {low}..{high}{otherwise}"
+        )
+    return number

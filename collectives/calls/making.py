@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collectives.calls.base import Calls
+from collectives.calls.base import LARGEST, Calls, integer
 from collectives.errors import (
     ArgumentError,
     CommunicatorError,
@@ -24,8 +24,6 @@ from collectives.text.words import error_text, plain, shown
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# The largest int in C, in which MPI takes colors and keys.
-LARGEST = 2**31 - 1
 NO_COLOR = -1
 
 ADDRESSES = 1 << 47  # bytes that a process can address
@@ -219,19 +217,8 @@ def _check_alike(places: list[int]) -> None:
 
 def _checked_color(color: int | None, key: int) -> tuple[int, int]:
     """Check the arguments of `Communicator.split`; return them as numbers."""
-    try:
-        number = NO_COLOR if color is None else index(color)
-    except TypeError:
-        raise ArgumentError(f"color is {shown(color)}, and must be an integer or None") from None
-    if color is not None and not 0 <= number <= LARGEST:
-        raise ArgumentError(f"color is {number}, and must be in 0..{LARGEST}, or None")
-    try:
-        place = index(key)
-    except TypeError:
-        raise ArgumentError(f"key is {shown(key)}, and must be an integer") from None
-    if not -LARGEST - 1 <= place <= LARGEST:
-        raise ArgumentError(f"key is {place}, and must be in {-LARGEST - 1}..{LARGEST}")
-    return number, place
+    number = NO_COLOR if color is None else integer("color", color, 0, LARGEST, ", or None")
+    return number, integer("key", key, -LARGEST - 1, LARGEST)
 
 
 def _checked_shape(shape: Any, dtype: Any) -> tuple[tuple[int, ...], int]:

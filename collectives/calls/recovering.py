@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from operator import index
 from typing import TYPE_CHECKING
 
 from collectives import _core
-from collectives.calls.base import Calls
+from collectives.calls.base import LARGEST, Calls, integer
 from collectives.errors import (
-    ArgumentError,
     CollectivesError,
     CommunicatorError,
     MPIError,
@@ -19,12 +17,9 @@ from collectives.errors import (
 )
 from collectives.process import surviving
 from collectives.process.meeting import Meeting
-from collectives.text.words import shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-LARGEST = 2**31 - 1
 
 # What a rank says of a try to make a communicator; the bitwise and is the worst of them.
 MADE, INTERRUPTED, FAILED = 3, 2, 0
@@ -58,12 +53,7 @@ class RecoveringCalls(Calls):
             If the communicator is freed, or the MPI library does not survive the loss of a rank:
             see `shrink`.
         """
-        try:
-            number = index(flag)
-        except TypeError:
-            raise ArgumentError(f"flag is {shown(flag)}, and must be an integer") from None
-        if not 0 <= number <= LARGEST:
-            raise ArgumentError(f"flag is {number}, and must be in 0..{LARGEST}")
+        number = integer("flag", flag, 0, LARGEST)
         return surviving.agreed(self._gathering("agree"), number)[0]
 
     def shrink(self) -> Self:

@@ -89,10 +89,19 @@ class Index:
 
 
 ARGUMENTS = {
-    "color is text": (lambda comm: comm.split("a"), "color is 'a', and must be an integer or None"),
-    "color is real": (lambda comm: comm.split(0.5), "color is 0.5, and must be an integer or None"),
+    "color is text": (
+        lambda comm: comm.split("a"),
+        r"color is 'a', .* an integer in 0\.\.2147483647, or None",
+    ),
+    "color is real": (
+        lambda comm: comm.split(0.5),
+        r"color is 0.5, .* an integer in 0\.\.2147483647, or None",
+    ),
     "color is large": (lambda comm: comm.split(2**40), r"color is 1099511627776, .* in 0\.\.2147"),
-    "color is negative": (lambda comm: comm.split(-5), r"color is -5, and must be in 0\.\."),
+    "color is negative": (
+        lambda comm: comm.split(-5),
+        r"color is -5, and must be an integer in 0\.\.",
+    ),
     "key is text": (lambda comm: comm.split(0, "a"), "key is 'a', and must be an integer"),
     "key is large": (
         lambda comm: comm.split(0, 2**40),
