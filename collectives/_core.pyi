@@ -141,12 +141,9 @@ class Context:
     mail: Mail
     ranks: tuple[int, ...]
     def __new__(cls, mail: Mail, id: int, ranks: Sequence[int]) -> Self: ...
-    @property
-    def id(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
+    id: int
+    rank: int
+    size: int
     def isend(self, data: Any, dest: int, tag: int = ...) -> Letter: ...
     def irecv(self, data: Any, source: int, tag: int = ...) -> Letter: ...
     def sender(self, tag: int) -> int: ...
@@ -199,7 +196,6 @@ class Engine:
     agree: Any
     hosts: list[str] | None
     label: tuple[str, int, tuple[int, ...], tuple[int, ...]]
-    messages_by: str
     traced: Any
     devices: Any
     ahead: Any
@@ -210,9 +206,17 @@ class Engine:
         MPI: Any,
         communicator: Any,
         choose: Any,
+        devices: Any,
+        segment: Segment | None,
+        hosts: list[str] | None,
+        label: tuple[str, int, tuple[int, ...], tuple[int, ...]],
+        messages_by: str,
+        *,
         timeout: float,
+        warning: float,
         patience: int,
         spins: int,
+        stores: int,
     ) -> Self: ...
     def call(
         self,
@@ -226,7 +230,20 @@ class Engine:
         prescale: float = ...,
         postscale: float = ...,
         blocking: bool = ...,
-        parts: tuple[Any, ...] | None = ...,
+    ) -> Any: ...
+    def call_vector(
+        self,
+        kind: int,
+        x: Any,
+        out: Any,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        timeout: float | None,
+        prescale: float,
+        postscale: float,
+        blocking: bool,
+        parts: tuple[Any, ...],
     ) -> Any: ...
     def inspect(
         self,
@@ -293,7 +310,7 @@ class Engine:
     def check_root(self, root: Any) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
-    def share(self, segment: Segment | None) -> None: ...
+    def leave_segment(self) -> None: ...
     def check_host(self, doing: str = ...) -> None: ...
     def forget_choices(self) -> None: ...
 
@@ -389,28 +406,18 @@ class Task:
         priority: int,
         terms: str | None = ...,
     ) -> None: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def operation(self) -> str | None: ...
-    @property
-    def folds_in_python(self) -> bool: ...
-    @property
-    def root(self) -> int: ...
-    @property
-    def scales(self) -> tuple[float, float]: ...
-    @property
-    def fuses(self) -> tuple[Any, ...] | None: ...
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
+    operation: str | None
+    folds_in_python: bool
+    root: int
+    scales: tuple[float, float]
+    fuses: tuple[Any, ...] | None
     def begun(self) -> None: ...
     def scheduled(self) -> None: ...
-    @property
-    def terms(self) -> str | None: ...
-    @property
-    def takes_steps(self) -> bool: ...
+    terms: str | None
+    takes_steps: bool
     def end(self, error: BaseException | None) -> bool: ...
     def call_at_end(self, function: Callable[[Any], object]) -> bool: ...
     def start(self) -> Request: ...

@@ -213,13 +213,12 @@ class Communicator(
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
         MPI = binding.load()
-        self._mpi = mpi
-        self._mpi.Set_errhandler(MPI.ERRORS_RETURN)
+        mpi.Set_errhandler(MPI.ERRORS_RETURN)
         settings = wish.settings
+        self._mpi = mpi
         self._meeting = meeting = Meeting(call, mpi, settings)
         self.rank, self.size = meeting.rank, meeting.size
-        place, wishes = locate(meeting, wish)
-        self._place = place
+        self._place, wishes = place, wishes = locate(meeting, wish)
         for rank, each in enumerate(wishes):
             if each.problem:
                 mpi.Free()
@@ -231,19 +230,32 @@ class Communicator(
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
         self.node, self.nodes = place.node, place.nodes
         self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
-        self._chooser = Chooser(self, self.rank, Groups.read(place.hosts), tune)
-        choose = self._chooser.weakly()
-        self._engine = _core.Engine(
-            MPI, self._mpi, choose, settings.timeout, place.patience, place.spins
-        )
-        self._engine.warning = settings.warning
-        self._engine.hosts = place.names if place.nodes > 1 else None
-        meeting.engine = self._engine
-        self._engine.messages_by = self._chooser.family = binding.family(MPI)
-        self._share({each.settings.memory for each in wishes}, settings)
+        meeting.hosts = place.names if place.nodes > 1 else None
+        family, groups = binding.family(MPI), Groups.read(place.hosts)
+        lanes = self._share({each.settings.memory for each in wishes})
+        transport = "shm" if self._segment is not None and place.nodes == 1 else family
+        measured = None
+        if known is not None:
+            hosts = profile.hosts_of(groups)
+            measured = known.section(transport, binding.library_name(MPI), hosts)
+        self._chooser = Chooser(self, self.rank, groups, tune, transport, lanes, measured)
         arguments = settings.device_chunk, self.size, settings.device_transport
-        self._devices = self._engine.devices = Entry(*arguments, weakref.ref(self._chooser))
-        self._engine.label = self._label()
+        self._devices = Entry(*arguments, weakref.ref(self._chooser))
+        self._engine = meeting.engine = _core.Engine(
+            MPI,
+            mpi,
+            self._chooser.weakly(),
+            self._devices,
+            self._segment,
+            meeting.hosts,
+            self._label(),
+            family,
+            timeout=settings.timeout,
+            warning=settings.warning,
+            patience=place.patience,
+            spins=settings.spins or place.spins,
+            stores=settings.stores,
+        )
         self._call = self._start = self._engine.call
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
         self._control: Any = None
@@ -253,10 +265,6 @@ class Communicator(
         if any(each.settings.validates for each in wishes):
             self._control = meeting.duplicate()
             self._engine.agree = Agreement(self._control, self._engine)
-        if known is not None:
-            library = binding.library_name(MPI)
-            hosts = profile.hosts_of(self._chooser.groups)
-            self._chooser.use(known.section(self.transport, library, hosts))
         if "probe" in tune and self.size > 1:
             self._chooser.parameters = probe(self)
         if self.size == MPI.COMM_WORLD.Get_size():
@@ -272,21 +280,14 @@ class Communicator(
         ranks = tuple(rank for rank, _ in self._place.ranks)
         return "{}.{}".format(*self._place.ranks[0]), len(ranks), ranks, tuple(self._place.local)
 
-    def _share(self, wishes: set[str], settings: Settings) -> None:
-        """Create the memory that the ranks of a host share. Collective."""
+    def _share(self, wishes: set[str]) -> list[Lane]:
+        """Create the memory that the ranks of a host share; return the lanes of all hosts."""
         self._segment = segment.bootstrap(self._meeting, self._place.local, wishes)
         mine: Lane | None = None
         if self._segment is not None:
             mine = tuple(self._place.local), self._segment.lane_bytes, self._segment.lines
         everybody = self._meeting.allgather(mine) if self.nodes > 1 else [mine]
-        self._chooser.lanes = [each for each in dict.fromkeys(everybody) if each is not None]
-        if self._segment is None:
-            return
-        self._engine.spins = settings.spins or self._place.spins
-        self._engine.stores = settings.stores
-        self._engine.share(self._segment)
-        if self.nodes == 1:
-            self._chooser.family = "shm"
+        return [each for each in dict.fromkeys(everybody) if each is not None]
 
     @property
     def mpi(self) -> Any:
@@ -408,7 +409,7 @@ class Communicator(
         self._engine.broken = "the communicator was freed"
         self._devices.close()
         if self._segment is not None:
-            self._engine.share(None)
+            self._engine.leave_segment()
             self._segment.leave()
             self._segment = None
         left = [mpi for mpi in (self._control, self._mpi) if mpi is not None]

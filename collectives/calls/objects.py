@@ -125,7 +125,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
         parcel, sizes = self._announce(name, obj, timeout)
         # All ranks know the counts already.
         options = None, timeout, 1.0, 1.0, True, (sizes, sizes, None, None, None)
-        joined = self._call(GATHER, parcel.envelope, None, None, root, *options)
+        joined = self._engine.call_vector(GATHER, parcel.envelope, None, None, root, *options)
         in_flight = InFlight(timeout)
         if self.rank != root:
             for buffer in parcel.buffers:

@@ -378,7 +378,7 @@ class VectorCalls(Calls):
         with refusing(self._engine, "allgatherv"):
             starts = places(displs, every, out, ("displs", "out"), True)
         parts = every, every, None, starts, None
-        return self._call(ALLGATHER, x, out, None, 0, *options, parts)
+        return self._engine.call_vector(ALLGATHER, x, out, None, 0, *options, parts)
 
     def _gatherv(
         self,
@@ -400,7 +400,7 @@ class VectorCalls(Calls):
             with refusing(self._engine, "gatherv"):
                 starts = places(displs, every, out, ("displs", "out"), True)
         parts = every, every, None, starts, before
-        return self._call(GATHER, x, out, None, root, *options, parts)
+        return self._engine.call_vector(GATHER, x, out, None, root, *options, parts)
 
     def _scatterv(
         self,
@@ -430,7 +430,7 @@ class VectorCalls(Calls):
             with refusing(self._engine, "scatterv"):
                 starts = places(displs, every, x, ("displs", "x"), False)
         parts = every, every, starts, None, before
-        return self._call(SCATTER, x, out, None, root, *options, parts)
+        return self._engine.call_vector(SCATTER, x, out, None, root, *options, parts)
 
     def _reduce_scatterv(
         self,
@@ -445,7 +445,7 @@ class VectorCalls(Calls):
             if every is None:
                 every = equal_parts(prod(_core.shape(x)), self.size)
         parts = every, every, None, None, None
-        return self._call(REDUCE_SCATTER, x, out, op, 0, *options, parts)
+        return self._engine.call_vector(REDUCE_SCATTER, x, out, op, 0, *options, parts)
 
     def _alltoallv(
         self,
@@ -474,7 +474,7 @@ class VectorCalls(Calls):
         with refusing(self._engine, "alltoallv"):
             ends = places(receive_displs, received, out, ("receive_displs", "out"), True)
         parts = sent, received, starts, ends, None
-        return self._call(ALLTOALL, x, out, None, 0, *options, parts)
+        return self._engine.call_vector(ALLTOALL, x, out, None, 0, *options, parts)
 
     def _counts(self, x: Any, counts: Counts | None) -> Integers | None:
         """Return the counts that were given, if any; raise an error unless `x` is an array."""

@@ -50,16 +50,25 @@ class Chooser:
         For each class, the choice that trials have found to be the fastest.
     """
 
-    def __init__(self, ranks: Ranks, rank: int, groups: Groups, tune: str) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        rank: int,
+        groups: Groups,
+        tune: str,
+        family: str,
+        lanes: Sequence[Lane],
+        measured: Section | None,
+    ) -> None:
         self._ranks = weakref.ref(ranks)
         self._rank, self._size, self._tune = rank, ranks.size, tune
         self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
-        self.family = ""
-        self.lanes: Sequence[Lane] = ()
-        self.lends = False
-        self.measured: Section | None = None
+        self.family, self.lanes, self.lends = family, lanes, False
+        self.measured = measured
         self.parameters: Parameters | None = None
+        if measured is not None:
+            self.parameters = measured.model(self._size)
         self.settled: dict[Class, Decision] = {}
         select.measured()  # read it while files can be opened, and not in the middle of a program
 
@@ -78,11 +87,6 @@ class Chooser:
     def ranks(self) -> Ranks | None:
         """Return the communicator, if it is still there. Local."""
         return self._ranks()
-
-    def use(self, measured: Section | None) -> None:
-        """Use what a profile has on this transport, if it has anything. Local."""
-        self.measured = measured
-        self.parameters = None if measured is None else measured.model(self._size)
 
     def forget_plans(self) -> None:
         """Discard the plans: the next call of each class compiles its plan again. Local."""

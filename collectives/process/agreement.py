@@ -38,7 +38,8 @@ class Agreement(Meeting):
     engine: Engine
 
     def __init__(self, mpi: Any, engine: Engine) -> None:
-        super().__init__("", mpi, Settings(), engine)
+        super().__init__("", mpi, Settings())
+        self.engine, self.hosts = engine, engine.hosts
         self._said = ""
 
     def __call__(

@@ -175,13 +175,12 @@ class Meeting:
         Their ranks in ``COMM_WORLD``.
     """
 
-    def __init__(
-        self, call: str, mpi: Any, settings: Settings, engine: _core.Engine | None = None
-    ) -> None:
+    def __init__(self, call: str, mpi: Any, settings: Settings) -> None:
         self.call = call
         self.mpi = mpi
         self.timeout, self.warning = settings.timeout, settings.warning
-        self.engine = engine
+        self.hosts: list[str] | None = None  # the name of each rank's, if there are several
+        self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.members = members(mpi)
         self._seen_ended: float | None = None  # seconds waited when a rank had first ended
@@ -363,8 +362,8 @@ class Meeting:
 
     def _begin(self) -> None:
         """Begin to wait for all ranks. Local."""
-        if self._attendance is None and self.engine is not None and self.engine.hosts is not None:
-            self._attendance = _Attendance(self.mpi, self.engine.hosts)
+        if self._attendance is None and self.hosts is not None:
+            self._attendance = _Attendance(self.mpi, self.hosts)
         if self._attendance is not None:
             self._attendance.begin()
 

@@ -34,7 +34,7 @@ cdef class Task:
         self, Engine engine, int kind, x, out, op, root, prescale, postscale, str name,
         int64_t priority, str terms=None,
     ):
-        open_call(engine, &self.call, kind)
+        open_call(engine, &self.call, kind, False)
         self.engine = engine
         self.name = name
         self.terms = terms
@@ -173,7 +173,7 @@ cdef class Task:
 cdef object started(Engine engine, Call *call, tuple keep):
     check_caller()
     engine.check_whole()
-    return launch_aside(engine, call, choice_for(engine, call, None), keep, False, None)
+    return launch_aside(engine, call, choice_for(engine, call, None), keep, None)
 
 
 cdef void shorten(Call *call, int64_t count) noexcept:

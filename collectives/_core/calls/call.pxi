@@ -53,15 +53,21 @@ cdef struct Call:
     int64_t whole  # of a piece of a call on a device, the elements of that call; otherwise -1
     void *device  # NULL, or what enqueues the steps of a call whose arrays are on a device
     double timeout  # seconds, or COMMON
+    bint blocking
+    int tag  # of messages; of collectives, -1
+    uint64_t called_at  # ticks, for the timeline, if it has waited before it starts; else 0
 
 
-cdef inline int open_call(Engine engine, Call *call, int kind) except -1:
+cdef inline int open_call(Engine engine, Call *call, int kind, bint blocking) except -1:
     """Begin a call of which nothing but its kind is known; raise if this thread may not make it."""
     check_caller()
     engine.check_whole()
     call.kind = kind
+    call.blocking = blocking
     call.planned = False
     call.timeout = COMMON
+    call.tag = -1
+    call.called_at = 0
     call.counts = call.receive_counts = call.displs = call.receive_displs = NULL
     call.checksum = 0
     call.announced = 0

@@ -8,17 +8,17 @@ cdef class Engine:
     cdef readonly int rank, size
     cdef public double timeout  # seconds
     cdef public int patience  # polls of MPI before a wait yields
-    cdef public int spins  # looks at shared memory before a wait yields
-    cdef public int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
+    cdef readonly int spins  # looks at shared memory before a wait yields
+    cdef readonly int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
     cdef public double warning  # seconds after which a wait says so
     cdef readonly Segment segment  # or None
     cdef public int64_t longest  # bytes of one message between two ranks; longer ones are cut
-    cdef public object hosts  # None, or the name of each rank's host, if there are several
-    cdef public object label  # tells the communicator from others in timelines
-    cdef public str messages_by  # the family of the MPI
+    cdef readonly object hosts  # None, or the name of each rank's host, if there are several
+    cdef readonly object label  # tells the communicator from others in timelines
+    cdef str messages_by  # the family of the MPI
     cdef public object traced  # None, or what takes down each call that has ended
     cdef public object agree  # None, or what makes the ranks agree on a call before it starts
-    cdef public object devices  # None, or what returns what runs calls whose arrays are on devices
+    cdef readonly object devices  # what returns what runs calls whose arrays are on devices
     cdef public object ahead  # None, or what begins those of them that were started before
     cdef public str broken  # why the communicator cannot be used, or None
     cdef uint64_t comm
@@ -36,7 +36,10 @@ cdef class Engine:
     cdef bint reduces[<int>KINDS]
     cdef bint keeps_shape[<int>KINDS]  # whether a result has the shape of `x`
 
-    def __cinit__(self, MPI, communicator, choose, double timeout, int patience, int spins):
+    def __cinit__(
+        self, MPI, communicator, choose, devices, Segment segment, hosts, label, str messages_by, *,
+        double timeout, double warning, int patience, int spins, int stores,
+    ):
         cdef int kind, at_root
         if isinstance(communicator, Context):
             self.comm = <uint64_t><uintptr_t>(<Context>communicator).c
@@ -47,12 +50,17 @@ cdef class Engine:
         self.size = transport.size(self.comm)
         self.choose = choose
         self.choices = {}
+        self.devices = devices
+        self.segment = segment
+        self.hosts = hosts
+        self.label = label
+        self.messages_by = messages_by
         self.timeout = timeout
+        self.warning = warning
         self.patience = patience
         self.spins = spins
-        self.warning = 60
+        self.stores = stores
         self.longest = MAX_PIECE
-        self.messages_by = "mpi"
         for kind, contract in enumerate(spec.COLLECTIVES.values()):
             self.array_parts[kind] = contract.per_array(self.size)
             self.rooted[kind] = contract.rooted
@@ -76,9 +84,9 @@ cdef class Engine:
             release(op)
             op = after
 
-    def share(self, Segment segment):
-        """Use a segment from now on, or with None none. Local, but all ranks must do it at once."""
-        self.segment = segment
+    def leave_segment(self):
+        """Use no shared memory from now on. Local, but all ranks must do it at once."""
+        self.segment = None
 
     def __enter__(self):
         """Keep other threads out of the communicator; this one may make calls inside."""
@@ -110,35 +118,42 @@ cdef class Engine:
 
     def call(
         self, int kind, x, out, op, root, algorithm, timeout=None, prescale=1.0, postscale=1.0,
-        bint blocking=True, tuple parts=None,
+        bint blocking=True,
     ):
-        """Run a collective; return its result, or a Request where it is not `blocking`.
-
-        The vector form has `parts`: the counts of all ranks; those that are received, which differ
-        in an alltoall; where the parts of `x` and those of `out` begin, or None; and None, or a
-        request that has to be complete, too, and what returns the result then.
-        """
+        """Run a collective; return its result, or a Request where it is not `blocking`."""
         cdef Call call
         cdef tuple keep
-        open_call(self, &call, kind)
-        if self.agree is None and parts is None and PyArray_CheckExact(x):
+        open_call(self, &call, kind, blocking)
+        if self.agree is None and PyArray_CheckExact(x):
             call.timeout = deadline_of(timeout)
             keep = check(self, &call, x, out, op, root, prescale, postscale)
-            return launch(self, &call, choice_for(self, &call, algorithm), keep, blocking, None)
+            return launch(self, &call, choice_for(self, &call, algorithm), keep, None)
+        return self.try_call(&call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
+
+    def call_vector(
+        self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
+        tuple parts,
+    ):
+        """Run the vector form of a collective, in which each part has a count of its own.
+
+        `parts` has the counts of all ranks; those that are received, which differ in an alltoall;
+        where the parts of `x` and those of `out` begin, or None; and None, or a request that has to
+        be complete, too, and what returns the result then.
+        """
+        cdef Call call
+        open_call(self, &call, kind, blocking)
+        take_parts(&call, parts)
         return self.try_call(
-            &call, x, out, op, root, algorithm, timeout, prescale, postscale, blocking, parts
+            &call, x, out, op, root, algorithm, timeout, prescale, postscale, parts
         )
 
     cdef object try_call(
-        self, Call *call, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
-        tuple parts,
+        self, Call *call, x, out, op, root, algorithm, timeout, prescale, postscale, tuple parts
     ):
         """Run a call of which other ranks are told if it is refused, or which is for a device."""
         cdef Choice choice = None
         cdef tuple keep
         cdef str text = None
-        if parts is not None:
-            take_parts(call, parts)
         try:
             call.timeout = deadline_of(timeout)
             keep = check(self, call, x, out, op, root, prescale, postscale)
@@ -146,25 +161,25 @@ cdef class Engine:
             if self.agree is not None:
                 text = description(self, call, op, choice)
         except Exception as error:
-            if not is_for_devices(self, error):
+            if not is_for_devices(error):
                 if self.agree is not None:
                     refuse(self, name_of(call), error, call.timeout)
                 raise
         if choice is None:
             return self.devices().call(
                 self, call.kind, x, out, op, root, algorithm, timeout, prescale, postscale,
-                blocking, parts,
+                call.blocking, parts,
             )
         if parts is not None and parts[4] is not None:
             keep = (pending_place(keep[0], parts[4][1], parts[4][0]), *keep)
-        return launch(self, call, choice, keep, blocking, text)
+        return launch(self, call, choice, keep, text)
 
     def tell_counts(self, int kind, counts, root):
         """Start to give the root's counts of a vector form to all ranks; return a Request."""
         cdef Call call
-        open_call(self, &call, BROADCAST)
+        open_call(self, &call, BROADCAST, False)
         call.announced = kind + 1
-        return announce(self, &call, counts, counts, root, False)
+        return announce(self, &call, counts, counts, root)
 
     def announce(self, str making, record, out, timeout=None):
         """Say to all ranks that this one makes something next: one of MAKINGS. Collective.
@@ -172,10 +187,10 @@ cdef class Engine:
         The `record` of each rank, an array of bytes, arrives in a row of `out`.
         """
         cdef Call call
-        open_call(self, &call, ALLGATHER)
+        open_call(self, &call, ALLGATHER, True)
         call.timeout = deadline_of(timeout)
         call.announced = KINDS + 1 + MAKINGS.index(making)
-        announce(self, &call, record, out, 0, True)
+        announce(self, &call, record, out, 0)
 
     def inspect(
         self, int kind, x, out, op, root, algorithm, prescale, postscale, tuple parts=None
@@ -191,7 +206,7 @@ cdef class Engine:
         cdef Call call
         cdef Choice choice
         cdef tuple keep
-        open_call(self, &call, kind)
+        open_call(self, &call, kind, True)
         if parts is not None:
             take_parts(&call, (*parts[:2], None, None))
         keep = check(self, &call, x, out, op, root, prescale, postscale)
@@ -212,7 +227,7 @@ cdef class Engine:
         """
         cdef Call call
         cdef tuple keep
-        open_call(self, &call, kind)
+        open_call(self, &call, kind, blocking)
         if counts is not None:
             take_parts(&call, (counts, receive_counts, None, None))
         call.timeout = deadline_of(timeout)
@@ -221,19 +236,19 @@ cdef class Engine:
         if on is not None:
             call.device = <void *>on
             keep = *keep, on
-        return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, blocking, None)
+        return launch_aside(self, &call, choice_for(self, &call, algorithm), keep, None)
 
     def plan(self, int kind, x, out, op, root, algorithm, prescale=1.0, postscale=1.0):
         """Return a collective with its arguments checked and its memory reserved."""
         cdef PlannedCall planned = PlannedCall.__new__(PlannedCall)
         cdef Call *call = &planned.call
-        open_call(self, call, kind)
+        open_call(self, call, kind, True)
         call.planned = True
         planned.engine = self
         try:
             planned.keep = check(self, call, x, out, op, root, prescale, postscale)
         except BufferError as error:
-            if not is_for_devices(self, error):
+            if not is_for_devices(error):
                 raise
         if planned.keep is None:
             return self.devices().plan(
@@ -259,7 +274,7 @@ cdef class Engine:
         """Check the arguments of an allreduce that is compressed; return its arrays. Local."""
         cdef Compressed made = Compressed.__new__(Compressed)
         cdef Call *call = &made.call
-        open_call(self, call, ALLREDUCE)
+        open_call(self, call, ALLREDUCE, True)
         made.keep = check(self, call, x, out, op, 0, prescale, postscale)
         made.set_up(op)
         return made
@@ -276,7 +291,8 @@ cdef class Engine:
         cdef int64_t[::1] pieces
         cdef int64_t most
         cdef tuple keep
-        open_call(self, &call, EXCHANGE)
+        open_call(self, &call, EXCHANGE, blocking)
+        call.tag = tag
         call.timeout = deadline_of(timeout)
         keep = check_messages(&call, x, out)
         if out is None:
@@ -291,9 +307,7 @@ cdef class Engine:
             call.counts = &pieces[0]
         if not blocking:
             make_room()
-        return begin(
-            self, prepared(self, &call, choice, keep), choice, &call, keep, tag, 0, blocking, None
-        )
+        return begin(self, prepared(self, &call, choice, keep), choice, &call, keep, None)
 
     cdef inline double deadline(self, double timeout) noexcept:
         """Return the seconds that a call may wait."""

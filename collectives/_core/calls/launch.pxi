@@ -1,34 +1,30 @@
 # The start of a call that has been checked: the ranks agree, a plan is chosen, an operation runs.
 
 
-cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint blocking, str text):
-    """Start a collective that has been checked, and wait for it if it is `blocking`.
+cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str text):
+    """Start a collective that has been checked, and wait for it if it is blocking.
 
     With a `text` of what is called, the ranks agree on it first.
     """
     cdef object trials = None
     cdef int slot = 0
     cdef double began = 0
-    cdef uint64_t called_at = 0
     cdef bint inside
-    if tape != NULL and (engine.queue.owner or text is not None or not blocking):
-        called_at = cc_ticks()
+    if tape != NULL and (engine.queue.owner or text is not None or not call.blocking):
+        call.called_at = cc_ticks()
     inside = engine.enter_unless_inside()
     try:
-        take_place(engine, call, text, blocking)
+        take_place(engine, call, text)
         if choice.trials is not None and not call.announced and call.device == NULL:
             trials = choice.trials
-            choice = trial_of(engine, choice, blocking, call.timeout, &slot)
+            choice = trial_of(engine, choice, call.blocking, call.timeout, &slot)
             began = now() if slot >= 0 else 0
         if call.device != NULL:
             call.scaled = call.x  # the device has scaled it
         elif call.prescale != 1.0:
             keep = place_scaled(call, keep)
             prescale(call)
-        result = begin(
-            engine, prepared(engine, call, choice, keep), choice, call, keep, -1, called_at,
-            blocking, None,
-        )
+        result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
         if began != 0:
             trials.note(slot, now() - began)
     finally:
@@ -37,32 +33,30 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, bint bl
     return result
 
 
-cdef object launch_aside(
-    Engine engine, Call *call, Choice choice, tuple keep, bint blocking, str text
-):
+cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, str text):
     """Launch a collective for which somebody else waits, who says so; return its request."""
-    cdef object made = launch(engine, call, choice, keep, blocking, text)
-    if blocking:
+    cdef object made = launch(engine, call, choice, keep, text)
+    if call.blocking:
         return None
     (<Request>made).aside = True
     return made
 
 
-cdef object announce(Engine engine, Call *call, x, out, root, bint blocking):
+cdef object announce(Engine engine, Call *call, x, out, root):
     """Launch a collective by which ranks tell each other of what comes next."""
     cdef tuple keep = check(engine, call, x, out, None, root, 1.0, 1.0)
     cdef Choice choice = choice_for(engine, call, None)
     text = None if engine.agree is None else description(engine, call, None, choice)
-    return launch_aside(engine, call, choice, keep, blocking, text)
+    return launch_aside(engine, call, choice, keep, text)
 
 
-cdef inline int take_place(Engine engine, const Call *call, str text, bint blocking) except -1:
+cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
     """Take the place of a call in the order that is the same on all ranks."""
     engine.check_whole()  # the thread that was inside may have broken it
     if engine.ahead is not None and call.whole < 0:
         begin_ahead(engine)
         engine.check_whole()
-    if not blocking:
+    if not call.blocking:
         make_room()
     if text is not None:
         engine.agree(name_of(call), text, True, engine.deadline(call.timeout))
@@ -78,19 +72,16 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
     return op
 
 
-cdef inline object begin(
-    Engine engine, Operation *op, Choice choice, const Call *call, tuple keep, int tag,
-    uint64_t called_at, bint blocking, PlannedCall owner,
+cdef object begin(
+    Engine engine, Operation *op, Choice choice, const Call *call, tuple keep, PlannedCall owner
 ):
-    """Start an operation, under the next number or a `tag`; wait for it if it is `blocking`.
-
-    Without an `owner` it is the engine's again when it has ended. For the timeline, `called_at` is
-    when it was called, if earlier.
+    """Start an operation, and wait for it if it is blocking. Without an `owner` it is the engine's
+    again when it has ended.
     """
-    restart(engine, op, tag)
+    restart(engine, op, call.tag)
     if tape != NULL or engine.traced is not None:
-        begin_record(engine, op, choice, call, called_at, blocking)
-    if not blocking:
+        begin_record(engine, op, choice, call)
+    if not call.blocking:
         return Request(engine, choice.plan, keep).start(op, owner)
     run(engine, op, choice.plan, keep, call.timeout)
     if owner is None:

@@ -39,15 +39,11 @@ cdef class PlannedCall:
                     f"{self.title} is in flight; wait for it before the next run"
                 )
             self.request = None
-            self.call.timeout = timeout
-            take_place(
-                engine, &self.call, None if engine.agree is None else self.text, blocking
-            )
+            self.call.timeout, self.call.blocking = timeout, blocking
+            take_place(engine, &self.call, None if engine.agree is None else self.text)
             if self.call.prescale != 1.0:
                 prescale(&self.call)
-            result = begin(
-                engine, self.op, self.choice, &self.call, self.keep, -1, 0, blocking, self
-            )
+            result = begin(engine, self.op, self.choice, &self.call, self.keep, self)
             if not blocking:
                 self.request = result
             return result

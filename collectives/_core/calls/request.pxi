@@ -326,28 +326,15 @@ cdef class Request:
         MismatchError, PeerLostError, PeerAbortedError, MPIError
             If the operation failed, each time again; the communicator is broken then.
         """
-        cdef double start, looked
+        cdef double start
         cdef double deadline = deadline_of(timeout)
-        cdef int patience = 0
         cdef int looks = 0
-        cdef bint drowsy
-        global inside
         self.check_thread()
         start = now() if self.op != NULL else 0
-        if self.op != NULL:
-            patience = self.engine.polls(self.op)
         self.watch(1)
         try:
             while self.op != NULL and self.op.state.status == RUNNING:
-                looked = now()
-                drowsy = looks > 0 and self.op.plan.slots == 0
-                self.waiters += 1
-                inside += 1
-                with nogil:
-                    if wait(self.op, True, patience, looked + SLICE, drowsy) == RUNNING:
-                        start += stopped(looked)
-                inside -= 1
-                self.waiters -= 1
+                start += self.poll(SLICE, looks > 0 and self.op.plan.slots == 0)
                 if self.op.state.status == RUNNING:
                     PyErr_CheckSignals()
                     self.look_around(now() - start, deadline)
@@ -368,17 +355,27 @@ cdef class Request:
 
     def _spin(self, double seconds):
         """Wait for a moment; return whether the operation is complete. Local."""
-        cdef Operation *op = self.op
-        global inside
         check_caller()
-        if op != NULL and op.state.status == RUNNING:
-            self.waiters += 1
-            inside += 1
-            with nogil:
-                wait(op, True, self.engine.polls(op), now() + seconds, False)
-            inside -= 1
-            self.waiters -= 1
+        if self.op != NULL and self.op.state.status == RUNNING:
+            self.poll(seconds, False)
         return self.test()
+
+    cdef double poll(self, double seconds, bint drowsy) except -1:
+        """Wait without the GIL until the operation ends, or for so many seconds; return for how
+        many this process was stopped.
+        """
+        global inside
+        cdef Operation *op = self.op
+        cdef double began = now()
+        cdef double away = 0
+        self.waiters += 1
+        inside += 1
+        with nogil:
+            if wait(op, True, self.engine.polls(op), began + seconds, drowsy) == RUNNING:
+                away = stopped(began)
+        inside -= 1
+        self.waiters -= 1
+        return away
 
     def _awaited(self):
         """Return the ranks that the request waits for, in order. Local."""

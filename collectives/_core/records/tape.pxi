@@ -106,12 +106,11 @@ cdef int number_of_label(tuple label) except -1:
     return number
 
 
-cdef int begin_record(
-    Engine engine, Operation *op, Choice choice, const Call *call, uint64_t start, bint blocking
-) except -1:
-    """Record a call that is about to start; `start` is when it was made, if earlier."""
+cdef int begin_record(Engine engine, Operation *op, Choice choice, const Call *call) except -1:
+    """Record a call that is about to start."""
     global running
     cdef Recording *record = &op.record
+    cdef uint64_t start
     cdef bint vector = call.counts != NULL
     record.label = choice.labels[vector]
     if record.label < 0:
@@ -119,8 +118,8 @@ cdef int begin_record(
     record.nbytes = record_bytes(call)
     if engine.traced is not None:
         record.began = now()
-    record.blocks = blocking
-    if blocking:
+    record.blocks = call.blocking
+    if call.blocking:
         running += 1
     if tape == NULL or tape.head.full:
         return 0
@@ -130,17 +129,16 @@ cdef int begin_record(
     tape.calls += 1
     record.tape = tape
     record.clock = cc_ticks()
-    record.watched = blocking
+    record.watched = call.blocking
+    start = call.called_at if call.called_at else record.clock
     record.whole = cc_next_record(tape, &record.next, &record.left)
     cc_fill(
-        record.whole, CC_T_CALL, start if start else record.clock,
-        start if start else record.clock,
-        tape.calls, record.nbytes, record.label + 1,
+        record.whole, CC_T_CALL, start, start, tape.calls, record.nbytes, record.label + 1,
         NO_NUMBER if call.kind == EXCHANGE else op.number,
     )
-    if start:
+    if call.called_at:
         record.clock = start
-        if blocking:
+        if call.blocking:
             note_until_now(op, CC_T_QUEUE, 0, -1, 0)
     return 0
 
