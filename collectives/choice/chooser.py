@@ -175,6 +175,11 @@ class Chooser:
                 check(algorithm, p=self._size, root=root, record=False)
             source = schedule.compile(algorithm, self._size, self._rank, root)
             plan = self._plans[key] = self._packed(source, shares)
+        if vector and collective == "alltoall" and plan.source.workspace():
+            raise ArgumentError(
+                f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
+                f"know their counts; alltoallv takes 'direct' or 'pairwise'"
+            )
         return _core.Choice(plan, decision.segment, decision.reason)
 
     def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:

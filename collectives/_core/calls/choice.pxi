@@ -43,18 +43,8 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
             COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
             call.counts != NULL, by_messages,
         )
-        if call.kind == ALLTOALL and call.counts != NULL and has_workspace(choice):
-            raise ArgumentError(
-                f"algorithm is {algorithm!r}, in which blocks pass through ranks that do not "
-                f"know their counts; alltoallv takes 'direct' or 'pairwise'"
-            )
         engine.choices[full] = choice
     return choice
-
-
-cdef bint has_workspace(Choice choice) except -1:
-    """Say whether blocks pass through ranks that neither give nor keep them."""
-    return choice.plan.places[<int>WORK] > 0
 
 
 cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout, int *slot):
