@@ -27,7 +27,7 @@ cdef class PlannedCall:
         if self.op != NULL and self.op.state.status == DONE:
             release(self.op)
 
-    cdef object run(self, double timeout, bint blocking):
+    cdef inline object run(self, double timeout, bint blocking):
         """Run the operation, and return the result; start it if it is not `blocking`."""
         cdef Engine engine = self.engine
         check_caller()

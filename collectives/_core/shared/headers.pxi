@@ -3,6 +3,7 @@
 cdef extern from "_core/shared/process.h" nogil:
     ctypedef struct cc_own_file:
         int file
+    int cc_process_stat(const char *, int64_t *, char *, uint64_t *)
     uint64_t cc_process_space(uint64_t *)
     int cc_process_runs(int64_t, uint64_t, uint64_t, uint64_t)
     int cc_own(cc_own_file *, int)
@@ -53,8 +54,6 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t ping
         uint64_t pong
     ctypedef struct cc_shared:
-        unsigned char *token
-        uint64_t nbytes
         uint64_t why
         uint64_t given_up
         uint64_t call

@@ -73,11 +73,11 @@ def is_stopped(int64_t process):
     process : int
         Its ID.
     """
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
-    except OSError:
-        return False
+    cdef bytes path = f"/proc/{process}/stat".encode()
+    cdef int64_t number
+    cdef uint64_t began
+    cdef char state
+    return cc_process_stat(path, &number, &state, &began) == 0 and state == b"T"
 
 
 cdef tuple mappings(segment):
