@@ -12,8 +12,9 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from cases import FULL
+from cases import FULL, names, runnable
 from mpi4py import MPI
 
 import collectives as cc
@@ -32,7 +33,18 @@ MODES = ["random", "lazy"]
 if MPI.COMM_WORLD.Get_size() != 2 and not FULL:
     MODES = [MODES[MPI.COMM_WORLD.Get_size() % 2]]
 SHARE = 5  # one test in so many
-WAYS = [(mode, transport) for transport in ("auto", "ipc", "mpi") for mode in MODES]
+TRANSPORTS = "auto", "ipc", "mpi"
+
+
+def pytest_generate_tests(metafunc):
+    """Have the tests of a module run by each of its `TRANSPORTS`."""
+    transports = getattr(metafunc.module, "TRANSPORTS", ())
+    modes = MODES if FULL or len(transports) > 1 else MODES[:1]
+    if transports and "gpu" in metafunc.fixturenames:
+        ways = [(mode, transport) for transport in transports for mode in modes]
+        metafunc.parametrize("gpu", ways, ids="-".join, indirect=True)
+    if transports and "doomed" in metafunc.fixturenames:
+        metafunc.parametrize("doomed", transports, indirect=True)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -45,7 +57,8 @@ def pytest_collection_modifyitems(config, items):
     mine, others = [], []
     for item in items:
         way = getattr(item, "callspec", None) and item.callspec.params.get("gpu")
-        is_direct = isinstance(way, tuple) and way[1] != "auto"
+        is_whole = len(getattr(item.module, "TRANSPORTS", ())) == 1
+        is_direct = isinstance(way, tuple) and way[1] != "auto" and not is_whole
         is_left_out = is_direct and zlib.crc32(item.nodeid.rpartition("/")[2].encode()) % SHARE
         (others if is_left_out else mine).append(item)
     items[:] = mine
@@ -103,6 +116,44 @@ def fetched(got):
     return None if got is None else got.get()
 
 
+def in_place(gpu, case, rank, stream):
+    """Return arrays of a device that share memory as those of a case do."""
+    views = case.shared(rank)
+    base = max(views, key=lambda view: view.size)
+    base = base if base.base is None else base.base
+    memory = on_device(gpu, base, stream)
+    begins = [each.__array_interface__["data"][0] for each in (*views, base)]
+    return [
+        memory.view(each.shape, begin - begins[2], None)
+        for each, begin in zip(views, begins, strict=False)
+    ]
+
+
+def run_form(gpu, comm, stream, form, turn, n, **options):
+    """Run a form on arrays of a device, every other time into an array; check the result."""
+    kind = Exporter if gpu.order.mode == "lazy" else Tensor
+    case = form(comm.size, n, dtype="int32", root=turn % comm.size, seed=turn)
+    x = on_device(gpu, case.x(comm.rank), stream, kind)
+    out = case.empty(comm.rank) if turn % 2 else None
+    out = None if out is None else on_device(gpu, out, stream, kind)
+    got = case.call(comm, x, out, **options)
+    assert out is None or got is out
+    case.verify(fetched(got), comm.rank)
+    assert x.get().tobytes() == case.x(comm.rank).tobytes()
+
+
+def bits_of_every_algorithm(gpu, comm, stream, collective, sizes):
+    """Compare the results of all algorithms on the device with those on the host."""
+    for name in names(collective):
+        for n in sizes if runnable(collective, name, comm.size) else ():
+            x = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32)
+            given = on_device(gpu, x, stream)
+            call = getattr(comm, collective)
+            want, got = call(x, algorithm=name), call(given, algorithm=name)
+            assert fetched(got).tobytes() == want.tobytes(), name
+            assert given.get().tobytes() == (x if got is not given else want).tobytes()
+
+
 def group(validate):
     """Make a communicator whose slots are small, so that there are many pieces."""
     with pytest.MonkeyPatch.context() as patch:
@@ -128,14 +179,14 @@ def refuse(transport):
                 pytest.skip("the ranks do not share memory")
 
 
-@pytest.fixture(params=WAYS, ids="-".join)
+@pytest.fixture
 def gpu(request):
     """A driver whose streams run some time later, or only when somebody waits for them."""
     refuse(request.param[1])
     yield from whole(*request.param)
 
 
-@pytest.fixture(params=["auto", "ipc", "mpi"])
+@pytest.fixture
 def doomed(request):
     """A driver of which a broken communicator keeps something."""
     refuse(request.param)

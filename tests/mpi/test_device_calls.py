@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_devices import DLPackArray, Exporter, Tensor, group, on_device
+from fake_devices import TRANSPORTS, DLPackArray, Exporter, Tensor, group, on_device  # noqa: F401
 
 import collectives as cc
 from collectives.errors import BufferError

@@ -9,7 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from dtypes import DTYPES
-from fake_devices import CHUNK, Exporter, Tensor, fetched, group, on_device
+from fake_devices import (  # noqa: F401
+    CHUNK,
+    TRANSPORTS,
+    Tensor,
+    fetched,
+    group,
+    in_place,
+    on_device,
+    run_form,
+)
 from forms import CUT, VECTOR, WHOLE, Allgatherv, Alltoallv, Gatherv, Scatterv
 from mpi4py import MPI
 
@@ -49,17 +58,9 @@ def sizes(comm, form):
 
 @every_form
 def test_every_collective_on_odd_sizes(gpu, comm, stream, form):
-    kind = Exporter if gpu.order.mode == "lazy" else Tensor
     for turn, n in enumerate(sizes(comm, form)):
-        case = form(comm.size, n, dtype="int32", root=turn % comm.size, seed=turn)
-        x = on_device(gpu, case.x(comm.rank), stream, kind)
-        out = case.empty(comm.rank) if turn % 2 else None
-        out = None if out is None else on_device(gpu, out, stream, kind)
-        got = case.call(comm, x, out, exchange=form in EXCHANGED and turn == 3)
-        if out is not None:
-            assert got is out
-        case.verify(fetched(got), comm.rank)
-        assert x.get().tobytes() == case.x(comm.rank).tobytes()
+        exchange = form in EXCHANGED and turn == 3
+        run_form(gpu, comm, stream, form, turn, n, exchange=exchange)
 
 
 @every_form
@@ -67,17 +68,9 @@ def test_in_place(gpu, comm, stream, form):
     start = gpu.order.mode == "lazy"
     for turn, n in enumerate((1, 5, 3 * columns(comm, form) + 1)):
         case = form(comm.size, n, dtype="float64", root=turn % comm.size, seed=turn)
-        x, out = case.shared(comm.rank)
-        base = x if x.size >= out.size else out
-        base = base if base.base is None else base.base
-        memory = on_device(gpu, base, stream)
-        x, out = (memory.view(each.shape, offset(each, base), None) for each in (x, out))
+        x, out = in_place(gpu, case, comm.rank, stream)
         got = case.call(comm, x, out, start=start)
         case.verify(fetched(got.wait() if start else got), comm.rank)
-
-
-def offset(view, base):
-    return view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
 
 
 @every_form

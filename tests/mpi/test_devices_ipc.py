@@ -8,8 +8,14 @@ import time
 
 import numpy as np
 import pytest
-from cases import FULL, names, runnable
-from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse, whole
+from cases import names, runnable
+from fake_devices import (
+    Tensor,
+    bits_of_every_algorithm,
+    fetched,
+    group,
+    on_device,
+)
 from forms import CUT, VECTOR, WHOLE
 from mpi4py import MPI
 
@@ -21,24 +27,9 @@ from collectives.errors import ArgumentError, CommunicatorError, MismatchError, 
 
 pytest_plugins = ["fake_devices"]  # the fixtures
 
+TRANSPORTS = ("ipc",)
 SIZE = MPI.COMM_WORLD.Get_size()
 FORMS = (*WHOLE, *CUT, *VECTOR)
-
-
-@pytest.fixture(params=MODES if FULL else MODES[:1])
-def gpu(request):
-    """A driver for ranks that share memory."""
-    refuse("ipc")
-    yield from whole(request.param, "ipc")
-
-
-@pytest.fixture
-def doomed():
-    """A driver of which a broken communicator keeps something."""
-    refuse("ipc")
-    for driver in in_use("random", "ipc"):
-        yield driver
-        driver.close()
 
 
 def goes_by_ipc(comm, x, **arguments):
@@ -50,17 +41,8 @@ def goes_by_ipc(comm, x, **arguments):
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "broadcast"])
 def test_every_algorithm_has_the_bits_of_the_host(gpu, plain_comm, stream, collective):
     """On some pages, and on one."""
-    p, rank = plain_comm.size, plain_comm.rank
-    for name in names(collective):
-        if not runnable(collective, name, p):
-            continue
-        for n in (p * 7, p * 700):
-            x = np.random.default_rng(rank).standard_normal(n).astype(np.float32)
-            given = on_device(gpu, x, stream)
-            call = getattr(plain_comm, collective)
-            want, got = call(x, algorithm=name), call(given, algorithm=name)
-            assert fetched(got).tobytes() == want.tobytes(), name
-            assert given.get().tobytes() == (x if got is not given else want).tobytes()
+    p = plain_comm.size
+    bits_of_every_algorithm(gpu, plain_comm, stream, collective, (p * 7, p * 700))
 
 
 @pytest.mark.parametrize("op", sorted({op for op, _ in folds.PAIRS}))

@@ -10,8 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import FULL, names, runnable
-from fake_devices import MODES, Tensor, fetched, group, in_use, on_device, refuse, whole
+from fake_devices import (
+    Tensor,
+    bits_of_every_algorithm,
+    group,
+    in_use,
+    on_device,
+)
 from mpi4py import MPI
 
 from collectives.devices import cuda_aware_mpi as aware
@@ -22,26 +27,14 @@ from collectives.process import binding
 
 pytest_plugins = ["fake_devices"]  # the fixtures
 
+TRANSPORTS = ("mpi",)
 SIZE = MPI.COMM_WORLD.Get_size()
-
-
-@pytest.fixture(params=MODES if FULL else MODES[:1])
-def gpu(request):
-    """A driver whose memory MPI may touch."""
-    refuse("mpi")
-    yield from whole(request.param, "mpi")
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "broadcast"])
 def test_every_algorithm_has_the_bits_of_the_host(gpu, plain_comm, stream, collective):
-    p, rank = plain_comm.size, plain_comm.rank
-    for name in names(collective):
-        if runnable(collective, name, p):
-            x = np.random.default_rng(rank).standard_normal(p * 700).astype(np.float32)
-            given = on_device(gpu, x, stream)
-            call = getattr(plain_comm, collective)
-            want, got = call(x, algorithm=name), call(given, algorithm=name)
-            assert fetched(got).tobytes() == want.tobytes(), name
+    p = plain_comm.size
+    bits_of_every_algorithm(gpu, plain_comm, stream, collective, (p * 700,))
 
 
 def test_nothing_goes_through_the_host(gpu, plain_comm, stream):
@@ -116,16 +109,6 @@ def test_memory_of_a_device_that_fails_is_given_up(method):
         assert mine not in peers._leaving
         assert mine.is_lost
         driver.close()
-
-
-@pytest.fixture
-def doomed():
-    """A driver of which a broken communicator keeps something."""
-    refuse("mpi")
-    for driver in in_use("random", "mpi"):
-        yield driver
-        driver.close()
-        peers._leaving.clear()
 
 
 def test_a_device_without_room_for_a_call(doomed, fresh):

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from fake_devices import Exporter, Tensor, fetched, in_use, on_device
+from fake_devices import Exporter, Tensor, fetched, in_place, in_use, on_device, run_form
 from fake_nccl import FakeGroup
 from forms import (
     Allgather,
@@ -77,31 +77,15 @@ def stream(gpu):
 
 @every_form
 def test_every_collective(gpu, comm, stream, form):
-    kind = Exporter if gpu.order.mode == "lazy" else Tensor
     for turn, n in enumerate((0, 1, 1000)):
-        case = form(SIZE, n, dtype="int32", root=turn % SIZE, seed=turn)
-        x = on_device(gpu, case.x(RANK), stream, kind)
-        out = case.empty(RANK) if turn % 2 else None
-        out = None if out is None else on_device(gpu, out, stream, kind)
-        got = case.call(comm, x, out, algorithm="nccl")
-        assert out is None or got is out
-        case.verify(fetched(got), RANK)
-        assert x.get().tobytes() == case.x(RANK).tobytes()
+        run_form(gpu, comm, stream, form, turn, n, algorithm="nccl")
     assert gpu.calls["join"] == 1
-
-
-def address(array):
-    return array.__array_interface__["data"][0]
 
 
 @pytest.mark.parametrize("form", FORMS[:-1], ids=lambda form: form.name)
 def test_in_place(gpu, comm, stream, form):
     case = form(SIZE, 300, dtype="float64", root=SIZE - 1)
-    x, out = case.shared(RANK)
-    base = x if x.size >= out.size else out
-    base = base if base.base is None else base.base
-    memory = on_device(gpu, base, stream)
-    x, out = (memory.view(each.shape, address(each) - address(base), None) for each in (x, out))
+    x, out = in_place(gpu, case, RANK, stream)
     if form is Alltoall and SIZE > 1:
         with pytest.raises(BufferError, match="out overlaps x, and alltoall by NCCL"):
             case.call(comm, x, out, algorithm="nccl")
