@@ -70,6 +70,11 @@ class DeviceArray:
         """The bytes of its elements."""
         return self.count * self.itemsize
 
+    def overlaps(self, other: DeviceArray) -> bool:
+        """Return whether both have a byte in common."""
+        begin = max(self.address, other.address)
+        return begin < min(self.address + self.nbytes, other.address + other.nbytes)
+
     def span(self, count: int | None = None) -> _core.Span:
         """Return the array as the core holds it against others. Local."""
         if count is None:

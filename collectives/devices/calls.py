@@ -535,8 +535,7 @@ def _is_risky(
     """
     if source is None or target is None or not columns.inputs or not columns.outputs:
         return False
-    begin, end = source.address, source.address + source.nbytes
-    if end <= target.address or target.address + target.nbytes <= begin:
+    if not source.overlaps(target):
         return False
     if parts is None or places is None:
         # Columns are written where the same columns were read, be it in another row.

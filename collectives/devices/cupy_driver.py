@@ -63,8 +63,7 @@ class CupyDriver:
         return Place(kind, found.device)
 
     def identity(self, device: int) -> str:
-        number: str = cupy.cuda.Device(device).pci_bus_id
-        return number
+        return str(cupy.cuda.Device(device).pci_bus_id)
 
     def nccl(self) -> Nccl:
         from collectives.devices.cupy_nccl import CupyNccl  # CuPy loads NCCL when it is asked for
@@ -77,8 +76,7 @@ class CupyDriver:
         # Not from CuPy's pool, whose memory cannot be exported piece by piece.
         return _memory(runtime.malloc, nbytes)
 
-    def free(self, address: int) -> None:
-        runtime.free(address)
+    free = staticmethod(runtime.free)
 
     def array(self, shape: tuple[int, ...], dtype: Any, address: int, owner: Any) -> Any:
         if not address:
@@ -87,9 +85,7 @@ class CupyDriver:
         memory = cupy.cuda.UnownedMemory(address, nbytes, owner)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
-    def selected(self) -> int:
-        number: int = runtime.getDevice()
-        return number
+    selected = staticmethod(runtime.getDevice)
 
     def pinned(self, nbytes: int) -> PinnedMemory:
         return PinnedMemory(nbytes)
@@ -108,16 +104,8 @@ class CupyDriver:
         stream: int,
     ) -> None:
         if max(target_pitch, source_pitch) <= _MOST_PITCH:
-            runtime.memcpy2DAsync(
-                target,
-                target_pitch,
-                source,
-                source_pitch,
-                width,
-                rows,
-                runtime.memcpyDefault,
-                stream,
-            )
+            ends = target, target_pitch, source, source_pitch
+            runtime.memcpy2DAsync(*ends, width, rows, runtime.memcpyDefault, stream)
             return
         for row in range(rows):
             self.copy(target + row * target_pitch, source + row * source_pitch, width, stream)
@@ -125,33 +113,23 @@ class CupyDriver:
     # -- order -------------------------------------------------------------------------------
 
     def stream(self) -> int:
-        made: int = runtime.streamCreateWithFlags(runtime.streamNonBlocking)
-        return made
+        return int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
 
-    def end_stream(self, stream: int) -> None:
-        runtime.streamDestroy(stream)
+    end_stream = staticmethod(runtime.streamDestroy)
 
     def event(self) -> int:
-        made: int = runtime.eventCreateWithFlags(NO_TIMES)
-        return made
+        return int(runtime.eventCreateWithFlags(NO_TIMES))
 
-    def end_event(self, event: int) -> None:
-        runtime.eventDestroy(event)
-
-    def record(self, event: int, stream: int) -> None:
-        runtime.eventRecord(event, stream)
-
-    def wait(self, stream: int, event: int) -> None:
-        runtime.streamWaitEvent(stream, event)
+    end_event = staticmethod(runtime.eventDestroy)
+    record = staticmethod(runtime.eventRecord)
+    wait = staticmethod(runtime.streamWaitEvent)
+    synchronize = staticmethod(runtime.eventSynchronize)
 
     def done(self, event: int) -> bool:
         status: int = runtime.eventQuery(event)  # CuPy raises no error here
         if status not in (0, NOT_READY):
             raise runtime.CUDARuntimeError(status)
         return status == 0
-
-    def synchronize(self, event: int) -> None:
-        runtime.eventSynchronize(event)
 
     def is_capturing(self, stream: int) -> bool:
         if stream in (0, LEGACY):
@@ -174,36 +152,27 @@ class CupyDriver:
             kernel((blocks,), (threads,), (struct,))
 
     def processors(self) -> int:
-        count: int = runtime.deviceGetAttribute(
-            runtime.cudaDevAttrMultiProcessorCount, runtime.getDevice()
-        )
-        return count
+        what = runtime.cudaDevAttrMultiProcessorCount
+        return int(runtime.deviceGetAttribute(what, runtime.getDevice()))
 
     # -- memory of other processes -------------------------------------------------------------
 
     def export_memory(self, address: int) -> bytes:
         return bytes(runtime.ipcGetMemHandle(address))
 
-    def open_memory(self, handle: bytes) -> int:
-        address: int = runtime.ipcOpenMemHandle(handle)
-        return address
-
-    def close_memory(self, address: int) -> None:
-        runtime.ipcCloseMemHandle(address)
+    open_memory = staticmethod(runtime.ipcOpenMemHandle)
+    close_memory = staticmethod(runtime.ipcCloseMemHandle)
 
     def shared_event(self) -> int:
-        made: int = runtime.eventCreateWithFlags(NO_TIMES | runtime.eventInterprocess)
-        return made
+        return int(runtime.eventCreateWithFlags(NO_TIMES | runtime.eventInterprocess))
 
     def export_event(self, event: int) -> bytes:
         return bytes(runtime.ipcGetEventHandle(event))
 
-    def open_event(self, handle: bytes) -> int:
-        event: int = runtime.ipcOpenEventHandle(handle)
-        return event
+    open_event = staticmethod(runtime.ipcOpenEventHandle)
 
 
-_MOST_PITCH = 2**31 - 1
+_MOST_PITCH = 2**31 - 1  # cudaDevAttrMaxPitch: rows that are further apart are copied one by one
 
 
 def _memory(allocate: Any, *arguments: int) -> int:

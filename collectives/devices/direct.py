@@ -234,8 +234,7 @@ def _is_overwritten(job: Job) -> bool:
     source, target = job.source, job.target
     if source is None or target is None or job.kind not in (ALLTOALL, REDUCE_SCATTER):
         return False
-    begin, end = source.address, source.address + source.nbytes
-    if end <= target.address or target.address + target.nbytes <= begin:
+    if not source.overlaps(target):
         return False
     return job.kind == ALLTOALL or source.address == target.address
 

@@ -215,10 +215,8 @@ def exchange(
 ) -> Any:
     """Send an array of a device, receive one, or both."""
     source, target = arrays
-    if source is not None and target is not None:
-        begin = max(source.address, target.address)
-        if begin < min(source.address + source.nbytes, target.address + target.nbytes):
-            raise BufferError("out overlaps x; pass arrays that share no memory")
+    if source is not None and target is not None and source.overlaps(target):
+        raise BufferError("out overlaps x; pass arrays that share no memory")
     request = MessageRequest(engine, blocks, ring, source, target, result)
     return request.start(message, source, blocking)
 

@@ -87,7 +87,7 @@ def check(job: Job, driver: Driver) -> None:
     if name in FOLDS:
         _check_fold(job, driver)
     source, target = _ends(job)
-    if source is None or target is None or not _overlap(source, target):
+    if source is None or target is None or not source.overlaps(target):
         return
     given, got = _rows(job, False), _rows(job, True)
     rank = job.columns.place[0]
@@ -126,10 +126,6 @@ def _ends(job: Job) -> tuple[DeviceArray | None, DeviceArray | None]:
     if columns.outputs and target is None:
         target = job.source  # the root of a broadcast has it there
     return job.source if columns.inputs else None, target if columns.outputs else None
-
-
-def _overlap(a: DeviceArray, b: DeviceArray) -> bool:
-    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
 
 
 def _rows(job: Job, incoming: bool) -> list[tuple[int, int]]:

@@ -80,7 +80,7 @@ class Masked(Wire):
         self._bits = bits
         self._private, self._public = private, public
         self._shared: dict[tuple[int, int], bytes] = {}
-        self._elements = sum(int(np.prod(shape, dtype=np.int64)) for shape in parameters.shapes)
+        self._elements = sum(parameters.sizes)
         self.nbytes = 8 * (self._elements + 1)
 
     def packed(self, update: Update, round: int, client: int, roster: Sequence[int]) -> Bytes:
@@ -100,13 +100,9 @@ class Masked(Wire):
         whole = total.view(np.int64)
         count = int(whole[-1])
         means = whole[:-1] / 2.0**self._bits / max(count, 1)
-        arrays = []
-        begin = 0
-        for shape, dtype in zip(self._parameters.shapes, self._parameters.dtypes, strict=True):
-            end = begin + int(np.prod(shape, dtype=np.int64))
-            arrays.append(means[begin:end].astype(dtype).reshape(shape))
-            begin = end
-        return [Update(arrays, count)]
+        own = self._parameters
+        parts = zip(np.split(means, np.cumsum(own.sizes[:-1])), own.dtypes, own.shapes, strict=True)
+        return [Update([part.astype(dtype).reshape(shape) for part, dtype, shape in parts], count)]
 
     def _weighted(self, update: Update, clients: int) -> NDArray[np.uint64]:
         """Return the values times the count, and the count, as integers modulo 2**64."""

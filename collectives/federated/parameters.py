@@ -16,17 +16,7 @@ __all__ = ["Parameters"]
 
 
 class Parameters:
-    """The parameters that a program has passed.
-
-    Attributes
-    ----------
-    values : list of array
-        What was passed.
-    shapes, dtypes : list
-        Of each.
-    nbytes : int
-        Of all.
-    """
+    """The parameters that a program has passed."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         if isinstance(values, Mapping) or hasattr(values, "__array__"):
@@ -54,7 +44,9 @@ class Parameters:
                 )
         self.shapes = [each.shape for each in arrays]
         self.dtypes = [each.dtype for each in arrays]
-        self.nbytes = sum(each.nbytes for each in arrays)
+        self.sizes = [each.size for each in arrays]
+        self._ends = np.cumsum([each.nbytes for each in arrays])
+        self.nbytes = int(self._ends[-1])
 
     def read(self) -> list[NDArray[Any]]:
         """Return copies of the values. Local."""
@@ -87,10 +79,5 @@ class Parameters:
 
     def unpacked(self, data: NDArray[np.uint8]) -> list[NDArray[Any]]:
         """Return the arrays whose bytes `packed` has returned as `data`, in new memory. Local."""
-        arrays = []
-        begin = 0
-        for shape, dtype in zip(self.shapes, self.dtypes, strict=True):
-            end = begin + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            arrays.append(data[begin:end].copy().view(dtype).reshape(shape))
-            begin = end
-        return arrays
+        parts = zip(np.split(data, self._ends[:-1]), self.dtypes, self.shapes, strict=True)
+        return [part.copy().view(dtype).reshape(shape) for part, dtype, shape in parts]

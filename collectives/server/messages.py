@@ -239,7 +239,7 @@ class MessageEndpoint:
             numbers = HEAD.unpack(head)
             kind, worker, first, second, _ = numbers
             if kind == CLAIM:
-                yield Claim(worker, first, second, self._answer(rank))
+                yield Claim(worker, first, second, partial(self._give, rank))
             elif kind == PULL:
                 self._pulls[worker] = first, second
                 self._answer_pulls()
@@ -267,12 +267,8 @@ class MessageEndpoint:
             return Left(worker, first, second, from_record(memory.tobytes()))
         return Push(worker, first, second, weight, memory, lambda: self._spare.append(memory))
 
-    def _answer(self, rank: int) -> Callable[[tuple[int, int] | None], object]:
-        def answer(piece: tuple[int, int] | None) -> None:
-            first, last = piece or (0, 0)
-            self._reply(rank, DONE if piece else NOTHING, first, last)
-
-        return answer
+    def _give(self, rank: int, piece: tuple[int, int] | None) -> None:
+        self._reply(rank, DONE if piece else NOTHING, *(piece or (0, 0)))
 
     def _reply(self, rank: int, what: int, first: int, second: int, text: bytes = b"") -> None:
         reply = bytearray(REPLY.pack(what, first, second) + text.ljust(FAILURE_BYTES, b"\0"))

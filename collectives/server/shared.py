@@ -21,6 +21,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from collectives.server.transport import (
 from collectives.text.words import from_record, to_record
 
 SLOTS = 2
-HEAD, DESK, SLOT_HEAD, REASON = 2048, 2048, 128, 1000  # bytes
+HEAD, DESK, SLOT_HEAD = 2048, 2048, 128  # bytes
 
 # Words of the head.
 CURRENT, SLOWEST, FAILED = 0, 1, 2
@@ -75,6 +76,7 @@ class Layout:
         self.slots = self.desks + DESK * len(self.workers)
         self.buffers = self.slots + SLOTS * self.slot * len(self.workers) + 4095 & -4096
         self.count = len(self.workers) + 2
+        self.failure = slice(start + FAILURE, start + FAILURE + FAILURE_BYTES)
         self.stop = self.buffers + self.count * self.buffer if self.workers else start
 
     def words(self, memory: mmap.mmap, start: int, nbytes: int) -> _core.Words:
@@ -84,6 +86,11 @@ class Layout:
     def desk(self, memory: mmap.mmap, worker: int) -> _core.Words:
         """Return the words of the desk of a worker. Local."""
         return self.words(memory, self.desks + DESK * self.workers.index(worker), 256)
+
+    def why(self, worker: int) -> slice:
+        """Return where the reason is of a worker that gives up."""
+        start = self.desks + DESK * self.workers.index(worker) + WHY
+        return slice(start, start + FAILURE_BYTES)
 
     def slot_of(self, memory: mmap.mmap, worker: int, number: int) -> tuple[_core.Words, Bytes]:
         """Return the head and the bytes of the slot for a worker's gradient of a number. Local."""
@@ -165,17 +172,13 @@ class SharedLink:
         """Say that this worker has finished, or `why` it gives up; `pulls`, `pulled_bytes` count.
         Local.
         """
-        start = self._layout.desks + DESK * self._layout.workers.index(self._worker) + WHY
-        self._memory[start : start + REASON] = to_record(why, REASON)
+        self._memory[self._layout.why(self._worker)] = to_record(why, FAILURE_BYTES)
         self._desk[PULLS], self._desk[PULLED] = pulls, pulled_bytes
         self._desk[LEFT] = 1
 
     def failure(self) -> CollectivesError | None:
         """Return the error that the server has failed with, if it has. Local."""
-        if not self._head[FAILED]:
-            return None
-        start = self._layout.start + FAILURE
-        return failure_of(self._memory[start : start + FAILURE_BYTES])
+        return failure_of(self._memory[self._layout.failure]) if self._head[FAILED] else None
 
 
 class SharedEndpoint:
@@ -204,10 +207,11 @@ class SharedEndpoint:
                 yield self._push(worker, self._seen[worker])
                 self._seen[worker] += 1
             if desk[CLAIMED] > desk[ANSWERED]:
-                yield Claim(worker, desk[STEP], desk[COUNT], self._answer(desk))
+                yield Claim(worker, desk[STEP], desk[COUNT], partial(self._give, desk))
             if has_left:
                 self._there.discard(worker)
-                yield Left(worker, desk[PULLS], desk[PULLED], self._why(worker))
+                why = from_record(self._memory[self._layout.why(worker)])
+                yield Left(worker, desk[PULLS], desk[PULLED], why)
 
     def _push(self, worker: int, number: int) -> Push:
         head, data = self._slots[worker][number % SLOTS]
@@ -218,16 +222,9 @@ class SharedEndpoint:
 
         return Push(worker, head[0], head[1], _unpacked(head[2]), data, release)
 
-    def _answer(self, desk: _core.Words) -> Callable[[tuple[int, int] | None], object]:
-        def answer(piece: tuple[int, int] | None) -> None:
-            desk[FIRST], desk[LAST] = piece or (0, 0)
-            desk[ANSWERED] = desk[CLAIMED]
-
-        return answer
-
-    def _why(self, worker: int) -> str:
-        start = self._layout.desks + DESK * self._layout.workers.index(worker) + WHY
-        return from_record(self._memory[start : start + REASON])
+    def _give(self, desk: _core.Words, piece: tuple[int, int] | None) -> None:
+        desk[FIRST], desk[LAST] = piece or (0, 0)
+        desk[ANSWERED] = desk[CLAIMED]
 
     def publish(self, version: int, slowest: int, values: Any, has_changed: bool) -> None:
         """Let workers have the `version` of the parameters with some `values`, and know how far the
@@ -245,8 +242,7 @@ class SharedEndpoint:
 
     def fail(self, error: CollectivesError) -> None:
         """Have the workers raise an `error`. Local."""
-        start = self._layout.start + FAILURE
-        self._memory[start : start + FAILURE_BYTES] = failure_text(error)
+        self._memory[self._layout.failure] = failure_text(error)
         self._head[FAILED] = 1
 
     def is_quiet(self) -> bool:
