@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 from typing import Any
 
 import numpy as np
+from exporters import (
+    BFLOAT,
+    CODES,
+    CUDA,
+    DELETER,
+    DESTRUCTOR,
+    READ_ONLY,
+    Tensor,
+    Unversioned,
+    Versioned,
+    capsule_of,
+)
 from fake_gpu import DEFAULT, LEGACY, FakeDriver
 
 with contextlib.suppress(ImportError):
     import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 then
-
-CUDA = 2  # kDLCUDA
-CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-BFLOAT = 4
-READ_ONLY = 1  # a flag of DLPack's versioned struct
 
 
 class Memory:
@@ -156,44 +162,7 @@ class Array(DeviceArray):
 # -- DLPack ----------------------------------------------------------------------------------------
 
 
-class DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Managed(ctypes.Structure):
-    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", Deleter))
-
-
-class ManagedVersioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", Deleter),
-        ("flags", ctypes.c_uint64),
-        ("tensor", DLTensor),
-    )
-
-
-Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 python = ctypes.PyDLL(None)  # others give the functions of ctypes.pythonapi other types
-new_capsule = python.PyCapsule_New
-new_capsule.restype = ctypes.py_object
-new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, Destructor)
 is_valid = python.PyCapsule_IsValid
 is_valid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 get_pointer = python.PyCapsule_GetPointer
@@ -204,12 +173,12 @@ NAME, NAME_VERSIONED = b"dltensor", b"dltensor_versioned"
 exported: dict[int, tuple[Any, ...]] = {}  # what consumers hold, by the address of its struct
 
 
-@Deleter
+@DELETER
 def delete(address: int) -> None:
     exported.pop(address, None)
 
 
-@Destructor
+@DESTRUCTOR
 def destroy(capsule: int) -> None:
     for name in (NAME, NAME_VERSIONED):  # it has another name once it is consumed
         if is_valid(capsule, name):
@@ -239,15 +208,15 @@ class DLPackArray(DeviceArray):
         is_versioned = max_version is not None and max_version >= (1, 0)
         if self.is_read_only and not is_versioned:
             raise BufferError("a read-only array needs max_version=(1, 0)")
-        managed = ManagedVersioned() if is_versioned else Managed()
-        kept = self._describe(managed.tensor)
+        managed = Versioned() if is_versioned else Unversioned()
+        self._describe(managed.tensor)
         managed.deleter = delete
         if is_versioned:
             managed.major, managed.minor = 1, 0
             managed.flags = READ_ONLY if self.is_read_only else 0
         address = ctypes.addressof(managed)
-        exported[address] = (self, managed, *kept)
-        return new_capsule(address, NAME_VERSIONED if is_versioned else NAME, destroy)
+        exported[address] = self, managed
+        return capsule_of(address, NAME_VERSIONED if is_versioned else NAME, destroy)
 
     def _order_before(self, consumer: int) -> None:
         """Let what comes on the consumer's stream wait for the stream of the array."""
@@ -257,38 +226,13 @@ class DLPackArray(DeviceArray):
             self.driver.wait(consumer, event)
             self.driver.end_event(event)
 
-    def _describe(self, tensor: DLTensor) -> tuple[Any, ...]:
-        """Fill the struct; return what it points to."""
+    def _describe(self, tensor: Tensor) -> None:
         ndim, itemsize = len(self.shape), self.dtype.itemsize
-        shape = (ctypes.c_int64 * ndim)(*self.shape)
-        steps = None
-        if self.strides is not None:
-            steps = (ctypes.c_int64 * ndim)(*(each // itemsize for each in self.strides))
         tensor.data = self.address if self.size else 0
         tensor.device_type, tensor.device_id, tensor.ndim = CUDA, self.device, ndim
         is_bfloat = self.dtype.name == "bfloat16"
         tensor.code = BFLOAT if is_bfloat else CODES[self.dtype.kind]
-        tensor.bits, tensor.lanes, tensor.byte_offset = itemsize * 8, 1, 0
-        tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-        if steps is not None:
-            tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
-        return shape, steps
-
-
-def consume(capsule: Any) -> dict[str, Any]:
-    """Take a capsule as a consumer does; return what it says, and give it back at once."""
-    address_of = id(capsule)
-    is_versioned = bool(is_valid(address_of, NAME_VERSIONED))
-    pointer = get_pointer(address_of, NAME_VERSIONED if is_versioned else NAME)
-    managed = (ManagedVersioned if is_versioned else Managed).from_address(pointer)
-    tensor = managed.tensor
-    shape = tuple(itertools.islice(tensor.shape, tensor.ndim)) if tensor.ndim else ()
-    return {
-        "version": (managed.major, managed.minor) if is_versioned else None,
-        "flags": managed.flags if is_versioned else 0,
-        "address": tensor.data or 0,
-        "device": (tensor.device_type, tensor.device_id),
-        "dtype": (tensor.code, tensor.bits, tensor.lanes),
-        "shape": shape,
-        "strides": tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
-    }
+        tensor.bits, tensor.lanes = itemsize * 8, 1
+        tensor.shape = (ctypes.c_int64 * ndim)(*self.shape)
+        if self.strides is not None:
+            tensor.strides = (ctypes.c_int64 * ndim)(*(each // itemsize for each in self.strides))

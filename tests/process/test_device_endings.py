@@ -7,11 +7,11 @@ from textwrap import dedent
 import pytest
 from ranks import BOUND, Ranks
 
-DEVICES = Path(__file__).resolve().parents[1] / "devices"
+TESTS = Path(__file__).resolve().parents[1]
 COMPILERS = [each for each in ("g++", "clang++", "c++") if shutil.which(each)]
 
 BEGIN = f"""
-sys.path.append({str(DEVICES)!r})
+sys.path += {[str(TESTS), str(TESTS / "devices")]!r}
 import fake_kernels
 from fake_arrays import Array
 from fake_gpu import FakeDriver
