@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import mmap
 import zlib
 
@@ -20,7 +21,7 @@ from collectives.errors import ArgumentError, UnsupportedTypeError
 
 ROUNDS = 4 if FULL else 1
 OPERANDS = [1, 2, 3, 4, 5, 6, 16]
-GUARD = 32  # bytes around each place, which must stay as they are
+GUARD = 64  # bytes around each place, which must stay as they are
 SMALL = folds.Geometry(blocks=2, threads=3)  # a tile of 192 bytes, or of 12 elements
 FACTORS = [1 / 3, -2.0, 0.0, 1e-30, float("inf"), float("nan"), 1.0]
 PRECISION = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
@@ -68,25 +69,37 @@ def sample(name, count, salt):
     return np.where(kind == 0, chosen, np.where(kind == 1, bits, usual)).view(np.uint8)
 
 
-class Places:
-    """Memory at given addresses modulo 16, with guards around it."""
+class Place:
+    """Memory that begins at a given address modulo 16, with guards around it."""
 
-    def __init__(self):
-        self.all = []
+    def __init__(self, nbytes, alignment, content=None):
+        self.memory = self.filled(nbytes + 2 * GUARD + 16)
+        self.begin = GUARD + (alignment - self.pointer() - GUARD) % 16
+        self.end = self.begin + nbytes
+        if content is not None:
+            self.memory[self.begin : self.end] = self.here(content)
 
-    def place(self, nbytes, alignment, content=None):
-        """Return `nbytes` of memory that begin `alignment` bytes after a multiple of 16."""
-        memory = np.full(nbytes + 2 * GUARD + 32, 0xA5, np.uint8)
-        begin = GUARD + (alignment - memory.ctypes.data - GUARD) % 16
-        inner = memory[begin : begin + nbytes]
-        inner[:] = 0x5A if content is None else content
-        self.all.append((memory, begin, begin + nbytes))
-        return inner
+    def filled(self, nbytes):
+        return np.full(nbytes, 0xA5, np.uint8)
 
-    def check_guards(self):
-        for memory, begin, end in self.all:
-            assert (memory[:begin] == 0xA5).all()
-            assert (memory[end:] == 0xA5).all()
+    def pointer(self):
+        return self.memory.ctypes.data
+
+    def here(self, content):
+        return content
+
+    def on_host(self):
+        return self.memory
+
+    @property
+    def address(self):
+        return self.pointer() + self.begin
+
+    def get(self):
+        found = self.on_host()
+        assert (found[: self.begin] == 0xA5).all()
+        assert (found[self.end :] == 0xA5).all()
+        return found[self.begin : self.end]
 
 
 def fold_on_host(op, dtype, left, right):
@@ -127,17 +140,16 @@ def choose(rng, probability):
     return bool(rng.random() < probability)
 
 
-def try_pass(library, op, name, rng, count, operands, alignment):
-    """Run one pass on the CPU, with what chance chooses, and compare it with the host's."""
+def try_pass(kind, run, op, name, rng, count, operands, alignment):
+    """Run one pass in places of a kind, as chance chooses, and compare it with the host's."""
     itemsize, step = dtype_of(name).itemsize, dtype_of(part_of(name)).itemsize
     nbytes = count * itemsize
     contents = [sample(name, count, int(rng.integers(8))).copy() for _ in range(operands)]
-    places = Places()
     uneven = choose(rng, 0.25)
 
     def place(content=None):
         other = int(rng.integers(0, 16, 1)[0]) // step * step
-        return places.place(nbytes, other if uneven else alignment, content)
+        return kind(nbytes, other if uneven else alignment, content)
 
     sources = [place(content) for content in contents]
     replaced = int(rng.integers(operands)) if choose(rng, 0.3) else None
@@ -148,31 +160,57 @@ def try_pass(library, op, name, rng, count, operands, alignment):
     scales = bool(factors) and choose(rng, 0.4)
     one = folds.Pass(
         count,
-        [address(each) for each in sources],
+        [each.address for each in sources],
         [choose(rng, 0.5) for _ in sources],
-        0 if dst is None else address(dst),
-        0 if publication is None else address(publication),
-        [address(each) for each in targets],
+        0 if dst is None else dst.address,
+        0 if publication is None else publication.address,
+        [each.address for each in targets],
         [choose(rng, 0.6) for _ in sources] if scales else (),
         factors[rng.integers(len(factors))] if scales else 1.0,
         factors[rng.integers(len(factors))] if factors and choose(rng, 0.3) else None,
     )
     published, result = on_host(op, name, contents, one)
-    on_cpu.run(library, folds.kernel_name(op, name), one, SMALL, backwards=choose(rng, 0.5))
+    run(op, name, one)
 
     told = f"{count} elements, {operands} operands, alignment {alignment}, {uneven=}, {one}"
-    for each in [*targets, *([] if dst is None else [dst])]:
-        np.testing.assert_array_equal(each, result, err_msg=told)
-    if publication is not None:
-        np.testing.assert_array_equal(publication, published, err_msg=told)
+    wanted = [(each, result) for each in (*targets, dst) if each is not None]
+    wanted += [(publication, published)] * (publication is not None)
     for k, each in enumerate(sources):
-        if k != replaced or dst is None:
-            np.testing.assert_array_equal(each, contents[k], err_msg=told)
-    places.check_guards()
+        wanted += [(each, contents[k])] * (k != replaced or dst is None)
+    for each, content in wanted:
+        np.testing.assert_array_equal(each.get(), content, err_msg=told)
+
+
+@pytest.fixture
+def run(library):
+    """Run passes of some blocks on the CPU, in turn forwards and backwards."""
+    turns = itertools.count()
+
+    def run(op, name, one):
+        backwards = next(turns) % 2 == 1
+        on_cpu.run(library, folds.kernel_name(op, name), one, SMALL, backwards=backwards)
+
+    return run
+
+
+def half_against_special_ones(kind, run, op, name):
+    """Fold every half with each of the special ones, in places of a kind."""
+    every = np.arange(2**16, dtype=np.uint16)
+    left, out = kind(every.nbytes, 0, every.view(np.uint8)), kind(every.nbytes, 0)
+    for pattern in patterns(name):
+        other = np.full_like(every, pattern).view(np.uint8)
+        right = kind(every.nbytes, 0, other)
+        run(
+            op,
+            name,
+            folds.Pass(every.size, [left.address, right.address], [False] * 2, out.address),
+        )
+        want = fold_on_host(op, dtype_of(name), every.view(np.uint8), other)
+        np.testing.assert_array_equal(out.get(), want)
 
 
 @pytest.mark.parametrize(("op", "name"), folds.PAIRS)
-def test_a_pass_has_the_bits_of_the_host(library, op, name):
+def test_a_pass_has_the_bits_of_the_host(run, op, name):
     """Every number of operands at every alignment; the tails and all else by a fixed chance."""
     rng = np.random.default_rng(zlib.crc32(f"{op} {name}".encode()))
     itemsize, step = dtype_of(name).itemsize, dtype_of(part_of(name)).itemsize
@@ -184,17 +222,17 @@ def test_a_pass_has_the_bits_of_the_host(library, op, name):
         for operands in OPERANDS:
             for alignment in range(0, 16, step):
                 count = counts[rng.integers(len(counts))]
-                try_pass(library, op, name, rng, count, operands, alignment)
+                try_pass(Place, run, op, name, rng, count, operands, alignment)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["uint8", "float16", "float32", "complex64", "complex128"])
-def test_every_tail_at_every_alignment(library, name):
+def test_every_tail_at_every_alignment(run, name):
     rng = np.random.default_rng(3)
     itemsize, step = dtype_of(name).itemsize, dtype_of(part_of(name)).itemsize
     for alignment in range(0, 16, step):
         for count in range(3 * 16 // itemsize + 2):
-            try_pass(library, "SUM", name, rng, count, 2, alignment)
+            try_pass(Place, run, "SUM", name, rng, count, 2, alignment)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "uint8", "bool"])
@@ -204,23 +242,20 @@ def test_a_single_source_is_copied_bit_by_bit(library, name):
     every = np.arange(2**16, dtype=np.uint16).view(np.uint8)
     content = np.concatenate([every, patterns(name).view(np.uint8)])
     content = content[: content.size // dtype.itemsize * dtype.itemsize]
-    out = Places().place(content.size, 0)
-    one = folds.Pass(out.size // dtype.itemsize, [address(content)], [False], address(out))
-    on_cpu.run(library, folds.kernel_name("SUM", name), one, folds.geometry(out.size, 1))
-    np.testing.assert_array_equal(out, content)
+    out = Place(content.size, 0)
+    one = folds.Pass(content.size // dtype.itemsize, [address(content)], [False], out.address)
+    on_cpu.run(library, folds.kernel_name("SUM", name), one, folds.geometry(content.size, 1))
+    np.testing.assert_array_equal(out.get(), content)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["SUM", "PROD", "MIN", "MAX"])
 def test_every_half_against_the_special_ones(library, op, name):
-    every = np.arange(2**16, dtype=np.uint16)
-    for pattern in patterns(name):
-        other = np.full_like(every, pattern)
-        out = np.empty_like(every)
-        one = folds.Pass(every.size, [address(every), address(other)], [False, False], address(out))
-        on_cpu.run(library, folds.kernel_name(op, name), one, folds.geometry(out.nbytes, 1))
-        want = fold_on_host(op, dtype_of(name), every.view(np.uint8), other.view(np.uint8))
-        np.testing.assert_array_equal(out, want.view(np.uint16))
+    def run(op, name, one):
+        geometry = folds.geometry(2 * one.elements, 1)
+        on_cpu.run(library, folds.kernel_name(op, name), one, geometry)
+
+    half_against_special_ones(Place, run, op, name)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
