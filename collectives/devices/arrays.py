@@ -29,24 +29,7 @@ StreamOf = Callable[[int], int]
 
 
 class DeviceArray:
-    """An array in the memory of a device, contiguous and checked.
-
-    Attributes
-    ----------
-    name : str
-        The argument's name.
-    value : array
-        What the caller passed.
-    address, device, count, itemsize : int
-    shape : tuple of int
-    dtype : str
-        As the core names it.
-    stream : int or None
-        The stream on which the array's library works. If it is not known, results are complete
-        when a call ends.
-    owner : object
-        What keeps the memory alive.
-    """
+    """An array in the memory of a device, contiguous and checked."""
 
     def __init__(
         self,
@@ -62,8 +45,10 @@ class DeviceArray:
         self.name, self.value, self.address, self.device = name, value, address, device
         self.shape, self.count = shape, prod(shape)
         self.dtype, self.itemsize = dtype
+        # The stream on which its library works. If that is not known, results are complete when a
+        # call ends.
         self.stream = stream
-        self.owner = owner
+        self.owner = owner  # keeps the memory alive
 
     @property
     def nbytes(self) -> int:

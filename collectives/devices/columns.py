@@ -47,16 +47,7 @@ class Piece(NamedTuple):
 
 
 class Columns:
-    """How the arrays of a rank are cut.
-
-    Attributes
-    ----------
-    place : (int, int, int)
-    width : int
-        The columns of a piece, but the last one, equal on all ranks.
-    longest : int
-        The elements of the longest part that this rank knows of.
-    """
+    """How the arrays of a rank are cut."""
 
     def __init__(
         self,
@@ -78,10 +69,11 @@ class Columns:
         self.counts: Integers | None = None if counts is None else counts[0]
         self.receive_counts: Integers | None = None if counts is None else counts[1]
         parts = contract.per_array(place[1]) * (2 if self.is_alltoall else 1)
+        # The columns of a piece, but the last one, equal on all ranks.
         self.width = max(1, room // (parts * itemsize))
         if self.width > ALIGNED:
             self.width -= self.width % ALIGNED
-        self.longest = part
+        self.longest = part  # elements, as far as this rank knows
         if self.counts is not None:
             self.longest = int(self.counts.max())
 

@@ -23,9 +23,6 @@ import numpy as np
 from collectives.arrays.buffers import DTYPES, INTEGERS
 from collectives.errors import ArgumentError, UnsupportedTypeError
 
-__all__ = ["MOST_PLACES", "PAIRS", "PARAMETERS", "SCALED", "SOURCES", "THREADS", "Geometry", "Pass"]
-__all__ += ["geometry", "kernel_name", "packed", "scale_factor", "source"]
-
 SOURCES = Path(__file__).with_name("kernels")
 
 MOST_PLACES = 16  # FOLD_PLACES: most sources, most targets
@@ -122,41 +119,18 @@ PARAMETERS = struct.Struct(f"={MOST_PLACES}Q2Q{MOST_PLACES}QQ2d2I3i4x")
 
 
 class Pass(NamedTuple):
-    """What one launch does: addresses on the device, and factors.
+    """What one launch does: addresses on the device, and factors of `scale_factor`."""
 
-    Attributes
-    ----------
-    elements : int
-        How many elements each place has.
-    sources : sequence of int
-        The addresses of 1 to `MOST_PLACES` operands. A single one is copied.
-    is_left : sequence of bool
-        For each source, whether it comes to the left of what was folded so far. That of the first
-        has no meaning.
-    dst : int
-        Where the result goes, or 0.
-    publication : int
-        Where the result goes before it is scaled, or 0.
-    targets : sequence of int
-        The addresses of up to `MOST_PLACES` other places for what is in `dst`.
-    is_prescaled : sequence of bool
-        For each source, whether it is multiplied by `prescale` before it is folded. Empty means
-        that none is.
-    prescale : float
-        A factor, as `scale_factor` returns it.
-    postscale : float or None
-        The factor of `dst` and of the targets, as `scale_factor` returns it. With None they are not
-        scaled. A factor of 1.0 is not the same: it makes every NaN `numpy.nan`, as on the host.
-    """
-
-    elements: int
-    sources: Sequence[int]
-    is_left: Sequence[bool]
-    dst: int = 0
-    publication: int = 0
-    targets: Sequence[int] = ()
-    is_prescaled: Sequence[bool] = ()
+    elements: int  # of each place
+    sources: Sequence[int]  # 1 to `MOST_PLACES` operands; a single one is copied
+    is_left: Sequence[bool]  # whether each is left of what was folded before
+    dst: int = 0  # where the result goes, or 0
+    publication: int = 0  # where it goes before it is scaled, or 0
+    targets: Sequence[int] = ()  # up to `MOST_PLACES` other places for what is in `dst`
+    is_prescaled: Sequence[bool] = ()  # whether each source is scaled before; none if it is empty
     prescale: float = 1.0
+    # The factor of `dst` and of the targets. With None they are not scaled. A factor of 1.0 is not
+    # the same: it makes every NaN `numpy.nan`, as on the host.
     postscale: float | None = None
 
 

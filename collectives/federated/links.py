@@ -152,10 +152,9 @@ class Link:
         if isinstance(error, PeerAbortedError):
             return f"rank {self.rank} gave up: {str(error).partition('gave up: ')[2] or error}"
         members = self.channel._meeting.members
-        for world, process, in_order in living.ended(members):
-            if members.index(world) == 1:
-                how = "left" if in_order else "died"
-                return f"rank {self.rank} (process {process}) has {how}"
+        for each in living.ended(members):
+            if members.index(each.rank) == 1:
+                return f"rank {self.rank} {each.how}"
         return str(error)
 
     def _listen(self) -> None:

@@ -12,8 +12,6 @@ from collectives.arrays.parameters import assign, changeable, like
 from collectives.errors import ArgumentError, UnsupportedTypeError
 from collectives.text.words import article
 
-__all__ = ["Parameters"]
-
 
 class Parameters:
     """The parameters that a program has passed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from collectives import _core
 
@@ -16,10 +17,23 @@ def note(segment: _core.Segment, members: Sequence[int]) -> None:
     _worlds[segment] = {rank: members[rank] for rank in segment.ranks if members[rank] >= 0}
 
 
-def ended(members: Collection[int]) -> list[tuple[int, int, bool]]:
+class Ended(NamedTuple):
+    """A rank, by its number in COMM_WORLD, that has ended or is about to."""
+
+    rank: int
+    process: int
+    in_order: bool
+
+    @property
+    def how(self) -> str:
+        """The end of a sentence about the rank."""
+        return f"(process {self.process}) has {'left' if self.in_order else 'died'}"
+
+
+def ended(members: Collection[int]) -> list[Ended]:
     """Return which of some ranks have ended, or are about to. Local."""
     return [
-        (world[rank], process, in_order)
+        Ended(world[rank], process, in_order)
         for segment, world in list(_worlds.items())
         for rank, process, in_order in segment.ended()
         if world.get(rank) in members

@@ -375,11 +375,9 @@ class Meeting:
         if gone and self._seen_ended is None:
             self._seen_ended = waited
         if gone and self._seen_ended is not None and waited - self._seen_ended > GRACE:
-            rank, process, in_order = gone[0]
             raise PeerLostError(
-                f"{self.call}: rank {rank} of COMM_WORLD (process {process}) has "
-                f"{'left' if in_order else 'died'} while rank {self.rank} of {self.size} waits for "
-                f"it"
+                f"{self.call}: rank {gone[0].rank} of COMM_WORLD {gone[0].how} while rank "
+                f"{self.rank} of {self.size} waits for it"
             )
         if self.engine is not None:
             self.engine.check_host(f"waits for it in {self.call}")

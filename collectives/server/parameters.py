@@ -20,14 +20,7 @@ SPLIT = 64 << 10
 
 
 class Parameter:
-    """A parameter of the program, and its values as a flat array.
-
-    Attributes
-    ----------
-    flat : ndarray
-        Its values: its own memory, or a copy.
-    shape : tuple of int
-    """
+    """A parameter of the program, and its values as a flat array: its own memory, or a copy."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
@@ -124,23 +117,12 @@ def _flat(value: Any, parameter: Parameter) -> NDArray[Any]:
 
 
 class Piece(NamedTuple):
-    """A part of a parameter on one server.
+    """A part of a parameter on one server."""
 
-    Attributes
-    ----------
-    parameter : int
-        The number of the parameter.
-    start, stop : int
-        Its elements.
-    offset : int
-        The first byte among those of the server's pieces.
-    dtype : dtype
-    """
-
-    parameter: int
+    parameter: int  # its number
     start: int
     stop: int
-    offset: int
+    offset: int  # the first byte among those of the server's pieces
     dtype: np.dtype[Any]
 
     @property

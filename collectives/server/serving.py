@@ -219,19 +219,18 @@ class Server:
 
     def _look_for_ended(self) -> None:
         seen = set()
-        for world, process, in_order in living.ended(self.members):
-            rank = self.members.index(world)
+        for each in living.ended(self.members):
+            rank = self.members.index(each.rank)
             seen.add(rank)
             if rank not in self.suspects:  # what it had sent before comes first
                 continue
-            how = f"(process {process}) has {'left' if in_order else 'died'}"
             if rank in self.training.workers:
                 worker = self.training.workers.index(rank)
                 if worker in self.queue.steps:
-                    self._lose(worker, f"rank {rank} {how}", PeerLostError)
-            elif rank in self.training.servers and not in_order:
+                    self._lose(worker, f"rank {rank} {each.how}", PeerLostError)
+            elif rank in self.training.servers and not each.in_order:
                 other = self.training.servers.index(rank)
-                raise PeerLostError(f"server {other}: rank {rank} {how}")
+                raise PeerLostError(f"server {other}: rank {rank} {each.how}")
         self.suspects = seen
 
     def _lose(self, worker: int, why: str, kind: type[CollectivesError]) -> None:

@@ -148,18 +148,16 @@ class Worker:
     def _look(self, server: int, what: str, waited: float) -> None:
         """Raise an error if there is no hope."""
         move_on()
-        ended = {self.members.index(each[0]): each[1:] for each in living.ended(self.members)}
+        ended = {self.members.index(each.rank): each for each in living.ended(self.members)}
         for link in self.links:
             error = link.failure()
             if error is not None:
                 raise error
         for number, rank in enumerate(self.training.servers):
-            if rank in ended and (number == server or not ended[rank][1]):
-                process, in_order = ended[rank]
+            if rank in ended and (number == server or not ended[rank].in_order):
                 raise PeerLostError(
-                    f"server {number}: rank {rank} (process {process}) has "
-                    f"{'left' if in_order else 'died'} while worker {self.number} waits for server "
-                    f"{server} to {what}"
+                    f"server {number}: rank {rank} {ended[rank].how} while worker {self.number} "
+                    f"waits for server {server} to {what}"
                 )
         if waited > self.training.timeout + MORE:
             mine, theirs = self.training.workers[self.number], self.training.servers[server]
