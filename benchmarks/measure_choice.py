@@ -25,7 +25,6 @@ from turns import in_turns, options
 
 import collectives as cc
 from collectives.choice import model, profile, select
-from collectives.choice.probe import probe
 from collectives.cli.arguments import operations
 from collectives.measuring import candidates, state, tuning
 from collectives.measuring.bench import Bench
@@ -73,7 +72,7 @@ def measured(comm: cc.Communicator, arguments: argparse.Namespace) -> list[dict]
     own, _ = profile.agreed(comm.mpi, comm.mpi.allgather(profile.offer(comm.rank)))
     library = binding.library_name(MPI)
     section = None if own is None else own.section(comm.transport, library, comm.nodes)
-    probed = probe(comm) if comm.size > 1 else None
+    probed = model.probe(comm) if comm.size > 1 else None
     points = []
     for point in tuning.points(
         arguments.collectives, arguments.begin, arguments.end, arguments.factor

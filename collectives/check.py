@@ -1,7 +1,7 @@
 """Proofs of algorithms: the public names of `collectives.plans.proof`."""
 
 import collectives.picture  # noqa: F401  (gives proofs their picture in notebooks)
-from collectives.plans.proof import Event, Proof, check
-from collectives.plans.replay import hazards
+from collectives.plans.proof import Proof, check
+from collectives.plans.replay import Event, hazards
 
 __all__ = ["Event", "Proof", "check", "hazards"]

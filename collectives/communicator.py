@@ -21,7 +21,7 @@ from collectives.calls.planned import PlannedCalls
 from collectives.calls.recovering import RecoveringCalls
 from collectives.choice import profile
 from collectives.choice.chooser import Chooser, Lane
-from collectives.choice.probe import probe
+from collectives.choice.model import probe
 from collectives.choice.select import Decision
 from collectives.devices import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError

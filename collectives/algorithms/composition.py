@@ -18,8 +18,6 @@ from collectives.algorithms.hierarchical import LANES, LEADERS, SOURCE, Phases, 
 from collectives.algorithms.registry import HIERARCHICAL, Algorithm, Composer, get, names
 from collectives.algorithms.spec import collective
 
-__all__ = ["Composition", "Phase", "candidates"]
-
 
 class Phase(NamedTuple):
     """A phase of a composition, for its cost.

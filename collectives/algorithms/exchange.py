@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, NamedTuple, Union
 
-__all__ = ["Exchange", "Messages", "Run", "consecutive", "listed"]
-
 Blocks = Union[int, range, Sequence[int]]
 Messages = Union[tuple[int, Blocks], Sequence[tuple[int, Blocks]]]
 
@@ -57,25 +55,12 @@ class Run(Sequence[Any]):
 
 
 def consecutive(start: Any, length: int) -> Sequence[Any]:
-    """Return consecutive blocks: a range, or a `Run` if `start` is an array. Local.
-
-    Parameters
-    ----------
-    start : int or array
-        An array has the first block of each rank; the simulation runs generators in this way.
-    length : int
-    """
+    """Return consecutive blocks: a range, or a `Run` if `start` has that of each rank. Local."""
     return range(start, start + length) if isinstance(start, int) else Run(start, length)
 
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
-    """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local.
-
-    Raises
-    ------
-    TypeError
-        If an item is not a pair of a peer and blocks; the caller makes a sentence of the text.
-    """
+    """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local."""
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)
     ):

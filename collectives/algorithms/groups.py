@@ -11,8 +11,6 @@ from typing import Any
 from collectives.errors import ArgumentError
 from collectives.text.words import count, shown
 
-__all__ = ["Groups"]
-
 
 @dataclass(frozen=True)
 class Groups:
@@ -31,13 +29,7 @@ class Groups:
 
     @classmethod
     def read(cls, of: Sequence[Any]) -> Groups:
-        """Return the groups of ranks that have equal entries in `of`. Local.
-
-        Raises
-        ------
-        ArgumentError
-            If `of` is not a sequence of numbers, with one for each rank.
-        """
+        """Return the groups of ranks that have equal entries in `of`. Local."""
         try:
             given = [index(each) for each in of]
         except TypeError:

@@ -26,8 +26,6 @@ from collectives.algorithms.spec import COLLECTIVES, Collective, collective
 from collectives.errors import ArgumentError, ProofError
 from collectives.text.words import count, error_text, known, shown
 
-__all__ = ["Algorithm", "Cost", "algorithm", "get", "names", "unregister", "watch"]
-
 Generator = Callable[..., Iterator[Any]]
 
 NCCL = "nccl"  # stands for the collectives of NCCL, so no algorithm may have this name

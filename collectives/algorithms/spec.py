@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from collectives.errors import ArgumentError
 from collectives.text.words import known
 
-__all__ = ["COLLECTIVES", "Collective", "collective"]
-
 Parts = Callable[[int, int, int], range]  # of (rank, p, root)
 
 

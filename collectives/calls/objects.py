@@ -295,7 +295,7 @@ class ObjectCalls(MovingCalls, VectorCalls, Messages):
             in_flight.wait()
             return None
         envelope = np.empty(size[0], np.uint8)
-        # All ranks use one form of a call: trials (`choice.online`) count the blocking ones.
+        # All ranks use one form of a call: trials (`choice.chooser`) count the blocking ones.
         parcel = parcels.unfilled(self.ibroadcast(envelope, out=envelope, root=root).wait(timeout))
         for buffer in parcel.buffers:
             in_flight.add(self.ibroadcast(buffer, out=buffer, root=root))

@@ -2,8 +2,8 @@
 
 The choice depends on the collective, the numbers of ranks and bytes, and measurements on this
 machine. The result is a `Decision` with its reason. `chooser` keeps the plans of a communicator,
-`select` decides, `profile` and ``measured.json`` hold measurements, `model` has the cost formulas,
-`probe` measures their parameters, and `online` tries alternatives in a program's own calls. Nothing
+and tries alternatives in a program's own calls. `select` decides. `profile` and ``measured.json``
+hold measurements. `model` has the time by the cost formulas, and measures their parameters. Nothing
 else is run here.
 """
 

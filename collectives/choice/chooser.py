@@ -1,4 +1,22 @@
-"""The algorithm and plan of each class of a communicator's calls: chosen once, then kept."""
+"""The algorithm and plan of each class of a communicator's calls: chosen once, then kept.
+
+``COLLECTIVES_TUNE=online`` tries alternatives in a program's calls, and keeps the fastest.
+
+A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
+and whether rank order must be kept. Every 20th blocking call of a class runs an alternative to the
+choice, and the call before it is timed with the choice itself. A barrier precedes each of the two.
+So at most 5 % of the calls are trials. After 5 trials of each alternative, the next call settles
+the class: a small allreduce finds the median time of each on its slowest rank, and an alternative
+that is faster by at least a tenth replaces the choice for the rest of the program. The number of a
+call alone decides whether it is a trial, so the ranks agree without communication. A trial is a
+complete, correct call. But two algorithms may fold in different orders, and then the last bits of
+floating-point sums differ.
+
+Planned calls and nonblocking calls use the settled choice and try nothing, because their time is
+not the time of one collective alone. They are not counted. With trials, a program must therefore
+not make the same call in the blocking form on one rank and in one of these forms on another, which
+is otherwise allowed.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +25,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from collectives import _core
 from collectives.algorithms.groups import Groups
 from collectives.algorithms.registry import Algorithm, get
-from collectives.choice import online, select
+from collectives.choice import select
 from collectives.choice.model import Parameters
-from collectives.choice.online import Class
 from collectives.choice.profile import Section
-from collectives.choice.ranks import Ranks
-from collectives.choice.select import Decision
+from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule
+from collectives.reductions import MAX
+from collectives.text.words import count
+
+# What is kept on the way of ``algorithm=``, from a call down:
+#
+# - the engine: a `Choice` for each class of calls (_core/calls/engine.pxi);
+# - `Chooser`: a plan for each algorithm and root, and what trials have settled for each class;
+# - `select` and `profile`: the table that comes with the library, and the user's file;
+# - `model.crossings`: the messages of an algorithm between hosts;
+# - `program.publications`: what the ranks of a host publish for each other;
+# - `proof`: that the cost formulas of a user's algorithm hold;
+# - `registry`: rows that are made from a name; `composition` and `Groups`: what such rows need.
+#
+# The engine, `Chooser` and `registry` forget when an algorithm is registered. All others are kept
+# by the row of an algorithm, and a new algorithm is another row.
 
 # A user's algorithm is proven on its first use, if there are at most this many ranks. On 128 ranks,
 # the proofs of the included algorithms take up to 4.3 s (round_robin), growing with the cube of p
 # (python -m timeit on check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
+
+# The collective, the number of bits of the size, the root, and whether rank order must be kept.
+Class = tuple[str, int, int, bool]
+
+PERIOD = 20  # one in so many calls is a trial: 5 %
+FIRST = PERIOD - 1  # the first call that is timed
+TIMES = 5  # trials of each alternative
+ALTERNATIVES = 4  # those with the least time by the cost formulas
+GAIN = 0.9  # an alternative replaces the choice if it takes at most this part of its time
 
 # For each host whose ranks share memory: its ranks, the bytes of a lane, the lines of a lane.
 Lane = tuple[tuple[int, ...], int, int]
@@ -52,7 +94,7 @@ class Chooser:
 
     def __init__(
         self,
-        ranks: Ranks,
+        comm: Any,
         rank: int,
         groups: Groups,
         tune: str,
@@ -60,8 +102,8 @@ class Chooser:
         lanes: Sequence[Lane],
         measured: Section | None,
     ) -> None:
-        self._ranks = weakref.ref(ranks)
-        self._rank, self._size, self._tune = rank, ranks.size, tune
+        self._comm = weakref.ref(comm)
+        self._rank, self._size, self._tune = rank, comm.size, tune
         self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
         self.family, self.lanes, self.lends = family, lanes, False
@@ -84,9 +126,9 @@ class Chooser:
 
         return choose
 
-    def ranks(self) -> Ranks | None:
-        """Return the communicator, if it is still there. Local."""
-        return self._ranks()
+    def communicator(self) -> Any:
+        """Return the communicator, a `Communicator`, or None if it is not there any more. Local."""
+        return self._comm()
 
     def forget_plans(self) -> None:
         """Discard the plans: the next call of each class compiles its plan again. Local."""
@@ -115,12 +157,10 @@ class Chooser:
         if settled is not None and _is_registered(settled.algorithm):
             return self.planned(settled, root, vector)
         choice = self.planned(decision, root, vector)
-        others = select.alternatives(
-            decision, online.ALTERNATIVES, ordered=ordered, groups=self.groups
-        )
+        others = select.alternatives(decision, ALTERNATIVES, ordered=ordered)
         if others:
-            choice.trials = online.Trials(self, place, [decision, *others], vector)
-            choice.due = online.FIRST
+            choice.trials = Trials(self, place, [decision, *others], vector)
+            choice.due = FIRST
         return choice
 
     def decide(
@@ -196,6 +236,74 @@ class Chooser:
             program.pack(source, whole=w, local=local, lend=self.lends) for w in (True, False)
         )
         return _core.Plan(source, whole, split, min(rooms, default=0))
+
+
+def turn(call: int, others: int) -> tuple[int, int]:
+    """Return which candidate a call times, and the number of the next call to ask about. Local."""
+    last = PERIOD * TIMES * others
+    if call > last:
+        return -1, call
+    if call % PERIOD:
+        return 0, call + 1
+    return 1 + (call // PERIOD - 1) % others, call + (1 if call == last else PERIOD - 1)
+
+
+class Trials:
+    """The trials of one class, on one rank."""
+
+    def __init__(
+        self, chooser: Chooser, place: Class, decisions: Sequence[Decision], vector: bool
+    ) -> None:
+        self._chooser = weakref.ref(chooser)
+        self.place, self.decisions, self.vector = place, decisions, vector
+        self.times: list[list[float]] = [[] for _ in decisions]
+
+    def begin(self, call: int, timeout: float | None) -> tuple[int, _core.Choice | None, int]:
+        """Return what a call of the class runs, and settle the class if it is time. Collective."""
+        chooser = self._chooser()
+        comm = None if chooser is None else chooser.communicator()
+        if chooser is None or comm is None or comm.mpi is None:
+            return -1, None, call
+        slot, due = turn(call, len(self.decisions) - 1)
+        if slot < 0:
+            return slot, self._settle(chooser, comm, timeout), due
+        # Times can be compared only if all ranks begin together.
+        comm.barrier(algorithm="dissemination", timeout=timeout)
+        return slot, self._choice(chooser, slot) if slot else None, due
+
+    def _choice(self, chooser: Chooser, slot: int) -> _core.Choice:
+        """Return the plan of the choice or of an alternative."""
+        return chooser.planned(self.decisions[slot], self.place[2], self.vector)
+
+    def note(self, slot: int, seconds: float) -> None:
+        """Record the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
+        self.times[slot].append(seconds)
+
+    def _settle(self, chooser: Chooser, comm: Any, timeout: float | None) -> _core.Choice:
+        """Agree on the fastest, and return its plan. Collective."""
+        times = np.array([sorted(each)[len(each) // 2] for each in self.times])
+        # With a name, this call belongs to no class that has trials.
+        name = chooser.decide("allreduce", None, times.nbytes).algorithm.name
+        comm.allreduce(times, out=times, op=MAX, algorithm=name, timeout=timeout)
+        slot = int(times.argmin())
+        if times[slot] > GAIN * times[0]:
+            slot = 0
+        chooser.settled[self.place] = self._decision(slot, times.tolist())
+        return self._choice(chooser, slot)
+
+    def _decision(self, slot: int, times: list[float]) -> Decision:
+        """Return the settled choice, with its reason."""
+        won, first = self.decisions[slot], self.decisions[0]
+        alternatives = count(len(times) - 1, "alternative")
+        if slot:
+            text = (
+                f"tried online: {times[slot] / times[0]:.2f} of the time of {first.algorithm.name}"
+            )
+        else:
+            text = f"{won.reason}; tried online, it stays"
+        text += f", among {alternatives}"
+        timing = Timing(times[slot], won.nbytes, won.p, "tried online")
+        return replace(won, reason=text, measured=timing)
 
 
 def _is_registered(row: Algorithm) -> bool:

@@ -43,9 +43,6 @@ from collectives.process.meeting import Meeting
 from collectives.text import files
 from collectives.text.words import size_text
 
-__all__ = ["Profile", "Row", "Section", "agreed", "hosts_of", "machine", "merged", "offer"]
-__all__ += ["parse", "path", "read", "write"]
-
 VERSION = 1
 LARGEST = 16 << 20  # bytes of a file; one of all collectives has some 100 KB
 
@@ -412,11 +409,6 @@ def offer(rank: int) -> tuple[int, str]:
 
     The rank sends them to the other ranks of a new communicator. Only rank 0 reads a file, and only
     once in a process.
-
-    Raises
-    ------
-    ArgumentError
-        If ``COLLECTIVES_TUNE`` has an unknown value.
     """
     global _known
     if _known is None and rank == 0:
@@ -435,12 +427,6 @@ def agreed(meeting: Meeting, offers: Sequence[tuple[int, str]]) -> tuple[Profile
     """Return the profile and the mode of rank 0. Collective.
 
     Nothing is sent if there is no profile, or all ranks have the same one.
-
-    Parameters
-    ----------
-    meeting : Meeting
-    offers : sequence
-        The result of `offer` on each rank.
     """
     global _known
     wanted, mode = offers[0]

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from math import inf
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms import spec
@@ -41,8 +41,6 @@ from collectives.text.words import count, size_text, time_text
 
 if TYPE_CHECKING:
     from collectives.choice.profile import Profile, Row, Section
-
-__all__ = ["Decision", "Timing", "alternatives", "decide"]
 
 
 class Timing(NamedTuple):
@@ -78,14 +76,12 @@ class Decision:
     p, nbytes : int
         Number of ranks, and bytes of the message.
     reason : str
-    predicted : float or None
-        Seconds by the cost formulas; None if the algorithm states no cost.
     parameters : Parameters
         The alpha, beta and gamma of the prediction.
     measured : Timing or None
         The time in the profile, at the nearest point.
-    family : str
-        How the ranks communicate, as for `decide`.
+    family, groups
+        As for `decide`.
     """
 
     algorithm: Algorithm
@@ -93,10 +89,18 @@ class Decision:
     p: int
     nbytes: int
     reason: str
-    predicted: float | None = None
     parameters: Parameters = model.DEFAULT
     measured: Timing | None = None
     family: str = "shm"
+    groups: Groups | None = None
+
+    @cached_property
+    def predicted(self) -> float | None:
+        """Seconds by the cost formulas; None if the algorithm states no cost."""
+        time = model.seconds(
+            self.algorithm, self.p, self.nbytes, self.parameters, self.segment, self.groups
+        )
+        return time if isfinite(time) else None
 
     def __repr__(self) -> str:
         return f"<Decision: {self._choice()}, {self.reason}>"
@@ -202,8 +206,8 @@ def decide(
     contract = spec.collective(collective)
     # The core keeps one decision for all sizes of the same bit length. Most are powers of two.
     typical = 5 << nbytes.bit_length() >> 3
-    own = _profile_row(profile, contract, p, typical)
-    shipped = _shipped_row(contract, p, typical, family)
+    own = _found(profile, contract, p, typical, is_own=True)
+    shipped = _found(_shipped(family), contract, p, typical, is_own=False)
     suits = _suits(contract, p, ordered, vector)
     known = parameters or (model.DEFAULT if groups is None or groups.number == 1 else model.NETWORK)
     able = (each for each in (own, shipped) if each and _able(contract, each, suits, groups))
@@ -221,7 +225,7 @@ def decide(
         reason = "one rank only copies"
     elif row:
         algorithm, segment = _compared(collective, row.row.algorithm, groups), row.row.segment
-        reason = row.reason
+        reason = row.reason()
     else:
         algorithm = _cheapest(contract, p, typical, suits, known, groups)
         segment = _usual(algorithm, p, family)
@@ -235,31 +239,8 @@ def decide(
         elif vector and contract.parts(p) > p:
             reason += " among those in which no block passes through a third rank"
     segment = _override(segment)
-    return Decision(
-        algorithm,
-        segment,
-        p,
-        nbytes,
-        reason,
-        _predicted(algorithm, p, nbytes, known, segment, groups),
-        known,
-        _timing(own, algorithm.name, segment, nbytes),
-        family,
-    )
-
-
-def _predicted(
-    algorithm: Algorithm,
-    p: int,
-    nbytes: int,
-    known: Parameters,
-    segment: int,
-    groups: Groups | None,
-) -> float | None:
-    """Return the seconds by the cost formulas, or None if the algorithm states no cost."""
-    if algorithm.totals(p) is None:
-        return None
-    return model.seconds(algorithm, p, nbytes, known, segment, groups)
+    timing = own and own.timing(algorithm.name, segment, nbytes)
+    return Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups)
 
 
 def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
@@ -278,41 +259,24 @@ def alternatives(
     *,
     ordered: bool = False,
     vector: bool = False,
-    groups: Groups | None = None,
 ) -> list[Decision]:
-    """Return alternatives to a choice, sorted by their time by the cost formulas.
-    Local.
+    """Return alternatives to a choice, sorted by their time by the cost formulas. Local.
 
-    Parameters
-    ----------
-    decision : Decision
-        The choice. The alternatives have its segment, or the default one, if they use segments. If
-        the choice promises equal bits on all ranks, they do, too.
-    most : int
-        The largest number of alternatives.
-    ordered, vector, groups
-        As for `decide`.
+    They have its segment, or the default one, if they use segments. If the choice promises equal
+    bits on all ranks, they do, too.
     """
-    chosen, p, nbytes = decision.algorithm, decision.p, decision.nbytes
+    chosen, p = decision.algorithm, decision.p
     suits = _suits(chosen.collective, p, ordered, vector)
 
     def alternative(row: Algorithm) -> Decision:
         usual = _usual(row, p, decision.family)
         segment = _override(usual and (decision.segment or usual))
-        return Decision(
-            row,
-            segment,
-            p,
-            nbytes,
-            f"an alternative to {chosen.name}",
-            model.seconds(row, p, nbytes, decision.parameters, segment, groups),
-            decision.parameters,
-            family=decision.family,
-        )
+        reason = f"an alternative to {chosen.name}"
+        return replace(decision, algorithm=row, segment=segment, reason=reason, measured=None)
 
     others = [
         alternative(row)
-        for row in _included(chosen.collective, suits, groups)
+        for row in _included(chosen.collective, suits, decision.groups)
         if row.name != chosen.name and row.same_bits >= chosen.same_bits
     ]
     return sorted(others, key=lambda each: each.predicted or 0.0)[:most]
@@ -334,40 +298,43 @@ def _override(segment: int) -> int:
 
 
 class _Found(NamedTuple):
-    """A row, the number of ranks that it was measured on, and the reason to choose it."""
+    """A row of the profile or the table, and the number of ranks that it was measured on."""
 
     row: Row
     p: int
-    reason: str
-    origin: str
+    transport: str
+    profile: str  # empty for the table
+
+    def reason(self) -> str:
+        """Return where the algorithm of the row was measured to be the fastest."""
+        upto = "any size" if self.row.limit is None else f"up to {size_text(self.row.limit)}"
+        where = "in shared memory" if self.transport == "shm" else f"with {self.transport}"
+        here = f"; {self.profile}" if self.profile else ""
+        return f"measured fastest {where} on {count(self.p, 'rank')}, {upto}{here}"
+
+    def timing(self, name: str, segment: int, nbytes: int) -> Timing | None:
+        """Return the time of an algorithm, if the row is about it."""
+        point = self.row.nearest(nbytes)
+        if point is None or (self.row.algorithm, self.row.segment) != (name, segment):
+            return None
+        return Timing(point[1], point[0], self.p, self.profile)
 
 
-def _profile_row(
-    profile: Section | None, contract: Collective, p: int, nbytes: int
+def _shipped(family: str) -> Section | None:
+    """Return the section of the table that comes with the library, if it has one."""
+    return next((each for each in measured().sections if each.transport == family), None)
+
+
+def _found(
+    section: Section | None, contract: Collective, p: int, nbytes: int, *, is_own: bool
 ) -> _Found | None:
-    """Return the entry of the profile, or None if it has none for this call."""
-    found = None if profile is None else profile.row(contract.name, p, nbytes)
-    if profile is None or found is None:
-        return None
-    origin = f"the profile of {profile.date}"
-    return _Found(found[1], found[0], _fastest(found[1], found[0], profile, origin), origin)
-
-
-def _shipped_row(contract: Collective, p: int, nbytes: int, family: str) -> _Found | None:
-    """Return the entry of the table, or None if it has none for this collective."""
-    section = {each.transport: each for each in measured().sections}.get(family)
-    found = None if section is None else section.row(contract.name, p, nbytes, within=inf)
+    """Return the row of a section for a call, if it has one; the table has one for each p."""
+    options = {} if is_own else {"within": inf}
+    found = None if section is None else section.row(contract.name, p, nbytes, **options)
     if section is None or found is None:
         return None
-    return _Found(found[1], found[0], _fastest(found[1], found[0], section, None), "the table")
-
-
-def _fastest(row: Row, p: int, section: Section, origin: str | None) -> str:
-    """Return the reason for a row: where its algorithm was measured to be the fastest."""
-    upto = "any size" if row.limit is None else f"up to {size_text(row.limit)}"
-    where = "in shared memory" if section.transport == "shm" else f"with {section.transport}"
-    here = f"; {origin}" if origin else ""
-    return f"measured fastest {where} on {count(p, 'rank')}, {upto}{here}"
+    profile = f"the profile of {section.date}" if is_own else ""
+    return _Found(found[1], found[0], section.transport, profile)
 
 
 def _able(
@@ -381,14 +348,6 @@ def _able(
         return suits(get(contract.name, found.row.algorithm, groups))
     except ArgumentError:
         return False
-
-
-def _timing(found: _Found | None, name: str, segment: int, nbytes: int) -> Timing | None:
-    """Return the time of the algorithm in a row, if the row is about this algorithm."""
-    if found is None or (found.row.algorithm, found.row.segment) != (name, segment):
-        return None
-    point = found.row.nearest(nbytes)
-    return None if point is None else Timing(point[1], point[0], found.p, found.origin)
 
 
 def _suits(

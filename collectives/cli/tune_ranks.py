@@ -12,7 +12,7 @@ from typing import Any
 
 from collectives import Communicator, __version__
 from collectives.choice import profile
-from collectives.choice.probe import probe
+from collectives.choice.model import probe
 from collectives.choice.profile import Profile, Section, hosts_of
 from collectives.cli import spawn
 from collectives.measuring import state, tuning

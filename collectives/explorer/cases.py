@@ -42,7 +42,8 @@ from collectives.algorithms.composition import Composition
 from collectives.algorithms.exchange import listed
 from collectives.errors import ProofError
 from collectives.explorer.sources import Sources
-from collectives.plans.proof import Event, check, remains
+from collectives.plans.proof import check, remains
+from collectives.plans.replay import Event
 
 Case = dict[str, Any]
 

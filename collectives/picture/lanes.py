@@ -27,7 +27,8 @@ from collectives.picture.sheet import (
     tooltip,
 )
 from collectives.picture.text import between_pairs, blocks_text
-from collectives.plans.proof import Event, Proof
+from collectives.plans.proof import Proof
+from collectives.plans.replay import Event
 from collectives.text.words import count
 
 HEAD = 26  # above the lanes, for the numbers of the steps

@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from collectives.algorithms import get
 from collectives.algorithms.groups import Groups
-from collectives.plans.proof import Event, Proof, check
+from collectives.plans.proof import Proof, check
+from collectives.plans.replay import Event
 from collectives.text.words import count, grouped, ranks, spans
 
 WIDTH = 96

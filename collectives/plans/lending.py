@@ -8,7 +8,8 @@ when nobody needs what was there. A program has no locks; it has what a rank has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collectives.plans.schedule import IN, OUT, Message, Plan, Run
 
@@ -19,30 +20,6 @@ SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and T
 APART, IN_PLACE = 1, 2
 
 Cell = tuple[int, int]
-
-
-class Operand(Protocol):
-    run: Run
-    peer: int
-
-
-class Step(Protocol):
-    dst: Run | None
-    home: Run
-    publication: int
-    is_final: bool
-    lends: int
-    pushes: list[Push]
-
-    @property
-    def operands(self) -> Sequence[Operand]: ...
-
-
-class Round(Protocol):
-    @property
-    def messages(self) -> Sequence[Message]: ...
-    @property
-    def steps(self) -> Sequence[Step]: ...
 
 
 class Push(NamedTuple):
@@ -63,6 +40,43 @@ class Push(NamedTuple):
     when: int
 
 
+@dataclass
+class Operand:
+    run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
+    peer: int = -1  # whose publication, by its number on this host
+    need: int = -1  # the message that brings it, by its number in the round
+    is_left: bool = False
+
+
+@dataclass
+class ProgramStep:
+    dst: Run | None
+    home: Run
+    operands: list[Operand]
+    after_sends: bool = False
+    publication: int = -1
+    is_final: bool = False
+    lends: int = 0  # bits: APART, IN_PLACE
+    pushes: list[Push] = field(default_factory=list)
+
+    def reads(self) -> set[Cell]:
+        return {cell for operand in self.operands for cell in memory(operand.run)}
+
+    def writes(self) -> set[Cell]:
+        return memory(self.dst) if self.dst is not None else set()
+
+
+@dataclass
+class ProgramRound:
+    messages: list[Message] = field(default_factory=list)
+    steps: list[ProgramStep] = field(default_factory=list)
+
+
+def memory(run: Run) -> set[Cell]:
+    """Return the blocks of memory in a run, if input and output are the same array."""
+    return set() if run.space == SLOT else set(run.shared())
+
+
 class Host:
     """The programs of all ranks of a host, to find out what a rank knows of the others.
 
@@ -71,7 +85,7 @@ class Host:
     waits for all others.
     """
 
-    def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[Round]]]) -> None:
+    def __init__(self, me: int, ranks: Sequence[tuple[Plan, Sequence[ProgramRound]]]) -> None:
         self.me = me
         self.outputs = [plan.wanted() for plan, _ in ranks]
         self.messages = [[m for each in rounds for m in each.messages] for _, rounds in ranks]
@@ -145,7 +159,7 @@ class Host:
             if len(step.pushes) < len(readers):
                 step.pushes = []
 
-    def _push(self, at: int, step: Step, q: int) -> Push | None:
+    def _push(self, at: int, step: ProgramStep, q: int) -> Push | None:
         """Return when rank `q` may get the result of a step pushed, if ever."""
         theirs = self.programs[q]
         uses = [k for k, each in enumerate(theirs) if _takes(each, self.me, step)]
@@ -182,7 +196,7 @@ class Host:
     def _all_read(
         self,
         at: int,
-        step: Step,
+        step: ProgramStep,
         q: int,
         end: int,
         cells: set[Cell],
@@ -206,7 +220,7 @@ class Host:
         return True
 
 
-def _takes(each: Step, peer: int, step: Step) -> bool:
+def _takes(each: ProgramStep, peer: int, step: ProgramStep) -> bool:
     """Say whether a step reads what a peer publishes in its own `step`."""
     numbers = range(step.publication, step.publication + step.home.length)
     return any(
@@ -219,7 +233,9 @@ def _numbers(run: Run) -> range:
     return range(run.first, run.first + run.length)
 
 
-def _touches(step: Step, cells: set[Cell], cells_of: Callable[[Run], Iterable[Cell]]) -> bool:
+def _touches(
+    step: ProgramStep, cells: set[Cell], cells_of: Callable[[Run], Iterable[Cell]]
+) -> bool:
     """Say whether a step reads or writes memory."""
     runs = [o.run for o in step.operands if o.run.space != SLOT]
     runs += [step.dst] if step.dst is not None else []

@@ -36,18 +36,17 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from collectives.algorithms.exchange import Exchange, listed
 from collectives.algorithms.registry import Algorithm
-from collectives.plans.lending import SLOT, Host, Push
+from collectives.plans.lending import SLOT, Cell, Host, Operand, ProgramRound, ProgramStep, memory
 from collectives.plans.schedule import (
     OUT,
     TMP,
     WORK,
-    Message,
     Plan,
     Run,
     compile,
@@ -64,8 +63,6 @@ MESSAGE_FIELDS = 7  # send, peer, (space, first) of the run, count, (space, firs
 STEP_FIELDS = 13
 OPERAND_FIELDS = 5  # space, first, peer, need, is_left
 PUSH_FIELDS = 3  # peer, publication of the peer, bits of when
-
-Cell = tuple[int, int]
 
 
 class Program(NamedTuple):
@@ -86,43 +83,6 @@ class Program(NamedTuple):
     reach: int  # most pushes of a step
     lines: int  # most publications of a rank of this host; 0 if nothing is shared
     scaled: bool  # whether each block of the output has a final step, which may scale it
-
-
-@dataclass
-class _Operand:
-    run: Run  # in TMP, the blocks of a message; in SLOT, the numbers of the publications
-    peer: int = -1  # whose publication, by its number on this host
-    need: int = -1  # the message that brings it, by its number in the round
-    is_left: bool = False
-
-
-@dataclass
-class _Step:
-    dst: Run | None
-    home: Run
-    operands: list[_Operand]
-    after_sends: bool = False
-    publication: int = -1
-    is_final: bool = False
-    lends: int = 0  # bits: APART, IN_PLACE
-    pushes: list[Push] = field(default_factory=list)
-
-    def reads(self) -> set[Cell]:
-        return {cell for operand in self.operands for cell in _cells(operand.run)}
-
-    def writes(self) -> set[Cell]:
-        return _cells(self.dst) if self.dst is not None else set()
-
-
-@dataclass
-class _Round:
-    messages: list[Message] = field(default_factory=list)
-    steps: list[_Step] = field(default_factory=list)
-
-
-def _cells(run: Run) -> set[Cell]:
-    """Return the blocks of memory in a run, if input and output are the same array."""
-    return set() if run.space == SLOT else set(run.shared())
 
 
 @lru_cache(maxsize=4096)
@@ -204,7 +164,7 @@ def pack(plan: Plan, *, whole: bool, local: Sequence[int] = (), lend: bool = Fal
     return Program(*into, width, span, reach, lines, scaled)
 
 
-def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
+def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[ProgramRound]:
     """Return the rounds of a program with everything fused."""
     local = {rank: number for number, rank in enumerate(ranks)}
     of = {s: publications(plan.algorithm, plan.p, s, plan.root, frozenset(local)) for s in local}
@@ -212,20 +172,20 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
     outgoing = {peer: iter(firsts) for peer, firsts in mine.items()}
     coming = {s: iter(readers.get(plan.rank, ())) for s, (readers, _) in of.items()}
     published: set[int] = set()
-    rounds: list[_Round] = []
+    rounds: list[ProgramRound] = []
     for each in plan.rounds:
-        made = _Round()
+        made = ProgramRound()
         rounds.append(made)
         # For each message of the plan's round, the operands that stand for its blocks.
-        arrivals: list[list[_Operand]] = []
-        copies: dict[int, list[_Step]] = {}
+        arrivals: list[list[Operand]] = []
+        copies: dict[int, list[ProgramStep]] = {}
         for number, message in enumerate(each.messages):
             pieces = _pieces(message.run, whole)
             homes = _pieces(message.home, whole)
             arrivals.append([])
             if message.peer not in local:
                 for run, home in zip(pieces, homes, strict=True):
-                    arrivals[-1].append(_Operand(run, need=len(made.messages)))
+                    arrivals[-1].append(Operand(run, need=len(made.messages)))
                     made.messages.append(message._replace(run=run, home=home))
                 continue
             first = next(outgoing[message.peer] if message.send else coming[message.peer])
@@ -237,10 +197,10 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
                         _publish(rounds, run, home, slot.first)
                 continue
             peer = local[message.peer]
-            arrivals[-1] += [_Operand(slot, peer) for slot in slots]
+            arrivals[-1] += [Operand(slot, peer) for slot in slots]
             if message.run.space != TMP:
                 copies[number] = [
-                    _Step(run, home, [operand])
+                    ProgramStep(run, home, [operand])
                     for run, home, operand in zip(pieces, homes, arrivals[-1], strict=True)
                 ]
         tmp = {
@@ -255,7 +215,7 @@ def _fused(plan: Plan, whole: bool, ranks: Sequence[int]) -> list[_Round]:
             operands = [_operands(run, tmp, step.needs, arrivals, whole) for run in runs]
             targets = zip(_pieces(step.dst, whole), _pieces(step.home, whole), strict=True)
             for k, (dst, home) in enumerate(targets):
-                fold = _Step(dst, home, [parts[k] for parts in operands], step.after_sends)
+                fold = ProgramStep(dst, home, [parts[k] for parts in operands], step.after_sends)
                 if len(runs) > 1:
                     _join(made.steps, fold)
                 made.steps.append(fold)
@@ -271,22 +231,22 @@ def _operands(
     run: Run,
     tmp: Mapping[int, int],
     needs: Sequence[int],
-    arrivals: list[list[_Operand]],
+    arrivals: list[list[Operand]],
     whole: bool,
-) -> list[_Operand]:
+) -> list[Operand]:
     """Return the operands of a step: memory, or what a message brings in place of its TMP slot."""
     if run.space == TMP and run.first in tmp:
         return [replace(operand) for operand in arrivals[tmp[run.first]]]
-    pieces = [_Operand(piece) for piece in _pieces(run, whole)]
+    pieces = [Operand(piece) for piece in _pieces(run, whole)]
     for number in needs:
         for arrived in arrivals[number]:
             for piece in pieces:
-                if not _cells(piece.run).isdisjoint(_cells(arrived.run)):
+                if not memory(piece.run).isdisjoint(memory(arrived.run)):
                     piece.need = arrived.need
     return pieces
 
 
-def _join(steps: list[_Step], fold: _Step) -> None:
+def _join(steps: list[ProgramStep], fold: ProgramStep) -> None:
     """Fuse a fold with the earlier fold whose result it continues, and remove that from the steps.
 
     The earlier fold is moved behind the steps between the two, which must not depend on it.
@@ -309,7 +269,7 @@ def _join(steps: list[_Step], fold: _Step) -> None:
         if any(not step.reads().isdisjoint(before.writes()) for step in between):
             return
         other = fold.operands[1 - sides[0]]
-        if not before.writes().isdisjoint(_cells(other.run)):
+        if not before.writes().isdisjoint(memory(other.run)):
             return
         other.is_left = sides[0] == 1
         fold.operands = [*before.operands, other]
@@ -318,9 +278,9 @@ def _join(steps: list[_Step], fold: _Step) -> None:
         return
 
 
-def _publish(rounds: list[_Round], run: Run, home: Run, first: int) -> None:
+def _publish(rounds: list[ProgramRound], run: Run, home: Run, first: int) -> None:
     """Publish a run of blocks in the step that writes it, or else in a step of its own."""
-    cells = _cells(run)
+    cells = memory(run)
     for each in reversed(rounds):
         for step in reversed(each.steps):
             if step.writes().isdisjoint(cells):
@@ -330,13 +290,13 @@ def _publish(rounds: list[_Round], run: Run, home: Run, first: int) -> None:
                 return
             break
         else:
-            if all(m.send or _cells(m.run).isdisjoint(cells) for m in each.messages):
+            if all(m.send or memory(m.run).isdisjoint(cells) for m in each.messages):
                 continue
         break
-    rounds[-1].steps.append(_Step(None, home, [_Operand(run)], publication=first))
+    rounds[-1].steps.append(ProgramStep(None, home, [Operand(run)], publication=first))
 
 
-def _later(rounds: list[_Round]) -> Iterator[tuple[_Step, set[Cell], set[Cell]]]:
+def _later(rounds: list[ProgramRound]) -> Iterator[tuple[ProgramStep, set[Cell], set[Cell]]]:
     """Yield the steps from the last to the first, each with what is read and written after it."""
     read: set[Cell] = set()
     written: set[Cell] = set()
@@ -346,10 +306,10 @@ def _later(rounds: list[_Round]) -> Iterator[tuple[_Step, set[Cell], set[Cell]]]
             read |= step.reads()
             written |= step.writes()
         for message in each.messages:
-            (read if message.send else written).update(_cells(message.run))
+            (read if message.send else written).update(memory(message.run))
 
 
-def _drop_dead(rounds: list[_Round]) -> None:
+def _drop_dead(rounds: list[ProgramRound]) -> None:
     """Drop the writes to memory of blocks that are published and not read from memory later."""
     for step, read, written in _later(rounds):
         if step.publication < 0 or step.dst is None or not step.writes().isdisjoint(read):
@@ -358,7 +318,7 @@ def _drop_dead(rounds: list[_Round]) -> None:
             step.dst = None
 
 
-def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
+def _mark_final(plan: Plan, rounds: list[ProgramRound]) -> bool:
     """Mark the final steps: no later step reads or writes the output blocks that they write.
 
     Return whether every block of the output has such a step.
@@ -374,7 +334,7 @@ def _mark_final(plan: Plan, rounds: list[_Round]) -> bool:
     return not missing
 
 
-def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[_Round]) -> None:
+def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRound]) -> None:
     """Mark the steps that may use the callers' arrays, if these are in shared memory."""
     if plan.rank not in local:
         return

@@ -37,8 +37,6 @@ from collectives.plans.replay import Event, Expressions, Replay
 from collectives.plans.schedule import Plan, compile
 from collectives.text.words import count
 
-__all__ = ["Event", "Proof", "Remains", "check", "compare_cost", "remains"]
-
 # The numbers of ranks on which the cost formulas of a user's algorithm are compared with its proof,
 # for every root.
 COMPARED = range(2, 9)
@@ -179,20 +177,9 @@ def check(
 
 
 def compare_cost(algorithm: Algorithm) -> None:
-    """Compare the cost formulas of a user's algorithm with its proof, once. Local.
+    """Compare the cost formulas of a user's algorithm with its proof on 2 to 8 ranks, once. Local.
 
     The tests do this for the included algorithms.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        A row of the registry. It is replayed on 2 to 8 ranks, except where it is wrong or cannot
-        run.
-
-    Raises
-    ------
-    ProofError
-        If a formula gives another number than was counted; the text has both, and p.
     """
     if algorithm.cost is not None and not algorithm.included:
         _compare(algorithm)
@@ -298,20 +285,7 @@ class Remains(NamedTuple):
 
 
 def remains(algorithm: Algorithm, p: int, root: int = 0) -> Remains:
-    """Replay an algorithm that `check` refuses, up to the error. Local.
-
-    Parameters
-    ----------
-    algorithm : Algorithm
-        A row of the registry.
-    p, root : int
-        As for `check`.
-
-    Raises
-    ------
-    ProofError
-        If not even the beginning of a rank's rounds can be replayed.
-    """
+    """Replay an algorithm that `check` refuses, up to the error. Local."""
     plans, rounds = zip(*(_beginning(algorithm, p, r, root) for r in range(p)), strict=True)
     expressions = Expressions(algorithm.collective.idempotent)
     replay = Replay(plans, expressions, in_place=False, record=True)

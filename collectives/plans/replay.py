@@ -18,8 +18,6 @@ from collectives.errors import ProofError
 from collectives.plans.schedule import IN, OUT, Plan, Round, Run
 from collectives.text.words import ranks, spans
 
-__all__ = ["Event", "Expressions", "Replay", "hazards", "named"]
-
 
 class Event(NamedTuple):
     """A message: its time of arrival (in steps), ranks and blocks, and whether it is folded."""
@@ -32,13 +30,7 @@ class Event(NamedTuple):
 
 
 class Expressions:
-    """Interned expressions: number -> contributors, block, order.
-
-    Parameters
-    ----------
-    idempotent : bool
-        Whether a contribution may be folded twice.
-    """
+    """Interned expressions: number -> contributors, block, order."""
 
     def __init__(self, idempotent: bool) -> None:
         self.idempotent = idempotent
@@ -60,13 +52,7 @@ class Expressions:
         return self._add((-1, rank, block), 1 << rank, block, True)
 
     def fold(self, left: int, right: int) -> int:
-        """Return the number of the fold of the expressions `left` and `right`. Local.
-
-        Raises
-        ------
-        ProofError
-            If they are of different blocks, or share a contribution.
-        """
+        """Return the number of the fold of the expressions `left` and `right`. Local."""
         a, b = self.mask[left], self.mask[right]
         if self.block[left] != self.block[right]:
             raise ProofError(f"folds block {self.block[right]} into block {self.block[left]}")
@@ -155,18 +141,7 @@ class _Rank:
 
 
 class Replay:
-    """All ranks, their queues, and the loop that runs them until there is no more progress.
-
-    Parameters
-    ----------
-    plans : sequence of Plan
-        Those of all ranks.
-    expressions : Expressions
-    in_place : bool
-        Whether input and output are the same memory.
-    record : bool
-        Whether events, and what ranks hold after each round, are recorded.
-    """
+    """All ranks, their queues, and the loop that runs them until there is no more progress."""
 
     def __init__(
         self, plans: Sequence[Plan], expressions: Expressions, in_place: bool, record: bool = False
@@ -292,14 +267,7 @@ class Replay:
                     self.ready.append(rank.plan.rank)
 
     def results(self) -> list[dict[int, int]]:
-        """Check the final memory against the contract; return each rank's expressions by block.
-        Local.
-
-        Raises
-        ------
-        ProofError
-            If the memory is not what the collective promises.
-        """
+        """Check the memory against the contract; return each rank's expressions by block. Local."""
         p, algorithm, root = len(self.plans), self.plans[0].algorithm, self.plans[0].root
         contract = algorithm.collective
         results = []

@@ -37,8 +37,6 @@ from collectives.algorithms.exchange import Exchange, Messages, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError, ProofError
 
-__all__ = ["IN", "OUT", "TMP", "WORK", "Message", "Plan", "Round", "Run", "Step"]
-
 IN, OUT, WORK, TMP = range(4)
 SPACES = ("in", "out", "work", "tmp")
 

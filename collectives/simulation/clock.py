@@ -42,8 +42,6 @@ from collectives.simulation.networks import Network
 from collectives.simulation.result import Transfer
 from collectives.simulation.traffic import Traffic
 
-__all__ = ["Clock"]
-
 # Events that are less than this part of the elapsed time apart happen at the same instant: times
 # are sums, and the last bits of a sum depend on the order of its terms.
 INSTANT = 1e-11

@@ -45,8 +45,6 @@ from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.simulation.result import RECORDED, Simulation, Transfer
 from collectives.simulation.steps import Step, segments_of, translated
 
-__all__ = ["simulation"]
-
 
 class Event(NamedTuple):
     """The execution of a step by a rank.
@@ -294,27 +292,9 @@ def simulation(
 ) -> Simulation:
     """Run the programs of a call in simulated time; see `simulate`. Local.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-    nbytes : int
-        Bytes of the caller's whole array: of the larger one, if input and output differ in size.
-        The arrays are private memory. Input and output are separate, except in a broadcast.
-    topology : SharedMemory
-    root : int
-    segment : int
-        Bytes of a segment of a block; 0 for as many as a lane has room for.
-    window : int
-        Number of segments in flight.
-    record : bool, optional
-        Whether to record the reads of publications.
-
-    Returns
-    -------
-    Simulation
-        A transfer is the read of a publication: it starts and ends with the step that reads.
-        Rounds are those of the programs. Links are pairs (source, target) of ranks, and `sent` is
-        the number of bytes that others read from a rank.
+    Arrays are private memory; input and output are separate, except in a broadcast. A transfer is
+    the read of a publication. Rounds are those of the programs. Links are pairs (source, target) of
+    ranks, and `sent` is the number of bytes that others read from a rank.
     """
     p = topology.p
     plans = [compile(algorithm, p, r, root) for r in range(p)]

@@ -5,7 +5,7 @@ import pytest
 from collectives import algorithms
 from collectives.algorithms import Cost
 from collectives.algorithms.spec import COLLECTIVES
-from collectives.choice import model, probe, select
+from collectives.choice import model, select
 from collectives.choice.model import Parameters
 from collectives.choice.profile import Profile, Row, Section
 from collectives.choice.select import decide
@@ -367,7 +367,7 @@ def test_the_numbers_of_the_model_come_back_from_the_times_that_they_give():
         scatter = algorithms.get("reduce_scatter", "bruck")
         rounds, sent, _ = gather.totals(p)
         again = scatter.totals(p)
-        found = probe.solved(
+        found = model.solved(
             p,
             n,
             rounds * known.alpha,
@@ -389,7 +389,7 @@ def test_what_cannot_be_fitted_is_left_out():
     short, gathered = gather[0] * alpha, gather[0] * alpha + gather[1] * n * beta
     for gamma in (0.0, -1e-11, 1e-14):
         scattered = scatter[0] * alpha + n * (scatter[1] * beta + scatter[2] * gamma)
-        found = probe.solved(4, n, short, gathered, scattered, "a test")
+        found = model.solved(4, n, short, gathered, scattered, "a test")
         assert found.assumed == ("gamma",)
         assert found.gamma == model.DEFAULT.gamma
         assert found.beta == pytest.approx(beta)
@@ -397,6 +397,6 @@ def test_what_cannot_be_fitted_is_left_out():
             "alpha 2 us, beta 0.1 ns/B of a test, gamma 0.022 ns/B of the library's defaults"
         )
         assert found.text() == "alpha 2 us, beta 0.1 ns/B, gamma could not be fitted"
-    found = probe.solved(4, n, short, short, short, "a test")
+    found = model.solved(4, n, short, short, short, "a test")
     assert found.assumed == ("beta", "gamma")
     assert (found.beta, found.gamma) == (model.DEFAULT.beta, model.DEFAULT.gamma)

@@ -7,13 +7,13 @@ import pytest
 from mpi4py import MPI
 
 import collectives as cc
-from collectives.choice import online, profile, select
+from collectives.choice import chooser, profile, select
 from collectives.choice.model import Parameters
 from collectives.choice.profile import Profile, Row, Section
 from collectives.errors import ArgumentError
 from collectives.process import binding
 
-SETTLED = online.PERIOD * online.TIMES  # calls for each alternative
+SETTLED = chooser.PERIOD * chooser.TIMES  # calls for each alternative
 
 
 @contextlib.contextmanager
@@ -85,14 +85,14 @@ class Recorded:
 
     def __init__(self, monkeypatch):
         self.asked = []
-        begin = online.Trials.begin
+        begin = chooser.Trials.begin
 
         def watched(trials, call, timeout):
             slot, choice, due = begin(trials, call, timeout)
             self.asked.append((call, slot))
             return slot, choice, due
 
-        monkeypatch.setattr(online.Trials, "begin", watched)
+        monkeypatch.setattr(chooser.Trials, "begin", watched)
 
     @property
     def trials(self):
@@ -108,7 +108,7 @@ def tried(environ):
 def alternatives(comm):
     """Return how many there are for an allreduce of 8 bytes."""
     decision = comm._chooser.decide("allreduce", None, 8)
-    return len(select.alternatives(decision, online.ALTERNATIVES))
+    return len(select.alternatives(decision, chooser.ALTERNATIVES))
 
 
 def test_trials_are_right_and_few_and_end(world, tried, monkeypatch):
@@ -124,7 +124,7 @@ def test_trials_are_right_and_few_and_end(world, tried, monkeypatch):
         return
     world.agree(recorded.asked)
     trials = recorded.trials
-    assert len(trials) == online.TIMES * alternatives(comm)
+    assert len(trials) == chooser.TIMES * alternatives(comm)
     assert all(20 * (i + 1) == call for i, call in enumerate(trials))
     assert recorded.asked[-1] == (calls, -1)  # and nothing is asked after that
     settled = comm.explain("allreduce", 8)
@@ -155,7 +155,7 @@ def test_the_fastest_stays(world, tried, monkeypatch):
         wanted[:] = [trials.decisions[2].algorithm.name]
         trials.times[slot].append([1.0, 0.01 if rank == 0 else 0.9, 0.5, 0.8, 0.8][slot])
 
-    monkeypatch.setattr(online.Trials, "note", note)
+    monkeypatch.setattr(chooser.Trials, "note", note)
     x = np.ones(2, np.float32)
     for _ in range(SETTLED * alternatives(comm) + 1):
         comm.allreduce(x)
