@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from collectives.algorithms.exchange import Blocks, Exchange
+from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
+
+
+def core_size(p: int) -> int:
+    """Return the largest power of two up to `p`: the number of ranks in the core."""
+    return 1 << (p.bit_length() - 1)
 
 
 def core(r: int, p: int) -> tuple[int, int, int | None]:
@@ -17,7 +23,7 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
     It returns ``q``, the number of this rank (or of its partner) in the core, and the partner, or
     None if this rank is in no pair.
     """
-    q = 1 << (p.bit_length() - 1)
+    q = core_size(p)
     paired = 2 * (p - q)
     if r >= paired:
         return q, r - (p - q), None
@@ -26,7 +32,7 @@ def core(r: int, p: int) -> tuple[int, int, int | None]:
 
 def rank_of(v: int, p: int) -> int:
     """Return the rank whose number in the core is `v`; the inverse of `core`."""
-    q = 1 << (p.bit_length() - 1)
+    q = core_size(p)
     return 2 * v if v < p - q else v + (p - q)
 
 
@@ -55,9 +61,8 @@ def around_core(
 
 def doubling(v: int, p: int) -> Iterator[Exchange]:
     """The butterfly proper: partners at distance 1, 2, 4, ... in the core exchange and fold."""
-    q, _, _ = core(0, p)
     distance = 1
-    while distance < q:
+    while distance < core_size(p):
         other = rank_of(v ^ distance, p)
         yield Exchange(send=(other, 0), recv=(other, 0), fold=True)
         distance *= 2
@@ -66,10 +71,7 @@ def doubling(v: int, p: int) -> Iterator[Exchange]:
 @algorithm(
     "allreduce",
     cost=Cost(rounds="lg + 2*rest", sent="lg + rest", folded="lg + rest", beta="lg + 2*rest"),
-    source=(
-        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
-        "MPICH, 2005, doi:10.1177/1094342005051521"
-    ),
+    source=THAKUR,
     keeps_order=True,
 )
 def butterfly(r: int, p: int) -> Iterator[Exchange]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import CHAN, MELLOR_CRUMMEY, THAKUR
 from collectives.algorithms.registry import Cost, algorithm
 
 
 @algorithm(
     "allreduce",
     cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
-    source=(
-        "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, "
-        "and experience, 2007, doi:10.1002/cpe.1206"
-    ),
+    source=CHAN,
     keeps_order=True,
 )
 def all_to_all(r: int, p: int) -> Iterator[Exchange]:
@@ -42,10 +40,7 @@ def all_to_all(r: int, p: int) -> Iterator[Exchange]:
     "barrier",
     name="direct",
     cost=Cost(rounds="1", sent="p - 1", folded="p - 1", alpha="p - 1", gamma="1"),
-    source=(
-        "Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory "
-        "multiprocessors, 1991, doi:10.1145/103727.103729"
-    ),
+    source=MELLOR_CRUMMEY,
     keeps_order=True,
 )
 def barrier_direct(r: int, p: int) -> Iterator[Exchange]:
@@ -168,10 +163,7 @@ def reduce_scatter_direct(r: int, p: int) -> Iterator[Exchange]:
     "alltoall",
     name="direct",
     cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
-    source=(
-        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
-        "MPICH, 2005, doi:10.1177/1094342005051521"
-    ),
+    source=THAKUR,
 )
 def alltoall_direct(r: int, p: int) -> Iterator[Exchange]:
     """Everybody sends everybody the block that is for it, all at once.

@@ -61,6 +61,8 @@ def consecutive(start: Any, length: int) -> Sequence[Any]:
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:
     """Convert the `messages` that a generator yields to [(peer, numbers of blocks), ...]. Local."""
+    if type(messages) is tuple and len(messages) == 2 and type(messages[1]) is int:
+        return [(index(messages[0]), range(messages[1], messages[1] + 1))]  # the usual form
     if not isinstance(messages, list | tuple) or (
         messages and not isinstance(messages[0], list | tuple)
     ):

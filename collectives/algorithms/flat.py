@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import CHAN
 from collectives.algorithms.registry import Cost, algorithm
-
-SOURCE = (
-    "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and "
-    "experience, 2007, doi:10.1002/cpe.1206"
-)
 
 
 @algorithm(
     "broadcast",
     name="flat",
     cost=Cost(rounds="1", sent="p - 1", alpha="p - 1"),
-    source=SOURCE,
+    source=CHAN,
 )
 def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root sends its array to every other rank.
@@ -45,7 +41,7 @@ def broadcast_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     "reduce",
     name="flat",
     cost=Cost(rounds="1", sent="1", folded="p - 1", alpha="p - 1", beta="p - 1", gamma="1"),
-    source=SOURCE,
+    source=CHAN,
     keeps_order=True,
 )
 def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
@@ -81,7 +77,7 @@ def reduce_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
         beta="2*(p - 1)",
         gamma="1",
     ),
-    source=SOURCE,
+    source=CHAN,
     keeps_order=True,
 )
 def master_worker(r: int, p: int) -> Iterator[Exchange]:
@@ -109,7 +105,7 @@ def master_worker(r: int, p: int) -> Iterator[Exchange]:
     "scatter",
     name="flat",
     cost=Cost(rounds="1", sent="(p - 1)/p", alpha="p - 1"),
-    source=SOURCE,
+    source=CHAN,
 )
 def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root sends each rank its block.
@@ -139,7 +135,7 @@ def scatter_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     "gather",
     name="flat",
     cost=Cost(rounds="1", sent="1/p", alpha="p - 1", beta="(p - 1)/p"),
-    source=SOURCE,
+    source=CHAN,
 )
 def gather_flat(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Every rank sends its block to the root.

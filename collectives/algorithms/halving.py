@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 
-from collectives.algorithms.butterfly import around_core, core, rank_of
+from collectives.algorithms.butterfly import around_core, core, core_size, rank_of
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
 from collectives.algorithms.tree import gather_up
 
@@ -15,11 +16,6 @@ SOURCE = (
     "Rabenseifner: Optimization of collective reduction operations, 2004, "
     "doi:10.1007/978-3-540-24685-5_1"
 )
-
-
-def core_size(p: int) -> int:
-    """Return the largest power of two up to `p`: the number of blocks, and of ranks in the core."""
-    return 1 << (p.bit_length() - 1)
 
 
 def spoken_for(start: int, stop: int, p: int) -> range:
@@ -108,10 +104,7 @@ def reduce_scatter_recursive(r: int, p: int) -> Iterator[Exchange]:
         sent="(q - 1 + beyond)/p + rest",
         beta="(q - 1 + beyond + rest)/p + rest",
     ),
-    source=(
-        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
-        "MPICH, 2005, doi:10.1177/1094342005051521"
-    ),
+    source=THAKUR,
 )
 def allgather_recursive(r: int, p: int) -> Iterator[Exchange]:
     """Recursive doubling: partners at distance 1, 2, 4, ... exchange all blocks that they have.

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import MELLOR_CRUMMEY
 from collectives.algorithms.registry import Cost, algorithm
-
-SOURCE = (
-    "Mellor-Crummey, Scott: Algorithms for scalable synchronization on shared-memory "
-    "multiprocessors, 1991, doi:10.1145/103727.103729"
-)
 
 
 def children(v: int, p: int, k: int) -> range:
@@ -22,7 +18,7 @@ def children(v: int, p: int, k: int) -> range:
     "broadcast",
     name="kary",
     cost=Cost(rounds="levels(k)", sent="min(k, p - 1)", alpha="hops(k)", beta="hops(k)"),
-    source=SOURCE,
+    source=MELLOR_CRUMMEY,
     parameters={"k": 4},
 )
 def broadcast_kary(r: int, p: int, root: int, k: int) -> Iterator[Exchange]:
@@ -59,7 +55,7 @@ def broadcast_kary(r: int, p: int, root: int, k: int) -> Iterator[Exchange]:
         beta="2*hops(k)",
         gamma="levels(k)",
     ),
-    source=SOURCE,
+    source=MELLOR_CRUMMEY,
     parameters={"k": 4},
 )
 def kary(r: int, p: int, k: int) -> Iterator[Exchange]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
 
 
 @algorithm(
     "alltoall",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
-    source=(
-        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
-        "MPICH, 2005, doi:10.1177/1094342005051521"
-    ),
+    source=THAKUR,
 )
 def pairwise(r: int, p: int) -> Iterator[Exchange]:
     """In round t, send to the rank t places to the right, and receive from t places to the left.

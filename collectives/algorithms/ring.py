@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import CHAN, THAKUR
 from collectives.algorithms.registry import Cost, algorithm
 from collectives.algorithms.tree import scatter_down
-
-BUCKET = (
-    "Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and "
-    "experience, 2007, doi:10.1002/cpe.1206"
-)
 
 
 @algorithm(
     "reduce_scatter",
     name="ring",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p", folded="(p - 1)/p"),
-    source=BUCKET,
+    source=CHAN,
 )
 def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     """Share-reduce: sums walk round the ring, growing, each towards the rank that it is for.
@@ -49,7 +45,7 @@ def reduce_scatter_ring(r: int, p: int, ahead: int = 0) -> Iterator[Exchange]:
     "allgather",
     name="ring",
     cost=Cost(rounds="p - 1", sent="(p - 1)/p"),
-    source=BUCKET,
+    source=CHAN,
 )
 def allgather_ring(r: int, p: int, root: int = 0, ahead: int = 0) -> Iterator[Exchange]:
     """Share-only: blocks walk round the ring until everybody has all.
@@ -111,10 +107,7 @@ def ring(r: int, p: int) -> Iterator[Exchange]:
     "broadcast",
     blocks=lambda p: p,
     cost=Cost(rounds="up + p - 1", sent="2*(p - 1)/p"),
-    source=(
-        "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in "
-        "MPICH, 2005, doi:10.1177/1094342005051521"
-    ),
+    source=THAKUR,
 )
 def scatter_allgather(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Scatter the blocks down a binomial tree, then allgather them round a ring.

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from collectives.algorithms.exchange import Exchange
+from collectives.algorithms.papers import THAKUR
 from collectives.algorithms.registry import Cost, algorithm
-
-SOURCE = (
-    "Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, "
-    "2005, doi:10.1177/1094342005051521"
-)
 
 
 def parent(v: int) -> int:
@@ -29,7 +25,7 @@ def children(v: int, p: int) -> list[int]:
     return [v + (1 << i) for i in range((len(below) - 1).bit_length())]
 
 
-@algorithm("broadcast", name="tree", cost=Cost(rounds="up", sent="up"), source=SOURCE)
+@algorithm("broadcast", name="tree", cost=Cost(rounds="up", sent="up"), source=THAKUR)
 def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank that has the array sends it on, to the farthest rank of its subtree first.
 
@@ -59,7 +55,7 @@ def broadcast_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     "reduce",
     name="tree",
     cost=Cost(rounds="up", sent="1", folded="up", beta="up"),
-    source=SOURCE,
+    source=THAKUR,
 )
 def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank folds the arrays of its children, nearest first, and sends the sum to its parent.
@@ -89,7 +85,7 @@ def reduce_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
 @algorithm(
     "allreduce",
     cost=Cost(rounds="2*up", sent="up", folded="up", beta="2*up"),
-    source=SOURCE,
+    source=THAKUR,
     keeps_order=True,
 )
 def tree(r: int, p: int) -> Iterator[Exchange]:
@@ -129,7 +125,7 @@ def scatter_down(r: int, p: int, root: int, first: int) -> Iterator[Exchange]:
         yield Exchange(send=((child + root) % p, blocks(child)))
 
 
-@algorithm("scatter", name="tree", cost=Cost(rounds="up", sent="(p - 1)/p"), source=SOURCE)
+@algorithm("scatter", name="tree", cost=Cost(rounds="up", sent="(p - 1)/p"), source=THAKUR)
 def scatter_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """The root hands each subtree the blocks of its ranks, in one message; these hand on likewise.
 
@@ -171,7 +167,7 @@ def gather_up(v: int, size: int, rank: Callable[[int], int], first: int = 0) -> 
     "gather",
     name="tree",
     cost=Cost(rounds="up", sent="max(q/2, p - q)/p", beta="(p - 1)/p"),
-    source=SOURCE,
+    source=THAKUR,
 )
 def gather_tree(r: int, p: int, root: int) -> Iterator[Exchange]:
     """Each rank collects the blocks of its subtree, nearest child first, and sends them up at once.

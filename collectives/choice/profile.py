@@ -188,47 +188,49 @@ class Profile:
 
     def text(self) -> str:
         """Return the file's contents. Local."""
-        sections = ",\n".join(_section_text(each) for each in self.sections)
-        machine = json.dumps({"cpu": self.cpu, "cores": self.cores})
-        return (
-            f'{{\n "version": {VERSION},\n "collectives": {json.dumps(self.version)},\n'
-            f' "machine": {machine},\n "sections": [\n{sections}\n ]\n}}\n'
-        )
+        document = {
+            "version": VERSION,
+            "collectives": self.version,
+            "machine": {"cpu": self.cpu, "cores": self.cores},
+            "sections": [_section_values(each) for each in self.sections],
+        }
+        return _json(document, "\n") + "\n"
 
 
-def _section_text(section: Section) -> str:
-    """Write a section, one row per line."""
-    lines = []
-    for name in ("transport", "library", "hosts", "date", "command"):
-        lines.append(f"   {json.dumps(name)}: {json.dumps(getattr(section, name))}")
-    parameters = []
-    for p, known in sorted(section.parameters.items()):
-        numbers = {name: _short(value) for name, value in known.measured().items()}
-        parameters.append(f'    "{p}": {json.dumps(numbers)}')
-    lines.append('   "parameters": ' + _braces(parameters, 3))
+def _section_values(section: Section) -> dict[str, Any]:
+    """Return a section as it is in a file."""
+    values: dict[str, Any] = {
+        name: getattr(section, name)
+        for name in ("transport", "library", "hosts", "date", "command")
+    }
+    values["parameters"] = {
+        p: {name: _short(value) for name, value in known.measured().items()}
+        for p, known in sorted(section.parameters.items())
+    }
     if section.round_trips:
-        trips = {str(p): [*map(_short, each)] for p, each in sorted(section.round_trips.items())}
-        lines.append(f'   "round_trips": {json.dumps(trips)}')
-    collectives = []
-    for name, sizes in section.rows.items():
-        blocks = []
-        for p, rows in sorted(sizes.items()):
-            texts = ",\n".join(f"      {_row_text(row)}" for row in rows)
-            blocks.append(f'     "{p}": [\n{texts}\n     ]')
-        collectives.append(f"    {json.dumps(name)}: " + _braces(blocks, 4))
-    lines.append('   "rows": ' + _braces(collectives, 3))
-    return "  {\n" + ",\n".join(lines) + "\n  }"
+        trips = sorted(section.round_trips.items())
+        values["round_trips"] = {p: [*map(_short, each)] for p, each in trips}
+    values["rows"] = {
+        name: {p: [_row_values(row) for row in rows] for p, rows in sorted(sizes.items())}
+        for name, sizes in section.rows.items()
+    }
+    return values
 
 
-def _braces(parts: Sequence[str], indent: int) -> str:
-    return "{\n" + ",\n".join(parts) + "\n" + " " * indent + "}" if parts else "{}"
+def _row_values(row: Row) -> list[Any]:
+    times = [[[nbytes, _short(seconds)] for nbytes, seconds in row.times]] if row.times else []
+    return [row.limit, row.algorithm, row.segment, *times]
 
 
-def _row_text(row: Row) -> str:
-    values: list[Any] = [row.limit, row.algorithm, row.segment]
-    if row.times:
-        values.append([[nbytes, _short(seconds)] for nbytes, seconds in row.times])
-    return json.dumps(values)
+def _json(value: Any, line: str) -> str:
+    """Return JSON in which each row, and each object without others in it, is one line."""
+    deeper = line + " "
+    if isinstance(value, dict) and any(isinstance(each, dict | list) for each in value.values()):
+        entries = [f'"{key}": {_json(each, deeper)}' for key, each in value.items()]
+        return "{" + deeper + f",{deeper}".join(entries) + line + "}"
+    if isinstance(value, list) and value and isinstance(value[0], dict | list):
+        return "[" + deeper + f",{deeper}".join(_json(each, deeper) for each in value) + line + "]"
+    return json.dumps(value)
 
 
 def _short(seconds: float) -> float:

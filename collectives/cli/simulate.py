@@ -114,27 +114,23 @@ def main(options: argparse.Namespace) -> int:
     if options.plot:
         figures.check()
     rows = _rows(options.algorithms)
-    text, make = topology_text.topology(options.topology)
+    machine = topology_text.Machine(options.topology)
     single = len(rows) == len(options.ranks) == len(options.bytes) == 1
     if single and not options.plot:
         from collectives.simulation.simulate import simulate
 
         (row,), (p,), (nbytes,) = rows, options.ranks, options.bytes
-        name, machine = row.collective.name, make(p)
-        found = simulate(name, row, nbytes, machine, root=options.root, segment=options.segment)
+        name, topology = row.collective.name, machine.make(p)
+        found = simulate(name, row, nbytes, topology, root=options.root, segment=options.segment)
         print(found)
         if options.json:
             times = {p: {row.name: [found.time]}}
-            numbers = topology_text.numbers(text)
-            one = Grid(name, text, numbers, [row.name], [p], [nbytes], times, [])
-            _write_json(options.json, one)
+            _write_json(options.json, Grid(name, machine, [row.name], [p], [nbytes], times, []))
         return 0
     line = Line(sys.stderr.isatty())
     grid = simulated(
         rows,
-        text,
-        topology_text.numbers(text),
-        make,
+        machine,
         options.ranks,
         options.bytes,
         root=options.root,
@@ -186,7 +182,7 @@ def _table(grid: Grid) -> str:
 def _time_lines(grid: Grid) -> Iterator[str]:
     """Yield the times on one number of ranks; the fastest at each size has a star."""
     (p,) = grid.ranks
-    yield f"{grid.collective} on {count(p, 'rank')}, simulated on {grid.machine}"
+    yield f"{grid.collective} on {count(p, 'rank')}, simulated on {grid.machine.text}"
     cells = [["bytes", *(f"{name} " for name in grid.names)]]
     for k, size in enumerate(grid.sizes):
         best = grid.winner(p, k)
@@ -201,7 +197,7 @@ def _time_lines(grid: Grid) -> Iterator[str]:
 
 def _map_lines(grid: Grid) -> Iterator[str]:
     """Yield a map: a letter for the fastest at each number of ranks and size."""
-    yield f"{grid.collective}, simulated on {grid.machine}: the fastest"
+    yield f"{grid.collective}, simulated on {grid.machine.text}: the fastest"
     letters = _letters(grid.names)
     width = max(len(str(p)) for p in grid.ranks)
     if len(grid.sizes) > 1:
@@ -242,7 +238,7 @@ def _write_json(path: str, grid: Grid) -> None:
     """Write all times, in seconds; null where an algorithm was left out."""
     record = {
         "collective": grid.collective,
-        "topology": grid.machine,
+        "topology": grid.machine.text,
         "bytes": grid.sizes,
         "seconds": {
             str(p): {

@@ -10,6 +10,7 @@ from collectives.algorithms.registry import Algorithm
 from collectives.errors import ArgumentError
 from collectives.simulation.networks import Topology
 from collectives.simulation.simulate import simulate
+from collectives.simulation.topology_text import Machine
 from collectives.simulation.traffic import exceeds
 from collectives.text.words import count
 
@@ -25,8 +26,9 @@ class Grid:
 
     Attributes
     ----------
-    collective, machine, numbers : str
-        What was simulated, the name of the machine, and its numbers in words.
+    collective : str
+        What was simulated.
+    machine : Machine
     names, ranks, sizes : list
         Algorithms, numbers of ranks, and bytes.
     times : dict
@@ -36,8 +38,7 @@ class Grid:
     """
 
     collective: str
-    machine: str
-    numbers: str
+    machine: Machine
     names: list[str]
     ranks: list[int]
     sizes: list[int]
@@ -78,9 +79,7 @@ class Grid:
 
 def simulated(
     rows: Sequence[Algorithm],
-    machine: str,
-    numbers: str,
-    make: Callable[[int], Topology],
+    machine: Machine,
     ranks: list[int],
     sizes: list[int],
     *,
@@ -96,7 +95,7 @@ def simulated(
     for p in ranks:
         times[p] = {row.name: [nan] * len(sizes) for row in rows}
         try:
-            topology = make(p)
+            topology = machine.make(p)
         except ArgumentError as error:
             if p == ranks[0]:
                 raise
@@ -113,7 +112,7 @@ def simulated(
             times[p][row.name] = _times(placed, topology, sizes, root, segment)
     collective = rows[0].collective.name
     names = [row.name for row in rows]
-    return Grid(collective, machine, numbers, names, ranks, sizes, times, left_out)
+    return Grid(collective, machine, names, ranks, sizes, times, left_out)
 
 
 def _too_long(row: Algorithm, p: int, root: int, limit: int) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Union
 
+import numpy as np
+
 from collectives.errors import ArgumentError
 from collectives.simulation.networks import Topology, seconds
 from collectives.text.words import count
@@ -138,20 +140,11 @@ class _Rows:
                 f"{what} is {rate!r}, and must be seconds per byte, or rows (bytes, alone, at "
                 f"once) with rising bytes"
             )
-        self.rows = [(math.log2(size), alone, at_once) for size, alone, at_once in rows]
+        sizes, self.alone, self.at_once = np.array(rows).T
+        self.sizes = np.log2(sizes)
 
     def __call__(self, nbytes: float) -> tuple[float, float]:
         """Return the seconds per byte with one core at work, and with all."""
         place = math.log2(max(nbytes, 1.0))
-        before = self.rows[0]
-        for row in self.rows:
-            if row[0] >= place:
-                if row[0] == before[0]:
-                    return row[1], row[2]
-                part = (place - before[0]) / (row[0] - before[0])
-                return (
-                    before[1] + part * (row[1] - before[1]),
-                    before[2] + part * (row[2] - before[2]),
-                )
-            before = row
-        return before[1], before[2]
+        alone, at_once = (np.interp(place, self.sizes, of) for of in (self.alone, self.at_once))
+        return float(alone), float(at_once)

@@ -28,7 +28,7 @@ def draw(grid: Grid, path: str) -> None:
     else:
         _lines(axes, grid)
         axes.set_ylabel("time (s)")
-    axes.set_title(f"{what}, simulated\n{grid.numbers}", fontsize=10)
+    axes.set_title(f"{what}, simulated\n{grid.machine.numbers()}", fontsize=10)
     if not is_map:
         label_ends(figure, [axes])
     save(figure, path)

@@ -43,7 +43,7 @@ from collectives.plans.program import WINDOW, pack
 from collectives.plans.schedule import compile
 from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.simulation.result import RECORDED, Simulation, Transfer
-from collectives.simulation.steps import Step, segments_of, translated
+from collectives.simulation.steps import Step, Translation, segments_of
 
 
 class Event(NamedTuple):
@@ -306,7 +306,7 @@ def simulation(
     if whole:
         packed = [pack(plan, whole=True, local=local) for plan in plans]
     programs = [
-        translated(plan, each, nbytes, segments, topology)
+        Translation(plan, nbytes, segments, topology).steps(each)
         for plan, each in zip(plans, packed, strict=True)
     ]
     machine = _Machine(programs, segments, window, topology)

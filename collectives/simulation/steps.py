@@ -43,7 +43,7 @@ def segments_of(plan: Plan, nbytes: int, segment: int, room: int) -> tuple[int, 
     return 1, -(-block // 64) * 64 <= room
 
 
-class _Translation:
+class Translation:
     """The conversion of a rank's program to steps with their times, for one segment."""
 
     def __init__(self, plan: Plan, nbytes: int, segments: int, host: SharedMemory) -> None:
@@ -66,7 +66,7 @@ class _Translation:
         self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
 
     def steps(self, packed: Program) -> list[Step]:
-        """Return the steps; the messages of a round come before its own steps."""
+        """Return the steps; the messages of a round come before its own steps. Local."""
         made: list[Step] = []
         for at in range(0, len(packed.rounds), ROUND_FIELDS):
             first, end, step, steps_end = packed.rounds[at : at + ROUND_FIELDS]
@@ -141,10 +141,3 @@ class _Translation:
             times.append((n * alone, n * at_once))
         alone, at_once = (sum(each) for each in zip(*times, strict=True))
         return Step(alone, at_once, tuple(needs), publication, number, tuple(fetched))
-
-
-def translated(
-    plan: Plan, packed: Program, nbytes: int, segments: int, host: SharedMemory
-) -> list[Step]:
-    """Return the steps of a rank's program, with the times of one segment. Local."""
-    return _Translation(plan, nbytes, segments, host).steps(packed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from collectives.errors import ArgumentError
 from collectives.simulation.networks import (
@@ -25,9 +27,6 @@ HELP = (
     "memory= of a host; hop= of a torus"
 )
 WHERE = "collectives simulate --help describes them"
-KINDS = ("flat", "hosts", "fattree", "torus")
-INSIDE_ALPHA, INSIDE_BETA = 0.2e-6, 0.05e-9
-PER_SWITCH, OVERSUBSCRIPTION = "16", "2"
 TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTES = {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12}
 SPEEDS = {**BYTES, **{name.replace("B/s", "bit/s"): speed / 8 for name, speed in BYTES.items()}}
@@ -59,116 +58,129 @@ def _read(text: str, units: dict[str, float], wanted: str) -> float:
         raise ArgumentError(f"--topology: {text!r} is not {wanted}") from None
 
 
-def topology(text: str) -> tuple[str, Callable[[int], Topology]]:
-    """Read a topology from `text`; return its name and a function from p to the machine. Local."""
-    kind, size, options = _words(text)
-    alpha = seconds(options.pop("alpha", str(ALPHA)))
-    beta = rate(options.pop("beta", str(BETA)))
-    gamma = rate(options.pop("gamma", str(GAMMA)))
-    delay = seconds(options.pop("delay", "0"))
-    lengths = _lengths(kind, size)
-    make: Callable[[int], Topology]
-    if kind == "flat":
+def _times(text: str) -> float:
+    return _read(text, {"": 1.0}, "a number of times")
 
-        def make(p: int) -> Topology:
-            return Flat(p, alpha, beta, gamma, delay=delay)
 
-    elif kind == "torus":
-        hop = seconds(options.pop("hop", "0"))
+def _whole(what: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"--topology: {what} is {text!r}, not a whole number of at least 1")
+    return int(text)
 
-        def make(p: int) -> Topology:
-            shape = lengths or _square(p)
-            torus = Torus(shape, alpha, beta, gamma, hop, delay=delay)
+
+# For each kind of machine, its options: how each is read, and its default.
+Option = tuple[Callable[[str], Any], Any]
+COMMON: dict[str, Option] = {
+    "alpha": (seconds, ALPHA),
+    "beta": (rate, BETA),
+    "gamma": (rate, GAMMA),
+    "delay": (seconds, 0.0),
+}
+HOSTS: dict[str, Option] = {
+    **COMMON,
+    "inside_alpha": (seconds, 0.2e-6),
+    "inside_beta": (rate, 0.05e-9),
+    "memory": (rate, None),
+    "per_switch": (partial(_whole, "per_switch"), 16),
+    "oversubscription": (_times, 2.0),
+}
+KINDS = {
+    "flat": COMMON,
+    "hosts": HOSTS,
+    "fattree": HOSTS,
+    "torus": {**COMMON, "hop": (seconds, 0.0)},
+}
+
+
+class Machine:
+    """A machine as text: its name, its numbers, and a function that makes it for p ranks."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        head, *words = [word.strip() for word in text.split(",")]
+        self.kind, _, self.size = head.partition("=")
+        if self.kind not in KINDS:
+            told = known(self.kind, KINDS, "it has")
+            raise ArgumentError(f"--topology has no {self.kind!r}; {told} ({WHERE})")
+        options = KINDS[self.kind]
+        self.given: dict[str, Any] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise ArgumentError(f"--topology: {word!r} is not an option such as alpha=1us")
+            if name not in options:
+                raise ArgumentError(f"--topology {self.kind} has no option {name!r} ({WHERE})")
+            self.given[name] = options[name][0](value)
+        self.lengths = _lengths(self.kind, self.size)
+        self.values = {name: default for name, (_, default) in options.items()} | self.given
+
+    def make(self, p: int) -> Topology:
+        """Return the machine with `p` ranks. Local."""
+        of = self.values
+        rates = of["alpha"], of["beta"], of["gamma"]
+        if self.kind == "flat":
+            return Flat(p, *rates, delay=of["delay"])
+        if self.kind == "torus":
+            torus = Torus(self.lengths or _square(p), *rates, of["hop"], delay=of["delay"])
             if torus.p != p:
-                raise ArgumentError(f"a torus of {size} has {torus.p} ranks, not {p}")
+                raise ArgumentError(f"a torus of {self.size} has {torus.p} ranks, not {p}")
             return torus
+        ranks = min(self.lengths[-1], p)
+        hosts, odd = divmod(p, ranks)
+        if odd:
+            raise ArgumentError(f"{p} ranks do not fill hosts of {self.lengths[-1]}")
+        if len(self.lengths) > 1 and hosts > self.lengths[0]:
+            raise ArgumentError(f"{self.lengths[0]} hosts of {self.lengths[1]} have no {p} ranks")
+        inside = (of["inside_alpha"], of["inside_beta"]), of["memory"]
+        if self.kind == "hosts":
+            return Hosts(hosts, ranks, *rates, *inside, delay=of["delay"])
+        core = of["per_switch"], of["oversubscription"]
+        return FatTree(hosts, ranks, *core, *rates, *inside, delay=of["delay"])
 
-    else:
-        inside = (
-            seconds(options.pop("inside_alpha", str(INSIDE_ALPHA))),
-            rate(options.pop("inside_beta", str(INSIDE_BETA))),
-        )
-        memory = rate(options.pop("memory")) if "memory" in options else None
-        per_switch = _whole("per_switch", options.pop("per_switch", PER_SWITCH))
-        narrower = _read(
-            options.pop("oversubscription", OVERSUBSCRIPTION), {"": 1.0}, "a number of times"
-        )
-        ranks = lengths[-1]
+    def numbers(self) -> str:
+        """Return the machine with all its numbers, in words. Local.
 
-        def make(p: int) -> Topology:
-            each = min(ranks, p)
-            hosts, odd = divmod(p, each)
-            if odd:
-                raise ArgumentError(f"{p} ranks do not fill hosts of {ranks}")
-            if len(lengths) > 1 and hosts > lengths[0]:
-                raise ArgumentError(f"{lengths[0]} hosts of {ranks} have no {p} ranks")
-            rates = (alpha, beta, gamma, inside, memory)
-            if kind == "hosts":
-                return Hosts(hosts, each, *rates, delay=delay)
-            return FatTree(hosts, each, per_switch, narrower, *rates, delay=delay)
-
-    if options:
-        raise ArgumentError(f"--topology {kind} has no option {next(iter(options))!r} ({WHERE})")
-    return text, make
-
-
-def _words(text: str) -> tuple[str, str, dict[str, str]]:
-    """Read a topology as its kind, its size, and its options, still as text."""
-    head, *rest = [word.strip() for word in text.split(",")]
-    kind, _, size = head.partition("=")
-    if kind not in KINDS:
-        raise ArgumentError(f"--topology has no {kind!r}; {known(kind, KINDS, 'it has')} ({WHERE})")
-    options = {}
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise ArgumentError(f"--topology: {word!r} is not an option such as alpha=1us")
-        options[name] = value
-    return kind, size, options
+        Examples
+        --------
+        >>> Machine("flat,alpha=2us").numbers()
+        'a flat network: alpha 2 us, beta 12.5 GB/s, gamma 20 GB/s'
+        """
+        of = self.values
+        parts = [
+            f"alpha {time_text(of['alpha'])}",
+            f"beta {_speed(of['beta'])}",
+            f"gamma {_speed(of['gamma'])}",
+        ]
+        parts += [
+            f"{name} {time_text(of[name])}" for name in ("delay", "hop") if name in self.given
+        ]
+        if self.kind in ("hosts", "fattree"):
+            parts.append(
+                f"inside a host {time_text(of['inside_alpha'])}, {_speed(of['inside_beta'])}"
+            )
+        if self.kind == "fattree":
+            parts.append(f"{of['per_switch']} hosts below a switch")
+            parts.append(f"oversubscription {of['oversubscription']:g}")
+        hosts = f"hosts of {count(self.lengths[-1], 'rank')}" if self.lengths else ""
+        if len(self.lengths) > 1:
+            hosts = f"{self.lengths[0]} {hosts}"
+        machine = {
+            "flat": "a flat network",
+            "hosts": hosts,
+            "fattree": f"a fat tree of {hosts}",
+            "torus": f"a torus of {' x '.join(map(str, self.lengths))}"
+            if self.lengths
+            else "a torus",
+        }[self.kind]
+        return f"{machine}: {', '.join(parts)}"
 
 
-def numbers(text: str) -> str:
-    """Return a topology that `topology` can read, with all its numbers, in words. Local.
-
-    Examples
-    --------
-    >>> numbers("flat,alpha=2us")
-    'a flat network: alpha 2 us, beta 12.5 GB/s, gamma 20 GB/s'
-    """
-    kind, size, options = _words(text)
-    lengths = _lengths(kind, size)
-
-    def speed(name: str, default: float) -> str:
-        each = rate(options.get(name, str(default)))
-        if not each:
-            return "0 s/B"
-        unit = max((size, unit) for unit, size in BYTES.items() if size * each <= 1 or size == 1)[1]
-        return f"{1 / each / BYTES[unit]:.4g} {unit}"
-
-    parts = [
-        f"alpha {time_text(seconds(options.get('alpha', str(ALPHA))))}",
-        f"beta {speed('beta', BETA)}",
-        f"gamma {speed('gamma', GAMMA)}",
-    ]
-    for name in ("delay", "hop"):
-        if name in options:
-            parts.append(f"{name} {time_text(seconds(options[name]))}")
-    if kind in ("hosts", "fattree"):
-        inside = time_text(seconds(options.get("inside_alpha", str(INSIDE_ALPHA))))
-        parts.append(f"inside a host {inside}, {speed('inside_beta', INSIDE_BETA)}")
-    if kind == "fattree":
-        parts.append(f"{options.get('per_switch', PER_SWITCH)} hosts below a switch")
-        parts.append(f"oversubscription {options.get('oversubscription', OVERSUBSCRIPTION)}")
-    hosts = f"hosts of {count(lengths[-1], 'rank')}" if lengths else ""
-    if len(lengths) > 1:
-        hosts = f"{lengths[0]} {hosts}"
-    machine = {
-        "flat": "a flat network",
-        "hosts": hosts,
-        "fattree": f"a fat tree of {hosts}",
-        "torus": f"a torus of {' x '.join(map(str, lengths))}" if lengths else "a torus",
-    }[kind]
-    return f"{machine}: {', '.join(parts)}"
+def _speed(each: float) -> str:
+    """Write the speed of so many seconds per byte."""
+    if not each:
+        return "0 s/B"
+    unit = max((size, unit) for unit, size in BYTES.items() if size * each <= 1 or size == 1)[1]
+    return f"{1 / each / BYTES[unit]:.4g} {unit}"
 
 
 def _lengths(kind: str, size: str) -> tuple[int, ...]:
@@ -181,12 +193,6 @@ def _lengths(kind: str, size: str) -> tuple[int, ...]:
     if kind in ("hosts", "fattree") and len(lengths) > 2:
         raise ArgumentError(f"--topology {kind}={size}: it is {kind}=512x8, hosts by ranks on each")
     return lengths
-
-
-def _whole(what: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"--topology: {what} is {text!r}, not a whole number of at least 1")
-    return int(text)
 
 
 def _square(p: int) -> tuple[int, ...]:

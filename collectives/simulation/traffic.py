@@ -298,16 +298,7 @@ def _by_itself(algorithm: Algorithm, p: int, root: int, r: int, lists: _Lists) -
 def _parsed_one(exchange: Exchange) -> _Round:
     """Convert what a generator yields for one rank to a round."""
     send, recv, fold = exchange
-    # The usual form, a pair of numbers, needs no other checks.
-    if type(send) is tuple and len(send) == 2 and type(send[1]) is int:
-        sends: _Side = [(send[0], [send[1]])]
-    else:
-        sends = listed(send)
-    if type(recv) is tuple and len(recv) == 2 and type(recv[1]) is int:
-        receives: _Side = [(recv[0], [recv[1]])]
-    else:
-        receives = listed(recv)
-    return sends, receives, bool(fold)
+    return listed(send), listed(recv), bool(fold)
 
 
 def _parsed(exchange: Exchange) -> _Round:
@@ -401,28 +392,8 @@ class _Lists:
 def _group(ranks: NDArray[np.int64], lists: _Lists) -> _Part:
     """Write the rounds of a group as arrays."""
     m = len(ranks)
-    first = lists.nbytes[0] if lists.nbytes else 0
-    if all(type(each) is int for each in lists.nbytes) and set(lists.nbytes) <= {first}:
-        nbytes = np.broadcast_to(np.float64(first), (len(lists.nbytes), m))
-    else:
-        nbytes = _matrix(lists.nbytes, m, np.float64)
-    return _Part(
-        ranks,
-        np.arange(m),
-        m,
-        np.zeros(m, np.int64),
-        np.full(m, len(lists.sends)),
-        ranks,
-        _matrix(lists.target, m, np.int32),
-        nbytes,
-        np.array(lists.rows, np.int32),
-        ranks,
-        _matrix(lists.source, m, np.int32),
-        np.array(lists.due, np.int32),
-        np.array(lists.fold, bool),
-        np.array(lists.sends, np.int32),
-        np.array(lists.receives, np.int32),
-    )
+    rounds = np.full(m, len(lists.sends))
+    return _part(lists, m, ranks, np.arange(m), np.zeros(m, np.int64), rounds, ranks, ranks)
 
 
 def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
@@ -430,18 +401,39 @@ def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
     ranks, first, arrived, profile = np.array(alone).T
     sent = np.diff(first, append=len(lists.target))
     received = np.diff(arrived, append=len(lists.source))
+    rounds = np.diff(profile, append=len(lists.sends))
+    sender, receiver = (np.repeat(ranks, each)[:, None] for each in (sent, received))
+    return _part(lists, 1, ranks, first, profile, rounds, sender, receiver)
+
+
+def _part(
+    lists: _Lists,
+    columns: int,
+    ranks: NDArray[np.int64],
+    first: NDArray[np.int64],
+    profile: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+    sender: NDArray[np.int64],
+    receiver: NDArray[np.int64],
+) -> _Part:
+    """Write lists as matrices of so many columns; a message is as far from the next of its rank."""
+    sizes = lists.nbytes
+    if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
+        nbytes = np.broadcast_to(np.float64(sizes[0] if sizes else 0), (len(sizes), columns))
+    else:
+        nbytes = _matrix(sizes, columns, np.float64)
     return _Part(
         ranks,
         first,
-        1,
+        columns,
         profile,
-        np.diff(profile, append=len(lists.sends)),
-        np.repeat(ranks, sent)[:, None],
-        np.array(lists.target, np.int32)[:, None],
-        np.array(lists.nbytes, np.float64)[:, None],
+        rounds,
+        sender,
+        _matrix(lists.target, columns, np.int32),
+        nbytes,
         np.array(lists.rows, np.int32),
-        np.repeat(ranks, received)[:, None],
-        np.array(lists.source, np.int32)[:, None],
+        receiver,
+        _matrix(lists.source, columns, np.int32),
         np.array(lists.due, np.int32),
         np.array(lists.fold, bool),
         np.array(lists.sends, np.int32),

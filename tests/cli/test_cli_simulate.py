@@ -62,7 +62,7 @@ def test_sizes_on_a_line_are_not_simulated_and_right(tmp_path: Path, capsys: Cap
     found = json.loads(path.read_text())
     assert found["bytes"] == [1 << k for k in range(10, 27)]
     for p in (8, 12):
-        _, make = topology_text.topology("hosts=4")
+        make = topology_text.Machine("hosts=4").make
         for name in ("halving_doubling", "ring"):
             for size, time in zip(found["bytes"], found["seconds"][str(p)][name], strict=True):
                 exact = simulate("allreduce", name, size, make(p)).time
@@ -130,7 +130,7 @@ def test_spans_are_refused_that_do_not_rise(
 
 def test_machines_as_text() -> None:
     def made(text: str, p: int) -> object:
-        return topology_text.topology(text)[1](p)
+        return topology_text.Machine(text).make(p)
 
     flat = made("flat, alpha=2us, beta=10Gbit/s, gamma=5GB/s", 3)
     assert isinstance(flat, Flat)
@@ -182,19 +182,29 @@ def test_pictures(words: tuple[str, ...], tmp_path: Path, capsys: Capture) -> No
 
 
 def test_the_numbers_of_a_machine_in_words() -> None:
-    assert topology_text.numbers("flat") == (
+    assert topology_text.Machine("flat").numbers() == (
         "a flat network: alpha 1 us, beta 12.5 GB/s, gamma 20 GB/s"
     )
-    assert topology_text.numbers("hosts=4x8,beta=8Gbit/s,delay=2ms") == (
+    assert topology_text.Machine("hosts=4x8,beta=8Gbit/s,delay=2ms").numbers() == (
         "4 hosts of 8 ranks: alpha 1 us, beta 1 GB/s, gamma 20 GB/s, delay 2 ms, inside a host "
         "0.2 us, 20 GB/s"
     )
-    assert topology_text.numbers("fattree=1,per_switch=4,alpha=0,gamma=3B/s").startswith(
-        "a fat tree of hosts of 1 rank: alpha 0 us, beta 12.5 GB/s, gamma 3 B/s, inside a host"
+    assert (
+        topology_text.Machine("fattree=1,per_switch=4,alpha=0,gamma=3B/s")
+        .numbers()
+        .startswith(
+            "a fat tree of hosts of 1 rank: alpha 0 us, beta 12.5 GB/s, gamma 3 B/s, inside a host"
+        )
     )
-    assert topology_text.numbers("fattree").endswith("16 hosts below a switch, oversubscription 2")
-    assert topology_text.numbers("torus=4x4,hop=1us,beta=0s").startswith(
-        "a torus of 4 x 4: alpha 1 us, beta 0 s/B, gamma 20 GB/s, hop 1 us"
+    assert (
+        topology_text.Machine("fattree")
+        .numbers()
+        .endswith("16 hosts below a switch, oversubscription 2")
+    )
+    assert (
+        topology_text.Machine("torus=4x4,hop=1us,beta=0s")
+        .numbers()
+        .startswith("a torus of 4 x 4: alpha 1 us, beta 0 s/B, gamma 20 GB/s, hop 1 us")
     )
 
 
