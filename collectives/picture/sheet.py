@@ -12,8 +12,7 @@ from collectives.errors import ArgumentError
 from collectives.picture import colours
 from collectives.picture.text import between_pairs, blocks_text
 from collectives.plans.proof import Proof
-from collectives.plans.replay import named
-from collectives.text.words import count
+from collectives.text.words import count, named
 
 # Lengths are in pixels of the picture at its own size.
 WIDTH = 1240  # the largest width; what does not fit goes below
@@ -277,5 +276,5 @@ def colour_class(proof: Proof, block: int) -> str:
 def blocks_in_words(proof: Proof, blocks: Sequence[int]) -> str:
     """Name blocks in words."""
     if not between_pairs(proof):
-        return named(blocks)
+        return named(blocks, "block")
     return f"block{'s' if len(blocks) != 1 else ''} {blocks_text(proof, blocks)}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from collectives.errors import ProofError
 from collectives.plans.schedule import IN, OUT, Plan, Round, Run
-from collectives.text.words import ranks, spans
+from collectives.text.words import named, ranks
 
 
 class Event(NamedTuple):
@@ -61,13 +61,6 @@ class Expressions:
         rising = a.bit_length() <= (b & -b).bit_length() - 1
         ordered = self.ordered[left] and self.ordered[right] and rising
         return self._add((left, right, 0), a | b, self.block[left], ordered)
-
-
-def named(blocks: Sequence[int]) -> str:
-    """Write the numbers of `blocks`, in their order, as text: ``block 3``, ``blocks 0-2, 7``.
-    Local.
-    """
-    return f"block{'s' if len(blocks) != 1 else ''} {spans(blocks)}"
 
 
 def hazards(each: Round) -> str | None:
@@ -249,7 +242,8 @@ class Replay:
             if blocks != list(expected):
                 raise self._fail(
                     target,
-                    f"expects {named(expected)} from rank {source}, which sends {named(blocks)}",
+                    f"expects {named(expected, 'block')} from rank {source}, which sends "
+                    f"{named(blocks, 'block')}",
                 )
             taker.write(run, values, not message.fold)
             time = 1 + (sent if sent > posted else posted)

@@ -262,21 +262,21 @@ class Hosts(Network):
     def _more_links(self, hosts: int, card: float) -> dict[Any, float]:
         return {}
 
+    def _near(self, source: Ranks, target: Ranks) -> Any:
+        return source // self.ranks == target // self.ranks
+
     def latency(self, source: Ranks, target: Ranks) -> Numbers:
         """Return the alpha from `source` to `target`, inside or between hosts. Local."""
-        near = source // self.ranks == target // self.ranks
-        return np.where(near, self._inside[0], self._between[0])
+        return np.where(self._near(source, target), self._inside[0], self._between[0])
 
     def beta(self, source: Ranks, target: Ranks, nbytes: Numbers) -> Numbers:
         """Return the beta of `nbytes` from `source` to `target`, inside or between. Local."""
-        near = source // self.ranks == target // self.ranks
+        near = self._near(source, target)
         return np.where(near, self._inside[1](nbytes), self._between[1](nbytes))
 
     def delay(self, source: Ranks, target: Ranks) -> Numbers | float:
         """Return the delay from `source` to `target`, which is 0 inside a host. Local."""
-        if not self._delay:
-            return 0.0
-        return np.where(source // self.ranks == target // self.ranks, 0.0, self._delay)
+        return np.where(self._near(source, target), 0.0, self._delay) if self._delay else 0.0
 
     def route(self, source: Ranks, target: Ranks) -> Ranks:
         """Return the links out of the host of `source` and into that of `target`. Local."""

@@ -15,9 +15,9 @@ def ranks(mask: int) -> str:
     return named([r for r in range(mask.bit_length()) if mask >> r & 1])
 
 
-def named(listed: Sequence[int]) -> str:
-    """Write ranks in their order: ``rank 3``, ``ranks 0-2, 5``."""
-    return f"{plural(len(listed), 'rank')} {spans(listed)}"
+def named(listed: Sequence[int], noun: str = "rank") -> str:
+    """Write ranks, or others with a number, in their order: ``rank 3``, ``ranks 0-2, 5``."""
+    return f"{plural(len(listed), noun)} {spans(listed)}"
 
 
 def grouped(said: Iterable[tuple[int, T]]) -> dict[T, int]:
