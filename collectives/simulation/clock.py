@@ -270,22 +270,14 @@ class Clock:
             takers = heads - source + target
             self.due[instance] = self.round[takers]
             # The cause is the last of the events that it waited for.
-            times = np.stack(
-                [
-                    self.entered[heads],
-                    self.entered[takers],
-                    self.out_free[source],
-                    self.in_free[target],
-                ]
+            waited = (
+                (self.entered, self.entered_by, heads),
+                (self.entered, self.entered_by, takers),
+                (self.out_free, self.out_by, source),
+                (self.in_free, self.in_by, target),
             )
-            by = np.stack(
-                [
-                    self.entered_by[heads],
-                    self.entered_by[takers],
-                    self.out_by[source],
-                    self.in_by[target],
-                ]
-            )
+            times = np.stack([when[at] for when, _, at in waited])
+            by = np.stack([after[at] for _, after, at in waited])
             self.causes[instance] = by[times.argmax(axis=0), np.arange(len(heads))]
         if not self.shared:
             self.end[out] = self.now + (seconds + nbytes * beta)

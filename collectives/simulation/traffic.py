@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,20 +195,20 @@ def traffic(algorithm: Algorithm, p: int, root: int, cut: Cut, apart: bool) -> T
         stride[part.ranks] = part.stride
         profile[part.ranks] = phases + part.profile
         count_of[part.ranks] = part.rounds
-        messages += part.target.size
-        phases += len(part.sends)
+        messages += part.of.target.size
+        phases += len(part.of.sends)
     due, fold = _matched(parts, p, algorithm.title(p, root))
     return Traffic(
         first,
         stride,
-        _flat([part.target for part in parts]),
-        _lengths([part.nbytes for part in parts], messages),
+        _flat([part.of.target for part in parts]),
+        _lengths([part.of.nbytes for part in parts], messages),
         fold,
         due,
         profile,
         count_of,
-        np.concatenate([part.sends for part in parts]),
-        np.concatenate([part.receives for part in parts]),
+        np.concatenate([part.of.sends for part in parts]),
+        np.concatenate([part.of.receives for part in parts]),
     )
 
 
@@ -321,14 +321,12 @@ def _parsed(exchange: Exchange) -> _Round:
     return side(exchange.send), side(exchange.recv), bool(exchange.fold)
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """The messages of a group, or of all ranks by themselves.
 
-    For a group, matrices have a row for each message of a rank, and a column for each rank; for
-    ranks by themselves they have one column. `sender` and `receiver` broadcast to them. `source`
-    has the source of each receive, `due` and `fold` its round and whether it is folded, `rows` the
-    round of each send; `first` and `profile` count from the start of the part.
+    For a group, the matrices in `of` have a row for each message of a rank, and a column for each
+    rank; for ranks by themselves they have one column. `sender` and `receiver` broadcast to them.
+    `first` and `profile` count from the start of the part.
     """
 
     ranks: NDArray[np.int64]
@@ -337,30 +335,26 @@ class _Part:
     profile: NDArray[np.int64]
     rounds: NDArray[np.int64]
     sender: NDArray[np.int64]
-    target: NDArray[np.int32]
-    nbytes: NDArray[np.float64]
-    rows: NDArray[np.int32]
     receiver: NDArray[np.int64]
-    source: NDArray[np.int32]
-    due: NDArray[np.int32]
-    fold: NDArray[np.bool_]
-    sends: NDArray[np.int32]
-    receives: NDArray[np.int32]
+    of: _Lists
 
 
 class _Lists:
-    """Rounds, message by message."""
+    """Rounds, message by message: of each send its target, bytes and round, and so on.
+
+    `source` has the source of each receive, `due` and `fold` its round and whether it is folded.
+    """
 
     def __init__(self, cut: Cut, apart: bool) -> None:
         self.cut, self.apart = cut, apart
-        self.target: list[Any] = []
-        self.nbytes: list[Any] = []
-        self.rows: list[int] = []
-        self.source: list[Any] = []
-        self.due: list[int] = []
-        self.fold: list[bool] = []
-        self.sends: list[int] = []
-        self.receives: list[int] = []
+        self.target: Any = []
+        self.nbytes: Any = []
+        self.rows: Any = []
+        self.source: Any = []
+        self.due: Any = []
+        self.fold: Any = []
+        self.sends: Any = []
+        self.receives: Any = []
 
     def weighed(self, each: _Round) -> _Weighed:
         """Return a round in bytes: the sizes of its sends by target, and its receives by source."""
@@ -388,12 +382,28 @@ class _Lists:
         self.due += [k] * self.receives[-1]
         self.fold += [fold] * self.receives[-1]
 
+    def to_arrays(self, columns: int) -> _Lists:
+        """Make arrays of the lists, and matrices of so many columns of what differs by rank."""
+        sizes = self.nbytes
+        if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
+            size = np.float64(sizes[0] if sizes else 0)
+            self.nbytes = np.broadcast_to(size, (len(sizes), columns))
+        else:
+            self.nbytes = _matrix(sizes, columns, np.float64)
+        self.target = _matrix(self.target, columns, np.int32)
+        self.source = _matrix(self.source, columns, np.int32)
+        self.fold = np.array(self.fold, bool)
+        for name in ("rows", "due", "sends", "receives"):
+            setattr(self, name, np.array(getattr(self, name), np.int32))
+        return self
+
 
 def _group(ranks: NDArray[np.int64], lists: _Lists) -> _Part:
     """Write the rounds of a group as arrays."""
     m = len(ranks)
     rounds = np.full(m, len(lists.sends))
-    return _part(lists, m, ranks, np.arange(m), np.zeros(m, np.int64), rounds, ranks, ranks)
+    start = np.zeros(m, np.int64)
+    return _Part(ranks, np.arange(m), m, start, rounds, ranks, ranks, lists.to_arrays(m))
 
 
 def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
@@ -403,42 +413,7 @@ def _lone(alone: list[tuple[int, int, int, int]], lists: _Lists) -> _Part:
     received = np.diff(arrived, append=len(lists.source))
     rounds = np.diff(profile, append=len(lists.sends))
     sender, receiver = (np.repeat(ranks, each)[:, None] for each in (sent, received))
-    return _part(lists, 1, ranks, first, profile, rounds, sender, receiver)
-
-
-def _part(
-    lists: _Lists,
-    columns: int,
-    ranks: NDArray[np.int64],
-    first: NDArray[np.int64],
-    profile: NDArray[np.int64],
-    rounds: NDArray[np.int64],
-    sender: NDArray[np.int64],
-    receiver: NDArray[np.int64],
-) -> _Part:
-    """Write lists as matrices of so many columns; a message is as far from the next of its rank."""
-    sizes = lists.nbytes
-    if all(type(each) is int for each in sizes) and len(set(sizes)) <= 1:
-        nbytes = np.broadcast_to(np.float64(sizes[0] if sizes else 0), (len(sizes), columns))
-    else:
-        nbytes = _matrix(sizes, columns, np.float64)
-    return _Part(
-        ranks,
-        first,
-        columns,
-        profile,
-        rounds,
-        sender,
-        _matrix(lists.target, columns, np.int32),
-        nbytes,
-        np.array(lists.rows, np.int32),
-        receiver,
-        _matrix(lists.source, columns, np.int32),
-        np.array(lists.due, np.int32),
-        np.array(lists.fold, bool),
-        np.array(lists.sends, np.int32),
-        np.array(lists.receives, np.int32),
-    )
+    return _Part(ranks, first, 1, profile, rounds, sender, receiver, lists.to_arrays(1))
 
 
 def _matrix(rows: list[Any], m: int, dtype: type) -> NDArray[Any]:
@@ -454,10 +429,10 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
     """Return, for each message that is sent, the receiver's round and whether it is folded."""
     if len(parts) == 1 and _mirrored(parts[0], p):
         (part,) = parts
-        return np.repeat(part.due, p), np.repeat(part.fold, p)
+        return np.repeat(part.of.due, p), np.repeat(part.of.fold, p)
     # Sort by source and target; a stable sort keeps the order within each pair, on both sides.
-    sent = [part.sender * p + part.target for part in parts]
-    come = [part.source.astype(np.int64) * p + part.receiver for part in parts]
+    sent = [part.sender * p + part.of.target for part in parts]
+    come = [part.of.source.astype(np.int64) * p + part.receiver for part in parts]
     keys = [_flat(sent), _flat(come)]
     out, into = (np.argsort(key, kind="stable") for key in keys)
     ordered = [key[order] for key, order in zip(keys, (out, into), strict=True)]
@@ -470,8 +445,8 @@ def _matched(parts: list[_Part], p: int, title: str) -> tuple[NDArray[np.int32],
             f"{title}: rank {source} sends {count(given, 'message')} to rank {target}, which "
             f"receives {taken}"
         )
-    rounds = np.concatenate([np.repeat(part.due, part.source.shape[1]) for part in parts])
-    folds = np.concatenate([np.repeat(part.fold, part.source.shape[1]) for part in parts])
+    rounds = np.concatenate([np.repeat(part.of.due, part.of.source.shape[1]) for part in parts])
+    folds = np.concatenate([np.repeat(part.of.fold, part.of.source.shape[1]) for part in parts])
     due, fold = np.empty(len(out), np.int32), np.empty(len(out), bool)
     due[out], fold[out] = rounds[into], folds[into]
     return due, fold
@@ -481,16 +456,18 @@ def _apart(part: _Part, p: int) -> bool:
     """Return whether all messages are between two different ranks that exist."""
     return all(
         not peers.size or (peers.min() >= 0 and peers.max() < p and not (peers == own).any())
-        for peers, own in ((part.target, part.sender), (part.source, part.receiver))
+        for peers, own in ((part.of.target, part.sender), (part.of.source, part.receiver))
     )
 
 
 def _mirrored(part: _Part, p: int) -> bool:
     """Return whether the k-th message of each rank is received as the k-th by its target."""
-    if part.target.shape != part.source.shape or not np.array_equal(part.rows, part.due):
+    if part.of.target.shape != part.of.source.shape or not np.array_equal(
+        part.of.rows, part.of.due
+    ):
         return False
     ranks = np.arange(p)
-    return part.target.shape[1] == p and all(
+    return part.of.target.shape[1] == p and all(
         np.array_equal(source[target], ranks)
-        for source, target in zip(part.source, part.target, strict=True)
+        for source, target in zip(part.of.source, part.of.target, strict=True)
     )
