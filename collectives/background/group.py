@@ -15,7 +15,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from collectives.errors import (
 )
 from collectives.process import environment
 from collectives.process.agreement import agreed_terms
-from collectives.process.waiting import Wait
 from collectives.text.words import error_text, named
 
 FEW, MANY = 4, 256  # slots of a round; few of them fit in one line of shared memory
@@ -48,18 +47,6 @@ TOLD = 4096  # submissions that a rank tells the others of at a time
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.01  # seconds, after a round that has found nothing
 MOMENT = 0.001  # seconds
 LOOK = 0.05  # seconds between two looks at deadlines
-
-
-class Workers(Protocol):
-    """What works for groups: the engine."""
-
-    called: deque[Any]
-    working: Any  # the lock of the thread that works
-
-    def flush(self, groups: list[Group], timeout: float | None) -> None: ...
-    def drop(self, group: Group) -> None: ...
-    def note_dropped(self, comm: object) -> None: ...
-    def wait_for(self, handle: Handle, wait: Wait | None, timeout: float | None) -> None: ...
 
 
 class Round:
@@ -81,7 +68,7 @@ class Round:
 class Group:
     """What runs in the background on one communicator. Collective."""
 
-    def __init__(self, engine: Workers, comm: Communicator) -> None:
+    def __init__(self, engine: Any, comm: Communicator) -> None:
         self.engine = engine
         self.comm = weakref.ref(comm, engine.note_dropped)
         self.rank, self.size = comm.rank, comm.size

@@ -20,8 +20,8 @@ from typing import Any
 from collectives import _core
 from collectives.launch.session import handling
 from collectives.process import abort, rendezvous
-from collectives.process.environment import SET_BY_LAUNCHERS, seconds
-from collectives.process.settings import Settings
+from collectives.process.environment import SET_BY_LAUNCHERS
+from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
 __all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
@@ -331,7 +331,7 @@ class Halted:
             return False
         self._wait = self._wait or Wait()
         waited = self._wait.passed()
-        if waited < seconds("COLLECTIVES_TIMEOUT", Settings().timeout):
+        if waited < patience():
             return False
         if sys.stderr is not None:
             for rank in left:

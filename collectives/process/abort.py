@@ -50,8 +50,9 @@ _before_end: list[Callable[[], None]] = []
 
 
 def before_end(function: Callable[[], None]) -> None:
-    """Register `function` to be called when this rank ends, normally or not. Local."""
-    _before_end.append(function)
+    """Register `function` to be called once when this rank ends, normally or not. Local."""
+    if function not in _before_end:
+        _before_end.append(function)
 
 
 def run_before_end() -> None:

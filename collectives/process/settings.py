@@ -67,6 +67,16 @@ class Settings(NamedTuple):
         )
 
 
+def patience() -> float:
+    """Return the timeout of the environment, where it is too early or too late to say that it is
+    invalid: communicators say so. Local.
+    """
+    try:
+        return environment.seconds("COLLECTIVES_TIMEOUT", Settings().timeout)
+    except ArgumentError:
+        return Settings().timeout
+
+
 # Variables that must have the same value on all ranks.
 COMMON = {
     "device_chunk": "COLLECTIVES_DEVICE_CHUNK",
