@@ -212,7 +212,7 @@ class Meeting:
             return new
 
         try:
-            return self.aside(duplicated)
+            return self.in_thread(duplicated)
         finally:
             is_given_up = True
 
@@ -226,7 +226,8 @@ class Meeting:
             alike.sort(key=lambda rank: pairs[rank][1])
             return None if color is None else self.mpi.part(alike)
         MPI = binding.load()
-        part = self.aside(lambda: self.mpi.Split(MPI.UNDEFINED if color is None else color, key))
+        number = MPI.UNDEFINED if color is None else color
+        part = self.in_thread(lambda: self.mpi.Split(number, key))
         return None if part == MPI.COMM_NULL else part
 
     def bcast(self, obj: T, root: int = 0) -> T:
@@ -316,7 +317,7 @@ class Meeting:
             if not completed(request, self.timeout, self._look, *buffers):
                 raise self._stalled()
 
-    def aside(self, call: Callable[[], T], look: Callable[[float], None] | None = None) -> T:
+    def in_thread(self, call: Callable[[], T], look: Callable[[float], None] | None = None) -> T:
         """Return what a `call` of MPI returns that may block. Collective.
 
         It runs in a thread, so that this one can look at the clock and at the other ranks. Where

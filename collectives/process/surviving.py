@@ -45,7 +45,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
                     raise
 
     _check_support(meeting)
-    return meeting.aside(agree, _trust), []
+    return meeting.in_thread(agree, _trust), []
 
 
 def shrunk(meeting: Meeting) -> Any:
@@ -59,7 +59,7 @@ def shrunk(meeting: Meeting) -> Any:
         return meeting.mpi.Shrink()
 
     _check_support(meeting)
-    made = meeting.aside(shrink, _trust)
+    made = meeting.in_thread(shrink, _trust)
     abort.leave_unfinished()
     return made
 
