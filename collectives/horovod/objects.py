@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives import background
-from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError, translated
+from collectives.horovod.arrays import allgather_async, broadcast_async
+from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import error_text
 
@@ -56,20 +56,14 @@ def broadcast_object(
     if comm.rank == root:
         data, problem = _pickled(obj)
     length = np.array([FAILED if problem else data.size])
-    with translated():
-        background.submit(
-            "broadcast", length, length, root=root, name=_named("size", name), group=comm
-        ).wait()
+    broadcast_async(length, root_rank, _named("size", name), process_set).wait()
     if problem is not None:
         raise problem
     if length[0] == FAILED:
         raise HorovodInternalError(f"the object of rank {root_rank} cannot be pickled")
     if comm.rank != root:
         data = np.empty(int(length[0]), np.uint8)
-    with translated():
-        background.submit(
-            "broadcast", data, data, root=root, name=_named("object", name), group=comm
-        ).wait()
+    broadcast_async(data, root_rank, _named("object", name), process_set).wait()
     return obj if comm.rank == root else pickle.loads(data.data)
 
 
@@ -98,22 +92,14 @@ def allgather_object(
     HorovodInternalError
         If the object of another rank cannot be pickled; or if the collective fails.
     """
-    comm = process_set.comm()
     data, problem = _pickled(obj)
     length = np.array([FAILED if problem else data.size])
-    with translated():
-        lengths = background.submit(
-            "allgather", length, name=_named("sizes", name), group=comm
-        ).wait()
+    lengths = allgather_async(length, _named("sizes", name), process_set).wait()
     if problem is not None:
         raise problem
-    lengths = lengths.reshape(-1)
     if lengths.min() == FAILED:
         raise HorovodInternalError(f"the object of rank {lengths.argmin()} cannot be pickled")
-    with translated():
-        every = background.submit(
-            "allgatherv", data, name=_named("objects", name), group=comm
-        ).wait()
+    every = allgather_async(data, _named("objects", name), process_set).wait()
     return [pickle.loads(each.data) for each in np.split(every, np.cumsum(lengths)[:-1])]
 
 
