@@ -7,7 +7,7 @@ from typing import Any
 from collectives import _core
 from collectives.compression import Piece, compressor
 from collectives.errors import ArgumentError
-from collectives.process.agreement import announced
+from collectives.process.agreement import announced, refusing
 from collectives.text.words import shown
 
 MAKING = "compressed_allreduce"  # what a rank hears that calls something else
@@ -75,6 +75,12 @@ def compressed_allreduce(comm: Any, x: Any, out: Any, **options: Any) -> Any:
     if timeout is not None:
         _core.seconds(timeout)
     call = _Call(comm, x, out, options)
+    if engine.agree is None:
+        with engine:
+            announced(engine, MAKING, call.check, call.text, timeout)
+            return call.run()
+    with refusing(engine, "allreduce"):
+        call.check()
     with engine:
-        announced(engine, MAKING, call.check, call.text, timeout)
+        engine.agree("allreduce", call.text(), True, timeout)
         return call.run()
