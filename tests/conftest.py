@@ -8,6 +8,10 @@ import pytest
 import sampling
 from commands import why_not
 
+pytest.register_assert_rewrite(
+    "forms", "gradients", "horovod_calls", "programs", "promises", "ranks"
+)
+
 # A shell ignores it in what it starts in the background, and what the tests start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,7 +3,6 @@
 import gc
 import random
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -30,46 +29,6 @@ def test_three_hundred_in_flight(plain):
     requests = [start(comm, k, n=10) for k in range(300)]
     for k in reversed(range(300)):
         assert (requests[k].wait() == want(comm, k)).all()
-
-
-def test_polling(world):
-    comm = world.comm
-    requests = [start(comm, k) for k in range(8)]
-    open_ones = set(range(8))
-    limit = time.monotonic() + 60
-    while open_ones:
-        assert time.monotonic() < limit, [repr(requests[k]) for k in open_ones]
-        open_ones -= {k for k in open_ones if requests[k].test()}
-        time.sleep(0)
-    for k, request in enumerate(requests):
-        assert request.test()
-        assert (request.wait() == want(comm, k)).all()
-        assert request.wait() is request.wait()
-
-
-def test_mixed_collectives(world):
-    comm = world.comm
-    root = comm.size - 1
-    x = contribution("SUM", "float64", 1009, comm.rank)
-    a = comm.iallreduce(x)
-    b = comm.ibroadcast(x, root=root)
-    c = comm.ibarrier()
-    d = comm.ireduce(x, root=root)
-    e = comm.iallreduce(x, op=cc.MAX)
-    waits = [a.wait, b.wait, c.wait, d.wait, e.wait]
-    if comm.rank % 2:
-        waits.reverse()
-    results = [wait() for wait in waits]
-    if comm.rank % 2:
-        results.reverse()
-    verify(results[0], "SUM", "float64", 1009, comm.size)
-    assert digest(results[1]) == digest(contribution("SUM", "float64", 1009, root))
-    assert results[2] is None
-    if comm.rank == root:
-        verify(results[3], "SUM", "float64", 1009, comm.size)
-    else:
-        assert results[3] is None
-    verify(results[4], "MAX", "float64", 1009, comm.size)
 
 
 def test_blocking_calls_while_others_are_in_flight(world):

@@ -77,10 +77,3 @@ def test_a_plan_reads_where_the_array_lies(world):
     else:
         with pytest.raises(errors.BufferError, match="out overlaps x in part; pass out as this ra"):
             comm.plan("reduce_scatter", x, x[:2])
-
-
-def test_then_allgather_is_an_allreduce(world):
-    comm = world.comm
-    x = np.random.default_rng(comm.rank).integers(-99, 99, 100 * comm.size)
-    y = comm.allgather(comm.reduce_scatter(x)).reshape(-1)
-    np.testing.assert_array_equal(y, comm.allreduce(x))

@@ -25,14 +25,6 @@ def test_nothing_but_an_out_where_the_root_is_not(world, algorithm):
         np.testing.assert_array_equal(out.reshape(3), np.arange(3.0) + 3 * comm.rank)
 
 
-def test_contents_are_read_on_the_root_only(world):
-    comm = world.comm
-    x = np.arange(2.0 * comm.size) if comm.rank == 0 else np.full(2 * comm.size, np.nan)
-    y = comm.scatter(x)
-    np.testing.assert_array_equal(y, 2.0 * comm.rank + np.arange(2))
-    assert comm.rank == 0 or np.isnan(x).all()
-
-
 def test_no_x(world):
     """Without an array there is nothing that says what comes."""
     comm = world.comm
@@ -79,11 +71,3 @@ def test_out_of_another_length_is_told(world):
     with pytest.raises(errors.MismatchError, match=rf"scatter\(count={3 * comm.size},"):
         comm.scatter(x, np.ones(2 + (comm.rank == 1)))
     comm.barrier()
-
-
-def test_gather_undoes_it(world):
-    comm = world.comm
-    x = np.random.default_rng(5).integers(0, 99, (comm.size, 7))
-    y = comm.gather(comm.scatter(x, root=0), root=0)
-    if comm.rank == 0:
-        np.testing.assert_array_equal(y.reshape(x.shape), x)

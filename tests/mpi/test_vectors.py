@@ -266,15 +266,6 @@ def test_alltoallv_through_third_ranks(world):
 
 
 @every_form
-def test_nothing_at_all(world, form):
-    comm = world.comm
-    case = form(comm.size, 0)
-    for choice in [None, *form.algorithms()]:
-        got = case.call(comm, algorithm=choice)
-        assert got is None or got.shape == (0,)
-
-
-@every_form
 def test_one_rank_has_everything(world, form):
     comm = world.comm
     for owner in range(comm.size):
@@ -338,16 +329,6 @@ def test_many_ranks_say_a_checksum(world):
     with pytest.raises(MismatchError, match=text):
         comm.reduce_scatterv(np.ones(comm.size), counts=counts)
     comm.barrier()
-
-
-def test_errors_are_also_what_a_caller_would_guess(world):
-    with pytest.raises(ValueError, match="counts is 3"):
-        world.comm.allgatherv(np.ones(3), counts=3)
-    with pytest.raises(TypeError, match="x has dtype object"):
-        world.comm.allgatherv(np.array([None]))
-    with pytest.raises(errors.CollectivesError, match="x is a list"):
-        world.comm.gatherv([1])
-    world.comm.barrier()
 
 
 @pytest.mark.parametrize(

@@ -89,27 +89,6 @@ def test_interrupted():
     assert "the communicator is broken: rank 0 was interrupted in allreduce" in result.out
 
 
-def test_threads_that_each_have_a_communicator():
-    result = passes("""
-        import threading, numpy as np, collectives as cc
-        comms = [cc.world().dup() for _ in range(3)]
-        wrong = []
-        def work(k):
-            comm = comms[k]
-            for turn in range(200):
-                y = comm.allreduce(np.full(100, turn + k))
-                z = comm.iallreduce(np.full(50, turn)).wait()
-                if not (y == 2 * (turn + k)).all() or not (z == 2 * turn).all():
-                    wrong.append((k, turn))
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-        for thread in threads: thread.start()
-        for thread in threads: thread.join()
-        assert not wrong, wrong
-        print("done", flush=True)
-        """)
-    assert result.out.count("done") == 2
-
-
 # -- binding ---------------------------------------------------------------------------------
 
 
