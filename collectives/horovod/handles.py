@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from collectives import background
 from collectives.errors import CollectivesError
@@ -59,16 +59,28 @@ def together(handles: Sequence[Handle]) -> Handle:
     return Handle([part for mine in parts for part in mine], finish)
 
 
-def waited(parts: Sequence[background.Handle]) -> list[Any]:
-    """Return the results of some submissions, `parts`, when all of them have ended. Local."""
-    results, problem = [], None
+class Waitable(Protocol):
+    """What was submitted."""
+
+    def wait(self) -> Any:
+        """Wait for it; return its result. Local."""
+
+
+def waited(parts: Iterable[Waitable]) -> list[Any]:
+    """Return the results of some submissions when all of them have ended; raise the first error.
+    Local.
+    """
+    results: list[Any] = []
+    problem: BaseException | None = None
     for each in parts:
         try:
             results.append(each.wait())
-        except CollectivesError as error:
+        except (CollectivesError, RuntimeError) as error:
             problem = problem or error
-    if problem is not None:
+    if isinstance(problem, CollectivesError):
         raise translation(problem) from problem
+    if problem is not None:
+        raise problem
     return results
 
 

@@ -9,7 +9,7 @@ import torch
 
 from collectives.horovod import arrays
 from collectives.horovod.errors import HorovodArgumentError
-from collectives.horovod.handles import Handle, grouped
+from collectives.horovod.handles import Handle, grouped, together
 from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.text.words import shown
@@ -294,6 +294,13 @@ def sparse_allreduce_async(
     HorovodArgumentError
         If the tensor is not sparse, or for another `op`.
     """
+    return sparse_handle(tensor, name, op, process_set).wait
+
+
+def sparse_handle(
+    tensor: torch.Tensor, name: str | None, op: ReduceOp, process_set: ProcessSet
+) -> Handle:
+    """Do what `sparse_allreduce_async` does; return a handle. Collective."""
     if op not in (Average, Sum):
         raise HorovodArgumentError(f"op is {shown(op)}, and must be Average or Sum")
     if tensor.layout is not torch.sparse_coo:
@@ -305,15 +312,15 @@ def sparse_allreduce_async(
     )
     values = allgather_async(tensor._values(), parts[1] if name else None, process_set)
 
-    def result() -> torch.Tensor:
-        places, elements = indices.wait(), values.wait()
+    def result(joined: list[torch.Tensor]) -> torch.Tensor:
+        places, elements = joined
         if op == Average:
             elements = elements / size
         return torch.sparse_coo_tensor(
             places.transpose(0, 1), elements, tensor.shape, check_invariants=False
         )
 
-    return result
+    return together([indices, values]).then(result)
 
 
 def poll(handle: Handle) -> bool:

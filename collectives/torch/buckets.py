@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,12 +19,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import GradientOptions, Places, split
-from collectives.horovod.handles import Handle, submit
+from collectives.horovod.handles import Handle, submit, waited
 from collectives.horovod.ops import scaling
-from collectives.torch.asynchronous import Elements, allreduce_async_, array, sparse_allreduce_async
+from collectives.torch.asynchronous import Elements, allreduce_async_, array, sparse_handle
 from collectives.torch.compression import FP16Compressor, NoneCompressor
-
-Waiting = Callable[[], object]  # it waits, and writes the result back
 
 IN_BUCKETS = None, NoneCompressor, FP16Compressor  # what compresses a bucket as a whole
 
@@ -45,7 +43,7 @@ class Bucket:
     def reset(self) -> None:
         """Begin a new step, and forget what has come. Local."""
         self.missing = set(self.parameters)
-        self.wait: Waiting | None = None  # once it is submitted
+        self.handle: Handle | None = None  # once it is submitted
 
     def remove(self, parameter: torch.Tensor) -> None:
         """Leave a `parameter` out from now on. Local."""
@@ -85,11 +83,11 @@ class Bucket:
             self.how = self._how(flat, options)
         if options.compression is not FP16Compressor:
             part = submit("allreduce", self.name, flat, flat, **self.how)
-            self.wait = Handle((part,), None).wait
+            self.handle = Handle((part,), None)
             return
         small, _ = FP16Compressor.compress(flat)
         part = submit("allreduce", self.name, small, small, **self.how)
-        self.wait = Handle((part,), flat.copy_).wait
+        self.handle = Handle((part,), flat.copy_)
 
     def _how(self, flat: torch.Tensor, options: GradientOptions) -> dict[str, Any]:
         """Return how it is submitted: the same at each step, unless the ranks change."""
@@ -116,26 +114,22 @@ class Alone(Bucket):
         gradient, op, process_set = parameter.grad, options.op, options.process_set
         self.is_sparse = gradient.is_sparse
         if self.is_sparse and not options.sparse_as_dense:
-            result = sparse_allreduce_async(gradient, self.name, op, process_set)
-
-            def finish() -> None:
-                parameter.grad = result()
-
-            self.wait = finish
+            handle = sparse_handle(gradient, self.name, op, process_set)
+            self.handle = handle.then(lambda made: setattr(parameter, "grad", made))
             return
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         (small,), restored = options.compressed([dense])
         scales = options.prescale, options.postscale
-        handle = allreduce_async_(small, None, self.name, op, *scales, process_set)
 
-        def finish_dense() -> None:
-            (reduced,) = restored([handle.wait()])
+        def finish(made: torch.Tensor) -> None:
+            (reduced,) = restored([made])
             if gradient.is_sparse:
                 parameter.grad = reduced.to_sparse()
             elif reduced.data_ptr() != gradient.data_ptr():
                 gradient.copy_(reduced)
 
-        self.wait = finish_dense
+        handle = allreduce_async_(small, None, self.name, op, *scales, process_set)
+        self.handle = handle.then(finish)
 
 
 class Buckets:
@@ -197,8 +191,8 @@ class Buckets:
             _owners.pop(each, None)
             del self.names[each], self.left[each]
             bucket = self.home.pop(each)
-            if bucket.wait is not None:
-                bucket.wait()
+            if bucket.handle is not None:
+                bucket.handle.wait()
             self._move_out(bucket, each)
 
     def _house(self, kind: type[Bucket], parameters: list[torch.Tensor], priority: int) -> None:
@@ -238,7 +232,7 @@ class Buckets:
         bucket = self.home[parameter]
         if gradient.is_sparse and not isinstance(bucket, Alone):  # it turns out now
             self._move_out(bucket, parameter)
-            if bucket.parameters and not bucket.missing and bucket.wait is None:
+            if bucket.parameters and not bucket.missing and bucket.handle is None:
                 bucket.start(self.options)
             self._house(Alone, [parameter], bucket.priority)
             bucket = self.home[parameter]
@@ -255,7 +249,7 @@ class Buckets:
         try:
             with torch.no_grad():
                 for bucket in self.buckets:
-                    if bucket.wait is None:
+                    if bucket.handle is None:
                         bucket.start(self.options)
                 self._finish()
         finally:
@@ -263,15 +257,7 @@ class Buckets:
 
     def _finish(self) -> None:
         """Wait for everything; raise the first error."""
-        problem: BaseException | None = None
-        for bucket in self.buckets:
-            try:
-                if bucket.wait is not None:
-                    bucket.wait()
-            except RuntimeError as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
+        waited([each.handle for each in self.buckets if each.handle is not None])
 
     def drain(self) -> None:
         """Wait for what is in flight, and forget it. Local, and the same on all ranks."""
