@@ -1,5 +1,7 @@
 """What the model counts of messages between hosts."""
 
+from dataclasses import replace
+
 import pytest
 
 from collectives.algorithms.groups import Groups
@@ -42,6 +44,16 @@ def test_a_message_that_waits_for_another_costs_a_part_of_the_latency():
     lanes = seconds("hierarchical(direct,butterfly)", 0, TWO_BY_TWO)
     assert lanes - leaders == pytest.approx(model.GAP * known.alpha)
     assert leaders < seconds("all_to_all", 0, TWO_BY_TWO)
+
+
+def test_a_message_that_waits_for_another_does_not_wait_for_its_delay():
+    near, far = model.NETWORK, replace(model.NETWORK, alpha=model.NETWORK.alpha + 1e-4)
+    rounds, waits = 1, 2  # of all_to_all between four hosts
+    times = [
+        model.seconds(get("allreduce", "all_to_all"), 4, 0, known, 0, FOUR) for known in (near, far)
+    ]
+    assert times[0] == pytest.approx((rounds + waits * model.GAP) * near.alpha)
+    assert times[1] == pytest.approx(times[0] + rounds * 1e-4)
 
 
 @pytest.mark.parametrize("sizes", [[2, 2], [2] * 4, [8] * 4, [3, 2, 2]])
