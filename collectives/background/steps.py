@@ -65,13 +65,13 @@ def vector(
     given = np.empty(0, np.int64) if counts is None else checked(counts, size)
     if counts is not None and given.sum() != prod(shape):
         raise ArgumentError(f"counts sum to {given.sum()}, and x has {prod(shape)} elements")
-    like, row = x[:0], prod(shape[1:])
+    like = x[:0]
     if kind == "allgatherv":
         text = f"allgatherv of {_dtype(like)} (..., {_sizes(shape[1:])})"
         return Steps(ALLGATHER, like, None, text, lambda comm: _allgatherv(comm, x))
     if kind == "alltoallv":
         text = f"alltoallv of {_dtype(like)} (..., {_sizes(shape[1:])})"
-        return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given, row))
+        return Steps(ALLTOALL, like, None, text, lambda comm: _alltoallv(comm, x, given))
     text = f"reduce_scatterv of {_dtype(like)} {shape}, op {name_of(op)}"
     text += f", counts {given.tolist()}{_scaled(scales)}"
 
@@ -128,7 +128,7 @@ def _allgatherv(comm: Communicator, x: Any) -> Run:
     return request.wait()
 
 
-def _alltoallv(comm: Communicator, x: Any, sent: Any, row: int) -> Run:
+def _alltoallv(comm: Communicator, x: Any, sent: Any) -> Run:
     received = np.empty(comm.size, np.int64)
     yield comm.ialltoall(sent, out=received)
     request = comm.ialltoallv(x, sent, receive_counts=received)

@@ -230,9 +230,9 @@ class Meeting:
         part = self.in_thread(lambda: self.mpi.Split(number, key))
         return None if part == MPI.COMM_NULL else part
 
-    def bcast(self, obj: T, root: int = 0) -> T:
-        """Return the object `obj` of `root`. Collective."""
-        given: T = self.allgather(obj if self.rank == root else None)[root]
+    def bcast(self, obj: T) -> T:
+        """Return the object `obj` of rank 0. Collective."""
+        given: T = self.allgather(obj if self.rank == 0 else None)[0]
         return given
 
     def allgather(self, obj: Any) -> list[Any]:

@@ -27,7 +27,6 @@ class Message:
 
     source: int
     target: int
-    sent_in: int
     received_in: int
     segment: int
     nbytes: int
@@ -158,7 +157,7 @@ class _Simulation:
             assert blocks == expected
             for t in range(self.segments):
                 size = sum(pieces(nbytes, nblocks, b, segment)[t] for b in blocks)
-                message = Message(source, target, k, received_in, t, size, fold)
+                message = Message(source, target, received_in, t, size, fold)
                 self.messages.append(message)
                 self.outgoing[t, source, k].append(message)
                 self.incoming[t, target, received_in] += 1

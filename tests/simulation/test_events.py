@@ -25,7 +25,7 @@ def made(rounds, *, blocks=1):
 
 
 def crossing(source, target):
-    return Message(source, target, 0, 0, 0, 1, False)
+    return Message(source, target, 0, 0, 1, False)
 
 
 def network(p, ways, capacity, gamma=0.0):
