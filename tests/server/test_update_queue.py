@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collectives import server
-from collectives.compression import Float16, Int8, RandomK, Sign, TopK
+from collectives.compression import Float16, Int8, NoCompression, RandomK, Sign, TopK
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.server.parameters import cut, gradients, memory_bytes, read
 from collectives.server.training import Encoding
@@ -124,7 +124,15 @@ def test_a_gradient_is_cut_over_servers_by_size_and_priority():
 
 
 @pytest.mark.parametrize(
-    ("codec", "error"), [(None, 0), (Float16(), 0.01), (Int8(), 0.1), (Sign(), 4), (TopK(0.5), 4)]
+    ("codec", "error"),
+    [
+        (None, 0),
+        (NoCompression(), 0),
+        (Float16(), 0.01),
+        (Int8(), 0.1),
+        (Sign(), 4),
+        (TopK(0.5), 4),
+    ],
 )
 def test_a_gradient_is_sent_and_read(codec, error):
     parameters = read([np.zeros(700), np.zeros((5, 7), np.float32)])

@@ -232,6 +232,17 @@ def test_coalesced():
         for k, out in enumerate(outs):
             dist.all_gather_single(out, mine((k + 1,)))
     assert outs[1][::2].tolist() == (RANKS + 1).tolist()
+    outs = [torch.empty(1), torch.empty(2)]
+    with dist._coalescing_manager():
+        for k, out in enumerate(outs):
+            dist.reduce_scatter_single(out, mine(((k + 1) * SIZE,)))
+    assert [each.tolist() for each in outs] == [[TOTAL], [TOTAL] * 2]
+
+
+def test_several_arrays_are_gathered_in_one_call(group):
+    every = [[torch.empty(1), torch.empty(2)] for _ in range(SIZE)]
+    group.allgather_coalesced(every, [mine((1,)), mine((2,))]).wait()
+    assert [each[1].tolist() for each in every] == [[k + 1] * 2 for k in range(SIZE)]
 
 
 @pytest.mark.several

@@ -102,6 +102,16 @@ def test_it_learns_what_one_process_does(make, options, bound):
     assert_same_on_all_ranks(net)
 
 
+def test_the_number_of_backward_passes_is_set_later():
+    net = model()
+    optimizer = hvd.DistributedOptimizer(sgd(net.parameters()), net.named_parameters())
+    optimizer.set_backward_passes_per_step(2)
+    for x, y in zip(*(mine(each).chunk(2) for each in data()), strict=True):
+        (loss_of(net, x, y) / 2).backward()
+    optimizer.step()
+    assert distance(net, alone(sgd, steps=1)) < 1e-6
+
+
 def test_it_is_the_same_object_for_schedulers():
     net = model()
     optimizer = sgd(net.parameters())
