@@ -138,7 +138,6 @@ class Mail:
 class Context:
     """Ranks of a job without MPI, whose messages are separate from those of other contexts."""
 
-    mail: Mail
     ranks: tuple[int, ...]
     def __new__(cls, mail: Mail, id: int, ranks: Sequence[int]) -> Self: ...
     id: int
@@ -428,8 +427,6 @@ class Task:
 class Bundle:
     """Tasks that run as one."""
 
-    copies: bool
-    nbytes: int
     def __init__(self, tasks: Sequence[Task], memory: Any) -> None: ...
     def pack(self) -> None: ...
     def unpack(self) -> None: ...

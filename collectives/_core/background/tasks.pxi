@@ -217,8 +217,7 @@ cdef class Bundle:
     cdef object memory
     cdef char *data
     cdef Call call
-    cdef readonly bint copies  # whether they do not lie in a row
-    cdef readonly int64_t nbytes
+    cdef bint copies  # whether they do not lie in a row
 
     def __init__(self, list tasks, memory):
         cdef Task task
@@ -232,11 +231,10 @@ cdef class Bundle:
             task = each
             count += task.call.x.count
         shorten(&self.call, count)
-        self.nbytes = self.call.nbytes
         if not self.copies:
             return
         self.memory = view_of(memory, &view, "memory", True)
-        if view.count * view.itemsize < self.nbytes:
+        if view.count * view.itemsize < self.call.nbytes:
             raise ArgumentError("memory is too short")
         self.data = view.data
         self.call.x.data = self.call.out.data = self.data

@@ -80,7 +80,7 @@ cdef class Context:
     """
 
     cdef cc_context *c
-    cdef readonly Mail mail
+    cdef Mail mail
     cdef readonly tuple ranks
 
     def __cinit__(self, Mail mail, uint64_t id, ranks):
