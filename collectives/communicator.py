@@ -144,7 +144,7 @@ class Communicator(
         if mpi is None:
             mpi = MPI.COMM_WORLD
         if not isinstance(mpi, MPI.Intracomm) or mpi == MPI.COMM_NULL:
-            if isinstance(MPI, hosted.Job):
+            if isinstance(MPI, hosted.HostedJob):
                 raise ArgumentError(
                     f"mpi is {shown(mpi)}, and this process is a rank of a job without MPI: leave "
                     f"it out"

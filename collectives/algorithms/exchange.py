@@ -29,16 +29,8 @@ class Exchange(NamedTuple):
     fold: bool = False
 
 
-class Run(Sequence[Any]):
-    """Consecutive blocks of many ranks at once, as a ``range`` is those of one rank.
-
-    Parameters
-    ----------
-    start : array
-        The first block of each rank.
-    length : int
-        How many blocks they are.
-    """
+class BlockRanges(Sequence[Any]):
+    """`length` blocks from `start` of each rank on, as a ``range`` is those of one rank."""
 
     step = 1
 
@@ -55,8 +47,8 @@ class Run(Sequence[Any]):
 
 
 def consecutive(start: Any, length: int) -> Sequence[Any]:
-    """Return consecutive blocks: a range, or a `Run` if `start` has that of each rank. Local."""
-    return range(start, start + length) if isinstance(start, int) else Run(start, length)
+    """Return consecutive blocks: a range, or `BlockRanges` if `start` has one for each rank."""
+    return range(start, start + length) if isinstance(start, int) else BlockRanges(start, length)
 
 
 def listed(messages: Any) -> list[tuple[int, Sequence[int]]]:

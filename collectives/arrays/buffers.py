@@ -18,7 +18,15 @@ from collectives.arrays import frameworks
 from collectives.errors import ArgumentError, BufferError, UnsupportedTypeError
 from collectives.text.words import article, plain
 
-__all__ = ["DTYPES", "Place", "as_array", "contiguous", "copy_all", "dtype_name", "unsupported"]
+__all__ = [
+    "DTYPES",
+    "DelayedOutput",
+    "as_array",
+    "contiguous",
+    "copy_all",
+    "dtype_name",
+    "unsupported",
+]
 
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float128")
@@ -74,7 +82,7 @@ def _scalar(value: complex, name: str) -> NDArray[Any]:
     return np.asarray(value)
 
 
-class Place:
+class DelayedOutput:
     """Where a result goes when it is complete: it is written once, by any thread."""
 
     def __init__(self, out: Any, write: Callable[[], object], kept: object = None) -> None:

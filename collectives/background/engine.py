@@ -30,7 +30,7 @@ GRACE = 1.0  # seconds that submissions have to be completed when the program en
 KINDS = {name: number for number, name in enumerate(_core.COLLECTIVES)}
 
 
-class Watch:
+class WatchedRequest:
     """A request, and what is called when it is complete or has failed."""
 
     def __init__(self, request: Any, function: Callable[[], object]) -> None:
@@ -54,7 +54,7 @@ class Watch:
             traceback.print_exc()
 
 
-class Engine:
+class Background:
     """What runs in the background of a process: the groups, and who works for them.
 
     One thread at a time works: the background thread of the core, or one that waits for a handle;
@@ -70,7 +70,7 @@ class Engine:
         )
         self.working = threading.Lock()
         self.called: deque[Any] = deque()  # handles and watches that are complete, with callbacks
-        self.watched: list[Watch] = []  # requests of nonblocking calls
+        self.watched: list[WatchedRequest] = []  # requests of nonblocking calls
 
     def group(self, comm: Communicator | None) -> Group:
         """Return the group of a communicator; make it, which is collective, if there is none."""
@@ -125,7 +125,7 @@ class Engine:
         self._run_callbacks()
         return due
 
-    def watch(self, watch: Watch) -> None:
+    def watch(self, watch: WatchedRequest) -> None:
         """Look at a request from now on, until it is complete. Local."""
         binding.allow_progress("to tell when a request is complete needs a thread")
         with self.changing:
@@ -236,7 +236,7 @@ class Engine:
 # without naps, and 16 s with them. With naps after 2 ms it takes 9 s, and a step of
 # `resnet_throughput.py` on 4 ranks a third longer.
 DROWSY = 0.05
-_engine = Engine()
+_engine = Background()
 atexit.register(_engine.end)
 
 
@@ -259,7 +259,7 @@ def _is_encodable(name: str) -> bool:
 
 def _forget() -> None:
     global _engine
-    _engine = Engine()
+    _engine = Background()
 
 
 processes.after_fork(_forget)
@@ -556,7 +556,7 @@ def when_complete(request: Any, function: Callable[[], object]) -> None:
         not wait. What it raises is printed and ignored. ``request.wait()`` then returns the result,
         or raises the error.
     """
-    watch = Watch(request, function)
+    watch = WatchedRequest(request, function)
     if watch.has_ended():
         watch.run_callbacks()
     else:

@@ -24,7 +24,7 @@ from collectives._core import ALLREDUCE
 from collectives.arrays import frameworks
 from collectives.background.handle import Handle, called, nameless
 from collectives.background.matching import Claim, Verdict, conclude, packed, unpacked
-from collectives.background.schedule import Batch, Run, Schedule, run_batch
+from collectives.background.schedule import Batch, RequestChain, Schedule, run_batch
 from collectives.background.steps import Steps
 from collectives.communicator import Communicator
 from collectives.compression import Compressor, compressor
@@ -88,8 +88,8 @@ class Group:
         self.unfinished: set[Handle] = set()
         self.names: set[str] = set()  # of what is unfinished
         self.nameless: Counter[str] = Counter()  # how many had no name, of each kind
-        self.negotiation: Run | None = None
-        self.batches: deque[Run] = deque()
+        self.negotiation: RequestChain | None = None
+        self.batches: deque[RequestChain] = deque()
         self.started = 0  # batches
         self.is_turn = False  # whether a round is over, and its batch has not started
         self.is_alone = False  # whether the batch that was last started has several steps
@@ -236,12 +236,12 @@ class Group:
             if batch is not None:
                 memory = self.memory[self.started % IN_FLIGHT]
                 self.started += 1
-                run = Run(run_batch(batch, self.data, memory, self._end))
+                run = RequestChain(run_batch(batch, self.data, memory, self._end))
                 run.advance()
                 self.batches.append(run)
                 self.is_alone = batch.handles[0].takes_steps
         if self.negotiation is None and not self.is_turn and self._wants_round():
-            self.negotiation = Run(self._negotiate(self._begin_round()))
+            self.negotiation = RequestChain(self._negotiate(self._begin_round()))
             moved = True
         return moved
 
@@ -260,7 +260,7 @@ class Group:
             is_alone = self.compared == [handle]  # another thread may have submitted, too
             ended = request._spin(MOMENT)
             if not (is_alone and ended and self.round.window.read() == (1, False, False)):
-                self.negotiation = Run(self._negotiate(request))
+                self.negotiation = RequestChain(self._negotiate(request))
                 return
             # From here on it is what the other ranks do by turns.
             self.round = self.rounds[0]
@@ -275,7 +275,7 @@ class Group:
             if request._spin(MOMENT):
                 self._end((handle,))
             else:
-                self.batches.append(Run(self._rest(request, handle)))
+                self.batches.append(RequestChain(self._rest(request, handle)))
         except BaseException as error:
             self.fail(error)
             if not isinstance(error, Exception):

@@ -116,7 +116,7 @@ def _order(handle: Handle) -> tuple[int, int]:
 Requests = Iterator[_core.Request]
 
 
-class Run:
+class RequestChain:
     """A generator of requests, each of which is yielded when it has started."""
 
     def __init__(self, steps: Requests) -> None:

@@ -18,7 +18,7 @@ from collectives.measuring.bench import MPI_LABEL, PEERS, Bench
 from collectives.measuring.contest import Entry, Settings
 from collectives.measuring.measure import Row, measure
 from collectives.measuring.operations import OPERATIONS, Operation
-from collectives.text.progress import Line
+from collectives.text.progress import StatusLine
 
 
 def main(options: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
         raise ArgumentError("--buffers is shared, and the ranks share no memory")
     dtype = _dtype(options.dtype)
     first = comm.rank == 0
-    line = Line(first and (options.progress or sys.stderr.isatty()))
+    line = StatusLine(first and (options.progress or sys.stderr.isatty()))
     facts = {**state.machine(MPI, mpi), "buffers": options.buffers}
     facts["profile"] = comm._chooser.measured is not None
     peer = None
@@ -79,7 +79,7 @@ def _main(options: argparse.Namespace, comm: Any, MPI: Any) -> int:
     return int(wrong > 0)
 
 
-def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: Line) -> list[Row]:
+def _tables(options: argparse.Namespace, bench: Bench, dtype: Any, line: StatusLine) -> list[Row]:
     """Measure everything, and print tables on rank 0; return their rows. Collective."""
     comm, first = bench.comm, bench.comm.rank == 0
     peers = PEERS if bench.gloo is not None else (MPI_LABEL,)

@@ -14,7 +14,7 @@ from collectives.algorithms.spec import COLLECTIVES
 from collectives.cli import arguments
 from collectives.errors import ArgumentError
 from collectives.simulation.grid import Grid, simulated
-from collectives.text.progress import Line
+from collectives.text.progress import StatusLine
 from collectives.text.table import aligned
 from collectives.text.words import count, size_text, time_text
 
@@ -127,7 +127,7 @@ def main(options: argparse.Namespace) -> int:
             times = {p: {row.name: [found.time]}}
             _write_json(options.json, Grid(name, machine, [row.name], [p], [nbytes], times, []))
         return 0
-    line = Line(sys.stderr.isatty())
+    line = StatusLine(sys.stderr.isatty())
     grid = simulated(
         rows,
         machine,

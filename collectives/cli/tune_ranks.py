@@ -44,7 +44,7 @@ def main(
         shlex.join(["collectives", *_words(options)]),
         {comm.size: probe(comm)} if comm.size > 1 else {},
     )
-    steps: list[tuning.Step] = []
+    steps: list[tuning.TunedPoint] = []
     whole = sum(each.weight for each in todo)
     report: dict[str, Any] = {}
     trips = [state.round_trip(comm, mpi)]
@@ -73,7 +73,9 @@ def _words(options: argparse.Namespace) -> list[str]:
     return words[: words.index("--child")] if "--child" in words else words
 
 
-def _report(section: Section, steps: list[tuning.Step], number: int, factor: int) -> dict[str, Any]:
+def _report(
+    section: Section, steps: list[tuning.TunedPoint], number: int, factor: int
+) -> dict[str, Any]:
     """Return the results: a profile, the choices without it, and the number of points left."""
     ((p, _),) = section.parameters.items()
     rows = {name: {p: listed} for name, listed in tuning.rows(steps, factor).items()}

@@ -1,9 +1,9 @@
 """Calls: collectives at one place of a compiled program, which runs again and again.
 
-The program calls back twice for each collective: to submit it, and to wait for it. `Call` keeps
-what is in flight between the two. What is raised in such a function comes out of the program as an
-error of the framework, with the text. `text_of` keeps the error and returns a text with its number,
-and `found` returns the error that such a text tells of.
+The program calls back twice for each collective: to submit it, and to wait for it. `CompiledCall`
+keeps what is in flight between the two. What is raised in such a function comes out of the program
+as an error of the framework, with the text. `text_of` keeps the error and returns a text with its
+number, and `found` returns the error that such a text tells of.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Start = Callable[[Sequence[Array]], Waitable]  # it submits some arrays
 Parts = dict[int, Waitable]  # what one run of a call has submitted, by the number of the part
 
 
-class Call:
+class CompiledCall:
     """Collectives at one place of a program. Its parts are added while the program is compiled."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from jax.experimental import io_callback
 from numpy.typing import NDArray
 
 from collectives.compiled.buckets import buckets
-from collectives.compiled.calls import Call, found, text_of
+from collectives.compiled.calls import CompiledCall, found, text_of
 from collectives.errors import CollectivesError
 from collectives.horovod.errors import HorovodInternalError
 from collectives.horovod.gradients import Framework, GradientOptions, Places
@@ -46,7 +46,7 @@ def reduced(
         factor = options.prescale * options.postscale
         return arrays if factor == 1.0 else [(x * factor).astype(x.dtype) for x in arrays]
     arrays, restored = options.compressed(arrays)
-    listed, call = buckets(arrays, options, options.name, groups, LEAST), Call()
+    listed, call = buckets(arrays, options, options.name, groups, LEAST), CompiledCall()
     parts = [part for several in listed for part in several]
     for part in parts:
         call.add(part.start)
@@ -119,7 +119,7 @@ LEAST = 1 << 20  # bytes that a callback submits, so that it is worth its time
 class _Step:
     """What is submitted and not waited for. The callbacks of a program come one at a time."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CompiledCall) -> None:
         self.call, self.number = call, 0
 
     def submit(self, which: int, arrays: Sequence[Array]) -> None:

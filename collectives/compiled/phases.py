@@ -30,7 +30,7 @@ except ImportError:  # it has no public name
     record = None
 
 from collectives.compiled.buckets import ALIGNMENT, Bucket, Memory
-from collectives.compiled.calls import Call, Start, found, text_of
+from collectives.compiled.calls import CompiledCall, Start, found, text_of
 from collectives.errors import CollectivesError
 from collectives.horovod.errors import HorovodArgumentError, HorovodInternalError
 from collectives.horovod.handles import Handle, together
@@ -85,7 +85,7 @@ class Phases:
     """Collectives that are submitted first, and then waited for: at once, or in a graph."""
 
     def __init__(self) -> None:
-        self._call, self._memory = Call(), Memory()
+        self._call, self._memory = CompiledCall(), Memory()
         self._is_eager = tf.executing_eagerly()
         self._is_ordered = self._is_eager or _keeps_order()
         self._number: Any = 0  # of the step: a tensor in a graph

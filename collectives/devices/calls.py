@@ -17,7 +17,7 @@ from collectives.devices.arrays import DeviceArray, read
 from collectives.devices.columns import Columns, Part, rows_of
 from collectives.devices.messages import Blocks, exchange
 from collectives.devices.peers import Peers
-from collectives.devices.requests import Call, Job, OnDevice, StartedCall
+from collectives.devices.requests import AgreedCall, DeviceCall, OnDevice, StartedCall
 from collectives.devices.ring import SLOTS, Ring
 from collectives.devices.staging import StartQueue
 from collectives.devices.transports import DeviceTransports, Transports, stages
@@ -106,10 +106,15 @@ class Devices:
         return DevicePlan(self, engine, kind, x, job.result, Options(*options), job.title)
 
     def start(
-        self, engine: _core.Engine, name: str, job: Job, timeout: float | None, blocking: bool
+        self,
+        engine: _core.Engine,
+        name: str,
+        job: DeviceCall,
+        timeout: float | None,
+        blocking: bool,
     ) -> Any:
         """Start a call that was checked; wait for it if it is `blocking`. Collective."""
-        call = Call(self, engine, runtime.driver_for("x"), job, blocking, timeout)
+        call = AgreedCall(self, engine, runtime.driver_for("x"), job, blocking, timeout)
         with engine:
             engine.check_whole()
             if engine.agree is not None:
@@ -148,7 +153,7 @@ class Devices:
         owner = None
         if self.transports.forced == "ipc" and engine.size > 1:
             reason = self.transports.survey(engine, driver, device).reasons["ipc"]
-            everywhere = ipc.Ranks(engine).allgather(
+            everywhere = ipc.EngineRanks(engine).allgather(
                 reason is None and self.peers is not None and self.peers.device == device
             )
             if all(everywhere) and self.peers is not None:
@@ -193,7 +198,7 @@ class Devices:
         out: Any,
         options: Options,
         numbers: Numbers | None = None,
-    ) -> Job:
+    ) -> DeviceCall:
         """Check a call, and make its result. Local."""
         contract = spec.COLLECTIVES[_core.COLLECTIVES[kind]]
         root = engine.check_root(options.root) if contract.rooted else 0
@@ -219,7 +224,7 @@ class Devices:
             whole = 0 if columns.is_alltoall else int(counts[0].sum())
         parts = rows_of(columns, False, None if numbers is None else numbers.displs)
         places = rows_of(columns, True, None if numbers is None else numbers.receive_displs)
-        job = Job(
+        job = DeviceCall(
             kind,
             f"{contract.name}{'v' * (counts is not None)} of {array.count} {array.dtype} on "
             f"cuda:{array.device}",

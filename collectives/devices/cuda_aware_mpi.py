@@ -27,7 +27,7 @@ from collectives.devices import runtime
 from collectives.devices.driver import Driver
 from collectives.devices.ipc import fold_of
 from collectives.devices.peers import Peers
-from collectives.devices.requests import Job
+from collectives.devices.requests import DeviceCall
 from collectives.process import binding, hosted
 from collectives.process.environment import SET_BY_LAUNCHERS
 from collectives.text.words import plain
@@ -70,7 +70,7 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
 def refusal() -> str | None:
     """Return why this process cannot hand device pointers to MPI, or None. Local."""
     MPI = binding.load()
-    if isinstance(MPI, hosted.Job):
+    if isinstance(MPI, hosted.HostedJob):
         return "the ranks communicate without MPI"
     name, says = binding.library_name(MPI), _says(MPI)
     if says is None:
@@ -78,7 +78,7 @@ def refusal() -> str | None:
     return None if says else f"{name} does not accept device pointers ({QUERY} says 0)"
 
 
-def takes(job: Job) -> bool:
+def takes(job: DeviceCall) -> bool:
     """Return whether the transport runs a call; the others go through the host. Local, and the same
     on all ranks.
     """

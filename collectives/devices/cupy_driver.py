@@ -15,7 +15,7 @@ import numpy as np
 from cupy.cuda import runtime
 from numpy.typing import NDArray
 
-from collectives.devices.driver import Nccl, Place
+from collectives.devices.driver import Location, Nccl
 
 # Of driver_types.h, where CuPy has no name for them.
 MANAGED = 3  # cudaMemoryTypeManaged
@@ -57,10 +57,10 @@ class CupyDriver:
         context: AbstractContextManager[Any] = cupy.cuda.Device(device)
         return context
 
-    def place(self, address: int) -> Place:
+    def place(self, address: int) -> Location:
         found = runtime.pointerGetAttributes(address)
         kind = {DEVICE: "device", MANAGED: "managed"}.get(found.type, "host")
-        return Place(kind, found.device)
+        return Location(kind, found.device)
 
     def identity(self, device: int) -> str:
         return str(cupy.cuda.Device(device).pci_bus_id)

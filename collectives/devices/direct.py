@@ -19,7 +19,7 @@ from collectives.devices.columns import Part
 from collectives.devices.ipc import fold_of
 from collectives.devices.passes import Passes
 from collectives.devices.peers import Peers, sweep
-from collectives.devices.requests import Call, Job, StartedCall
+from collectives.devices.requests import AgreedCall, DeviceCall, StartedCall
 from collectives.errors import CommunicatorError
 from collectives.text.words import plain
 
@@ -32,7 +32,7 @@ class DirectRequest(StartedCall):
     the host.
     """
 
-    def __init__(self, call: Call, peers: Peers, others: list[int]) -> None:
+    def __init__(self, call: AgreedCall, peers: Peers, others: list[int]) -> None:
         job = call.job
         super().__init__(
             call.engine, call.driver, peers.device, job.title, job.arrays, job.finished, job.before
@@ -229,7 +229,7 @@ def _in_a_row(parts: list[Part]) -> bool:
     return True
 
 
-def _is_overwritten(job: Job) -> bool:
+def _is_overwritten(job: DeviceCall) -> bool:
     """Return whether the output overlaps the input, and is not what is read there."""
     source, target = job.source, job.target
     if source is None or target is None or job.kind not in (ALLTOALL, REDUCE_SCATTER):
@@ -239,7 +239,7 @@ def _is_overwritten(job: Job) -> bool:
     return job.kind == ALLTOALL or source.address == target.address
 
 
-def run(call: Call, peers: Peers) -> Any:
+def run(call: AgreedCall, peers: Peers) -> Any:
     """Run a call in the memory that the ranks have mapped, or by messages from device to device.
     Collective.
     """

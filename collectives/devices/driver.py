@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from collectives import _core
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where an address lies."""
 
     kind: str  # "device", "managed", "host"
@@ -107,7 +107,7 @@ class Driver(Protocol):
     def on(self, device: int) -> AbstractContextManager[Any]:
         """Return a context in which `device` is the current one; the one before is restored."""
 
-    def place(self, address: int) -> Place:
+    def place(self, address: int) -> Location:
         """Return where an address lies."""
 
     def identity(self, device: int) -> str:

@@ -19,7 +19,7 @@ from collectives._core import ALLGATHER
 from collectives.devices import folds
 from collectives.devices.driver import Driver, Held
 from collectives.devices.peers import WHOLE, Loan, Peers, at, sweep
-from collectives.devices.requests import Job
+from collectives.devices.requests import DeviceCall
 from collectives.errors import (
     CommunicatorError,
     MismatchError,
@@ -36,7 +36,7 @@ WAITING = MismatchError, PeerAbortedError, PeerLostError, StallError
 # -- whether all ranks can -------------------------------------------------------------------------
 
 
-class Ranks:
+class EngineRanks:
     """The ranks of an engine, which exchange objects by its own calls: so they hear of ranks that
     call something else, or are gone.
     """
@@ -77,7 +77,7 @@ def probe(engine: _core.Engine, driver: Driver, device: int) -> str | None:
         reason = "COLLECTIVES_DEVICE_TRANSPORT does not ask for it"
     if reason is None and devices.peers is None:
         try:
-            devices.peers, reason = meet(Ranks(engine), driver, device, devices.room)
+            devices.peers, reason = meet(EngineRanks(engine), driver, device, devices.room)
         except WAITING as error:
             raise type(error)(
                 f"before the first call that goes by ipc, the ranks find out whether they can: "
@@ -95,7 +95,9 @@ def refusal(engine: _core.Engine) -> str | None:
     return None
 
 
-def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | None, str | None]:
+def meet(
+    ranks: EngineRanks, driver: Driver, device: int, room: int
+) -> tuple[Peers | None, str | None]:
     """Return what the ranks share of their devices, or None if one of them cannot; and why this
     rank cannot, if so. Collective.
 
@@ -142,7 +144,7 @@ def meet(ranks: Ranks, driver: Driver, device: int, room: int) -> tuple[Peers | 
 
 
 def _exchanged(
-    ranks: Ranks,
+    ranks: EngineRanks,
     offer: Callable[[], Any],
     take: Callable[[list[Any]], str],
     withdraw: Callable[[], object],
@@ -197,7 +199,7 @@ def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
     It becomes a window of the pages of `peers`, one for each rank. What the executor does with
     arrays in shared memory of the host (`plans/lending.py`), it does with these.
     """
-    driver, ranks, address = peers.driver, Ranks(engine), 0
+    driver, ranks, address = peers.driver, EngineRanks(engine), 0
     mapped: list[int] = []
     unused = [number for number, each in peers.loans.items() if each.owner() is None]
     gone = sorted(set.intersection(*map(set, ranks.allgather(unused))))
@@ -244,7 +246,7 @@ def lend(engine: _core.Engine, peers: Peers, nbytes: int) -> Owner:
 # -- which calls -----------------------------------------------------------------------------------
 
 
-def takes(job: Job) -> bool:
+def takes(job: DeviceCall) -> bool:
     """Return whether the transport runs a call; the others go through the host. Local, and the same
     on all ranks.
     """
@@ -261,7 +263,7 @@ class Fold(NamedTuple):
     is_average: bool
 
 
-def fold_of(job: Job) -> Fold | None:
+def fold_of(job: DeviceCall) -> Fold | None:
     """Return what a call does to elements, or None if no kernel does that. Local."""
     op, dtype = job.arguments[0], job.arrays[0].dtype
     if not job.reduces:

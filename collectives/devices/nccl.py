@@ -18,7 +18,7 @@ from collectives import _core
 from collectives._core import ALLREDUCE, BROADCAST
 from collectives.devices.arrays import DeviceArray
 from collectives.devices.driver import Driver, Events, NcclGroup
-from collectives.devices.requests import NAPS, Call, Job, StreamRequest
+from collectives.devices.requests import NAPS, AgreedCall, DeviceCall, StreamRequest
 from collectives.errors import (
     ArgumentError,
     BufferError,
@@ -75,7 +75,7 @@ def difference(told: list[str]) -> str | None:
     return None
 
 
-def check(job: Job, driver: Driver) -> None:
+def check(job: DeviceCall, driver: Driver) -> None:
     """Raise an error if NCCL cannot do a call. Local."""
     name = _core.COLLECTIVES[job.kind]
     is_vector = job.columns.counts is not None
@@ -101,7 +101,7 @@ def check(job: Job, driver: Driver) -> None:
         )
 
 
-def _check_fold(job: Job, driver: Driver) -> None:
+def _check_fold(job: DeviceCall, driver: Driver) -> None:
     """Raise an error if NCCL cannot do a fold."""
     op = job.arguments[0]
     name = name_of(op)
@@ -119,7 +119,7 @@ def _check_fold(job: Job, driver: Driver) -> None:
         )
 
 
-def _ends(job: Job) -> tuple[DeviceArray | None, DeviceArray | None]:
+def _ends(job: DeviceCall) -> tuple[DeviceArray | None, DeviceArray | None]:
     """Return what this rank reads and writes, if anything."""
     columns = job.columns
     target = job.target
@@ -128,7 +128,7 @@ def _ends(job: Job) -> tuple[DeviceArray | None, DeviceArray | None]:
     return job.source if columns.inputs else None, target if columns.outputs else None
 
 
-def _rows(job: Job, incoming: bool) -> list[tuple[int, int]]:
+def _rows(job: DeviceCall, incoming: bool) -> list[tuple[int, int]]:
     """Return address and bytes of each part that this rank gives, or gets."""
     array, columns = _ends(job)[incoming], job.columns
     if array is None:
@@ -170,7 +170,7 @@ class Members:
             self.spare.give(self.last)
 
 
-def _joined(call: Call) -> Members:
+def _joined(call: AgreedCall) -> Members:
     """Return the group for the device of a call, which the first call makes. Collective."""
     made: dict[int, Members] = call.devices.nccl
     if call.device not in made:
@@ -202,7 +202,7 @@ def _joined(call: Call) -> Members:
     return made[call.device]
 
 
-def _together(call: Call, kind: int, values: Any) -> None:
+def _together(call: AgreedCall, kind: int, values: Any) -> None:
     """Run a collective of the host on an array, in place. Collective."""
     engine = call.engine
     engine.call(kind, values, values, MIN, 0, None, call.timeout)
@@ -219,7 +219,7 @@ class _Lane(NamedTuple):
     is_captured: bool
 
 
-def run(call: Call) -> Any:
+def run(call: AgreedCall) -> Any:
     """Put a call on the stream of its arrays. Collective."""
     lane = _lane(call)
     members = _joined(call)
@@ -249,7 +249,7 @@ def run(call: Call) -> Any:
     return request.wait(call.timeout) if call.blocking else request
 
 
-def _lane(call: Call) -> _Lane:
+def _lane(call: AgreedCall) -> _Lane:
     """Find the streams of a call."""
     source, target = _ends(call.job)
     reads = None if source is None else _stream(call, source, False)
@@ -274,7 +274,7 @@ def _lane(call: Call) -> _Lane:
     return _Lane(main, other, any(captured))
 
 
-def _stream(call: Call, array: DeviceArray, is_written: bool) -> int:
+def _stream(call: AgreedCall, array: DeviceArray, is_written: bool) -> int:
     """Return the stream of an array; the one that its library was told, if it does not say."""
     if array.stream is not None:
         return array.stream
@@ -283,7 +283,7 @@ def _stream(call: Call, array: DeviceArray, is_written: bool) -> int:
     return stream
 
 
-def _put(job: Job, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
+def _put(job: DeviceCall, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
     """Put a call on a stream."""
     name, columns = _core.COLLECTIVES[job.kind], job.columns
     op, root, _ = job.arguments
@@ -309,7 +309,7 @@ def _put(job: Job, group: NcclGroup, engine: _core.Engine, stream: int) -> None:
 
 
 def _messages(
-    name: str, job: Job, size: int, root: int
+    name: str, job: DeviceCall, size: int, root: int
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Return rank, address and bytes of what is sent and what is received; empty parts are not."""
     given, got = _rows(job, False), _rows(job, True)

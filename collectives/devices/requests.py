@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # few programs need them
 NAPS = Naps(nap=1e-4)  # between two looks at the device
 
 
-class Job(NamedTuple):
+class DeviceCall(NamedTuple):
     """A call on arrays of a device that was checked, whichever transport it takes."""
 
     kind: int  # the collective
@@ -60,13 +60,13 @@ class Job(NamedTuple):
         return self.result if self.finish is None else self.finish(self.result)
 
 
-class Call(NamedTuple):
+class AgreedCall(NamedTuple):
     """A call that was checked, and that the ranks have agreed on."""
 
     devices: Any  # what its communicator has for arrays of devices
     engine: _core.Engine
     driver: Driver
-    job: Job
+    job: DeviceCall
     blocking: bool
     timeout: float | None
 
@@ -276,7 +276,7 @@ class StreamRequest(StartedCall):
     Work that is put on the stream later sees the result, whether it was waited for or not.
     """
 
-    def __init__(self, call: Call, event: int, events: Events, group: Any) -> None:
+    def __init__(self, call: AgreedCall, event: int, events: Events, group: Any) -> None:
         job = call.job
         super().__init__(
             call.engine, call.driver, call.device, job.title, job.arrays, job.finished, job.before

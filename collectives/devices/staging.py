@@ -23,7 +23,7 @@ import numpy as np
 from collectives import _core
 from collectives._core import ALLREDUCE
 from collectives.devices.columns import Piece
-from collectives.devices.requests import Call, StartedCall, give_up
+from collectives.devices.requests import AgreedCall, StartedCall, give_up
 from collectives.devices.ring import Ring, Slot
 from collectives.errors import CommunicatorError
 from collectives.process.waiting import REQUESTS, Wait
@@ -94,7 +94,7 @@ class DeviceRequest(StartedCall):
 
     _fatal = BaseException
 
-    def __init__(self, call: Call, ring: Ring) -> None:
+    def __init__(self, call: AgreedCall, ring: Ring) -> None:
         job = call.job
         super().__init__(
             call.engine, ring.driver, ring.device, job.title, job.arrays, job.finished, job.before
@@ -366,7 +366,7 @@ class DeviceRequest(StartedCall):
         self._queue.discard(self)
 
 
-def run(call: Call) -> Any:
+def run(call: AgreedCall) -> Any:
     """Run a call by way of pinned memory. Collective."""
     devices = call.devices
     ring = devices.ring(call.device)

@@ -18,7 +18,7 @@ import numpy as np
 from collectives import _core
 from collectives.devices import cuda_aware_mpi, direct, ipc, nccl, staging
 from collectives.devices.driver import Driver
-from collectives.devices.requests import Call, Job
+from collectives.devices.requests import AgreedCall, DeviceCall
 from collectives.errors import ArgumentError
 from collectives.text.words import grouped, plain, ranks
 
@@ -35,13 +35,13 @@ class Transport(NamedTuple):
     is_automatic: bool  # it is used without being asked for, if it is the first that is possible
     # Why this process cannot use it on a device, or None. Called on all ranks at once.
     probe: Callable[[_core.Engine, Driver, int], str | None]
-    run: Callable[[Call], Any]
+    run: Callable[[AgreedCall], Any]
     # What the other ranks have to know; asked if the probe found no reason.
     facts: Callable[[Driver, int], str] = lambda driver, device: ""
     # From the facts of all ranks, why they cannot use it, or None.
     difference: Callable[[list[str]], str | None] = lambda told: None
     # Whether a call can go this way, the same on all ranks; if not, the next automatic one has it.
-    takes: Callable[[Job], bool] = lambda job: True
+    takes: Callable[[DeviceCall], bool] = lambda job: True
 
 
 # The first that is possible and automatic is used, unless another one is asked for.
@@ -140,7 +140,7 @@ class Transports:
             raise ArgumentError(f"algorithm is {algorithm!r}, and {VARIABLE} is {self.forced!r}")
         return wanted
 
-    def of(self, call: Call) -> Transport:
+    def of(self, call: AgreedCall) -> Transport:
         """Return the transport of a call. Collective, if it needs to know which are possible and
         is the first for a device: the ranks wait for each other then.
         """
@@ -172,7 +172,7 @@ class Transports:
         return self.agreed[device]
 
 
-def stages(job: Job) -> bool:
+def stages(job: DeviceCall) -> bool:
     """Return whether a call goes through pinned memory, unless the ranks find an automatic way
     around it. The same on all ranks.
     """

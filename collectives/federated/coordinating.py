@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from collectives.errors import PeerLostError, StallError
 from collectives.federated.links import Link
 from collectives.federated.strategies import Arrays, Update
-from collectives.federated.training import Bytes, Training
+from collectives.federated.training import Bytes, ClientTraining
 from collectives.process.waiting import Wait
 from collectives.text.words import named
 
@@ -57,7 +57,7 @@ class Coordinator:
 
     def __init__(
         self,
-        training: Training,
+        training: ClientTraining,
         links: list[Link],
         clients: int,
         deadline: float | None,

@@ -18,7 +18,7 @@ from collectives.federated.links import Inbox, Link, abandon, channels
 from collectives.federated.masks import Masked, SecureAggregation, public_of
 from collectives.federated.parameters import Parameters
 from collectives.federated.strategies import Arrays, FedAvg, Strategy
-from collectives.federated.training import Fit, Training, Wire
+from collectives.federated.training import ClientTraining, Fit, Wire
 from collectives.process.agreement import agreed_terms
 from collectives.records.trace import Trace
 from collectives.text.words import count, error_text, shown
@@ -175,7 +175,7 @@ def run(
         raise MismatchError("federated.run(): no rank has a client; pass clients=1 on some")
     clients_of = [range(end - n, end) for end, n in zip(ends, every, strict=True)]
     wire = _wire(comm, own, secure, clients_of[comm.rank])
-    mine = Training(own, fit, strategy, wire, clients_of[comm.rank], seed)
+    mine = ClientTraining(own, fit, strategy, wire, clients_of[comm.rank], seed)
     pairs = channels(comm)
     traces = {rank: channel.trace() for rank, channel in pairs.items()}
     lost: dict[int, str] = {}
@@ -211,7 +211,7 @@ def _wire(
     return Masked(own, secure.bits, private, [key for each in public for key in each])
 
 
-def _take_part(inbox: Inbox, training: Training) -> Arrays:
+def _take_part(inbox: Inbox, training: ClientTraining) -> Arrays:
     """Do what rank 0 asks, until the end; return the final parameters."""
     for round, roster, body in inbox.rounds():
         for client in roster:

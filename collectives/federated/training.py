@@ -94,7 +94,7 @@ class Wire:
         ]
 
 
-class Training:
+class ClientTraining:
     """The training of the clients of one rank."""
 
     def __init__(

@@ -16,7 +16,7 @@ from collectives.compiled import jax as compiled
 from collectives.compiled.jax import called_back, is_compiled, settled
 from collectives.errors import ArgumentError, CollectivesError
 from collectives.horovod.errors import HorovodInternalError
-from collectives.jax.primitive import Call, transformed
+from collectives.jax.primitive import CallParameters, transformed
 from collectives.reductions import ALL, SUM, Reduction
 from collectives.text.words import shown
 
@@ -228,7 +228,7 @@ def _made(kind: str, x: Any, comm: Communicator | None, **options: Any) -> jax.A
     if isinstance(op, str):
         options["op"] = next((each for each in ALL if each.name == op.upper()), op)
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
-    return transformed(Call(kind, communicator(comm), **options), x)
+    return transformed(CallParameters(kind, communicator(comm), **options), x)
 
 
 def communicator(comm: Any) -> Communicator:

@@ -21,7 +21,7 @@ from collectives.reductions import AVG, SUM, Reduction
 FOLDS = ("allreduce", "reduce", "reduce_scatter")
 
 
-class Call(NamedTuple):
+class CallParameters(NamedTuple):
     """A collective with its arguments, except for the array. Those that are alike are equal.
 
     Attributes
@@ -152,7 +152,7 @@ def check_dtype(x: Any) -> None:
         )
 
 
-def transformed(call: Call, x: jax.Array) -> jax.Array:
+def transformed(call: CallParameters, x: jax.Array) -> jax.Array:
     """Make a call with an array, which JAX may trace, differentiate or batch. Collective."""
     if not is_traced(x):
         return call(x)
@@ -160,7 +160,7 @@ def transformed(call: Call, x: jax.Array) -> jax.Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _differentiable(call: Call, shape: tuple[int, ...], x: jax.Array) -> jax.Array:
+def _differentiable(call: CallParameters, shape: tuple[int, ...], x: jax.Array) -> jax.Array:
     if not is_traced(x):
         return call(x)
     one = custom_vmap(call.__call__)
@@ -169,11 +169,13 @@ def _differentiable(call: Call, shape: tuple[int, ...], x: jax.Array) -> jax.Arr
     return made
 
 
-def _forward(call: Call, shape: tuple[int, ...], x: jax.Array) -> tuple[jax.Array, None]:
+def _forward(call: CallParameters, shape: tuple[int, ...], x: jax.Array) -> tuple[jax.Array, None]:
     return _differentiable(call, shape, x), None
 
 
-def _backward(call: Call, shape: tuple[int, ...], _: None, cotangent: jax.Array) -> tuple[Any]:
+def _backward(
+    call: CallParameters, shape: tuple[int, ...], _: None, cotangent: jax.Array
+) -> tuple[Any]:
     if cotangent.dtype == jax.dtypes.float0:  # of integers
         return (np.zeros(shape, jax.dtypes.float0),)
     return (call.transposed(cotangent, shape),)

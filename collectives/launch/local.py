@@ -24,7 +24,7 @@ from collectives.process.environment import SET_BY_LAUNCHERS
 from collectives.process.settings import patience
 from collectives.process.waiting import Wait
 
-__all__ = ["FAREWELL", "Job", "Rank", "call", "command"]
+__all__ = ["FAREWELL", "Children", "Rank", "call", "command"]
 
 PROGRAM = Path(__file__).with_name("rank.py")
 
@@ -84,7 +84,7 @@ class Lines:
             stream.flush()
 
 
-class Job:
+class Children:
     """Ranks that this process has started; used in a ``with`` statement, which ends them all."""
 
     def __init__(self, n: int) -> None:
@@ -96,7 +96,7 @@ class Job:
         self._is_told_of_ends = True
         self._ignores = False
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Children:
         # A process that ignores the ends of its children does not learn how they have ended.
         if threading.current_thread() is threading.main_thread():
             self._ignores = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -312,13 +312,13 @@ class Halted:
     def __init__(self) -> None:
         self._wait: Wait | None = None
 
-    def next_look(self, job: Job) -> float | None:
+    def next_look(self, job: Children) -> float | None:
         """Return when to look again, by `time.monotonic`; None if ranks wait for each other."""
         if len(job.running) == len(job.ranks):
             return None
         return time.monotonic() + LOOK_STOPPED
 
-    def for_long(self, job: Job) -> bool:
+    def for_long(self, job: Children) -> bool:
         """Return whether all ranks that are left have been stopped until the deadline, and say so.
         Local.
         """
@@ -408,7 +408,7 @@ def call(n: int, program: Sequence[str], lines: bool = False, is_elastic: bool =
     if is_elastic:
         environment[abort.VARIABLE] = "0"
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    with Job(n) as job, job.catching(*numbers):
+    with Children(n) as job, job.catching(*numbers):
         job.start(["lines" if lines else "run", *program], environment, lines=lines)
         while job.running:
             for rank in job.turn(halted.next_look(job) if limit is None else limit):

@@ -120,7 +120,7 @@ def spawn(
     variables.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // n)))
     with tempfile.TemporaryFile() as made, open(local.apart(os.dup(made.fileno())), "wb") as file:
         _write(file, task)
-        with local.Job(n) as job:
+        with local.Children(n) as job:
             job.start(["spawn"], variables, task=file.fileno())
             results, failures = _outcomes(job, n, timeout)
     if failures:
@@ -215,7 +215,7 @@ def _write(file: IO[bytes], task: bytes) -> None:
 
 
 def _outcomes(
-    job: local.Job, n: int, timeout: float | None
+    job: local.Children, n: int, timeout: float | None
 ) -> tuple[dict[int, Any], list[Failure]]:
     """Return the results of the ranks, and the failures in the order in which they came."""
     from collectives.launch import local
@@ -286,7 +286,7 @@ def _lost(number: int, n: int, how: str, when: str) -> Failure:
     return Failure(number, PeerLostError(f"rank {number} of {n} {words}"), "", words)
 
 
-def _late(job: local.Job, n: int, timeout: float | None, returned: set[int]) -> StallError:
+def _late(job: local.Children, n: int, timeout: float | None, returned: set[int]) -> StallError:
     """Return the error after the deadline."""
     late = sorted({rank.number for rank in job.running} - returned)
     what = "returned"

@@ -40,7 +40,7 @@ class Bench:
 
         self.comm, self.mpi, self.progress, self.MPI = comm, mpi, progress, MPI
         self.gloo = gloo
-        self.watch = Watch(comm)
+        self.watch = Watchdog(comm)
         self._segmented: dict[int | None, Communicator] = {None: comm}
         self._rooms: dict[int | None, Room] = {}
 
@@ -95,7 +95,7 @@ class Room:
         return array
 
 
-class Watch:
+class Watchdog:
     """End the job if a measurement takes longer than the deadline of its communicator, or a rank is
     dead: a ``with`` statement for each. A thread looks; ranks that measure MPI wait inside of it.
     """
@@ -129,7 +129,7 @@ class Watch:
             )
 
 
-def _run(reference: weakref.ref[Watch]) -> None:
+def _run(reference: weakref.ref[Watchdog]) -> None:
     ended = threading.Event()
     abort.before_end(ended.set)
     while not ended.wait(LOOK) and (watch := reference()) is not None:

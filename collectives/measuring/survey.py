@@ -117,7 +117,7 @@ def job() -> Any:
             MPI = binding.load()
     except collectives.CollectivesError:  # `doctor` reports what is wrong with the installation
         return None
-    if isinstance(MPI, hosted.Job) or MPI.COMM_WORLD.Get_size() == 1:
+    if isinstance(MPI, hosted.HostedJob) or MPI.COMM_WORLD.Get_size() == 1:
         return None
     return MPI.COMM_WORLD
 

@@ -106,7 +106,7 @@ def points(names: list[str], begin: int, end: int, factor: int) -> list[Point]:
     return found
 
 
-class Step(NamedTuple):
+class TunedPoint(NamedTuple):
     """A point with its result.
 
     Attributes
@@ -123,7 +123,7 @@ class Step(NamedTuple):
     result: Result
 
 
-def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
+def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[TunedPoint]:
     """Yield the result of one point after the other, until the time is up. Collective.
 
     If two consecutive sizes have different choices, these two are compared at a size between them.
@@ -136,7 +136,7 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
         return left * weight / ahead
 
     for _, points in groupby(todo, key=attrgetter("collective")):
-        steps: list[Step] = []
+        steps: list[TunedPoint] = []
         for point in points:
             part = share(point.weight)
             if part <= 0:
@@ -159,7 +159,7 @@ def course(bench: Bench, todo: Sequence[Point], limit: float) -> Iterator[Step]:
 
 def _step(
     bench: Bench, point: Point, limit: float, before: Entry | None, rival: Entry | None = None
-) -> Step:
+) -> TunedPoint:
     """Race at a point. Without a `rival` all entries take part; with a `rival` only this one, the
     choice before, and the choice without a profile.
     """
@@ -168,7 +168,7 @@ def _step(
     keep = [default] if rival is None else [each for each in (default, before, rival) if each]
     result = race(bench, point, limit, keep, others=rival is None)
     chosen = simplest(point.collective, p, result, before, default, groups)
-    return Step(point, chosen, default, result)
+    return TunedPoint(point, chosen, default, result)
 
 
 def default_entry(family: str, p: int, point: Point, groups: Groups | None = None) -> Entry:
@@ -182,7 +182,7 @@ def default_entry(family: str, p: int, point: Point, groups: Groups | None = Non
     return plain(point.collective, entry, p, groups)
 
 
-def rows(steps: Sequence[Step], factor: int) -> dict[str, tuple[Row, ...]]:
+def rows(steps: Sequence[TunedPoint], factor: int) -> dict[str, tuple[Row, ...]]:
     """Return the rows of a profile, by collective. Local."""
     found: dict[str, list[Row]] = {}
     for name in dict.fromkeys(step.point.collective for step in steps):

@@ -28,7 +28,7 @@ from collectives.text.words import ranks, spans
 MOST = 15_000  # cells of a picture; with more, some steps are left out
 
 
-class Run(NamedTuple):
+class CellRange(NamedTuple):
     """A block on a rank, or adjacent blocks with equal contributors, present and required."""
 
     rank: int
@@ -124,17 +124,17 @@ def _runs(
     before: Sequence[Sequence[int]],
     dues: Sequence[Sequence[int]],
     merged: bool,
-) -> Iterator[Run]:
+) -> Iterator[CellRange]:
     """Yield what is held after a step, block by block or with equal adjacent blocks as one run."""
     for rank, rows in enumerate(zip(now, before, dues, strict=True)):
-        run: Run | None = None
+        run: CellRange | None = None
         for b, (mask, old, due) in enumerate(zip(*rows, strict=True)):
             if merged and run and (run.mask, run.due) == (mask, due):
                 run = run._replace(last=b)
                 continue
             if run and run.mask:
                 yield run
-            run = Run(rank, b, b, mask, due, mask != old and not merged)
+            run = CellRange(rank, b, b, mask, due, mask != old and not merged)
         if run and run.mask:
             yield run
 
@@ -173,7 +173,7 @@ def _slots(proof: Proof, x: float, y: float, cell: Cell) -> Iterator[str]:
                 yield cell.box("slot", x + b * cell.wide, top)
 
 
-def _filled(proof: Proof, time: int, run: Run, left: float, top: float, cell: Cell) -> str:
+def _filled(proof: Proof, time: int, run: CellRange, left: float, top: float, cell: Cell) -> str:
     """Draw what a rank holds of a block, or of a run of equal ones."""
     blocks = range(run.first, run.last + 1)
     x, y = left + run.first * cell.wide, top + run.rank * cell.high
@@ -198,7 +198,7 @@ def _of(some: int, every: int) -> str:
     return f"{some.bit_count()} of {every.bit_count()}"
 
 
-def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
+def _content(p: int, run: CellRange, x: float, y: float, cell: Cell) -> Iterator[str]:
     """Fill a cell to the extent that its block is complete, and name the contributors."""
     middle = x + cell.wide / 2, y + cell.high / 2
     if run.complete:
@@ -221,7 +221,7 @@ def _content(p: int, run: Run, x: float, y: float, cell: Cell) -> Iterator[str]:
         yield cell.box("new", x, y)
 
 
-def _samples(proof: Proof, runs: Sequence[Run], cell: Cell) -> Iterator[tuple[str, str]]:
+def _samples(proof: Proof, runs: Sequence[CellRange], cell: Cell) -> Iterator[tuple[str, str]]:
     """Yield the marks of cells that occur, each with its meaning: samples of this picture."""
     partial = [run for run in runs if not run.complete]
     whole = [run for run in runs if run.complete]
@@ -238,7 +238,7 @@ def _samples(proof: Proof, runs: Sequence[Run], cell: Cell) -> Iterator[tuple[st
         yield element("g", KEY.box("slot", 0, -KEY.high / 2)), "belongs there"
 
 
-def _sample(proof: Proof, run: Run) -> str:
+def _sample(proof: Proof, run: CellRange) -> str:
     content = "".join(_content(proof.p, run, 0, -KEY.high / 2, KEY))
     slot = "" if run.complete else KEY.box("slot", 0, -KEY.high / 2)
     return element("g", slot + content, class_=colour_class(proof, run.first))

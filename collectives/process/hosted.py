@@ -1,7 +1,8 @@
 """Jobs without MPI: ranks of one host that any rendezvous has brought together.
 
-Shared memory carries everything. `Job` and `Ranks` stand in for the module ``mpi4py.MPI`` and its
-intracommunicators: they have what the library uses of those, under the same names.
+Shared memory carries everything. `HostedJob` and `HostedRanks` stand in for the module
+``mpi4py.MPI`` and its intracommunicators: they have what the library uses of those, under the same
+names.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ ALL_BOXES = 16 << 20
 # Between the numbers of the ranks of two jobs of one process.
 APART = 1 << 20
 
-_jobs: list[Job] = []
+_jobs: list[HostedJob] = []
 
 
-class Ranks(_core.Context):
+class HostedRanks(_core.Context):
     """Ranks of a job: what the library uses of ``mpi4py.MPI.Intracomm``."""
 
-    def __new__(cls, job: Job, id: int, ranks: Sequence[int]) -> Ranks:
+    def __new__(cls, job: HostedJob, id: int, ranks: Sequence[int]) -> HostedRanks:
         return super().__new__(cls, job.mail, id, ranks)
 
-    def __init__(self, job: Job, id: int, ranks: Sequence[int]) -> None:
+    def __init__(self, job: HostedJob, id: int, ranks: Sequence[int]) -> None:
         self.job = job
         self.members = [job.first + rank for rank in self.ranks]
         self._aside = _core.Context(job.mail, id + 1, ranks)
@@ -58,23 +59,23 @@ class Ranks(_core.Context):
     def Free(self) -> None:
         """Do nothing: there is nothing to give back before the job ends. Local."""
 
-    def Idup(self) -> tuple[Ranks, Exchange]:
+    def Idup(self) -> tuple[HostedRanks, MailRequest]:
         """Return the same ranks, with messages of their own. Collective."""
-        return self.again("dup"), Exchange([])
+        return self.again("dup"), MailRequest([])
 
-    def Isend(self, data: Any, dest: int, tag: int = 0) -> Exchange:
+    def Isend(self, data: Any, dest: int, tag: int = 0) -> MailRequest:
         """Start to send the bytes `data` to rank `dest`, with a `tag`. Local."""
-        return Exchange([self.isend(data, dest, tag)])
+        return MailRequest([self.isend(data, dest, tag)])
 
-    def Irecv(self, data: Any, source: int, tag: int = 0) -> Exchange:
+    def Irecv(self, data: Any, source: int, tag: int = 0) -> MailRequest:
         """Start to receive `data` from rank `source`, with a `tag`. Local."""
-        return Exchange([self.irecv(data, source, tag)])
+        return MailRequest([self.irecv(data, source, tag)])
 
-    def Iallgather(self, mine: bytes, everybody: bytearray) -> Exchange:
+    def Iallgather(self, mine: bytes, everybody: bytearray) -> MailRequest:
         """Start to gather `mine`, equally many bytes, from all ranks in `everybody`. Collective."""
         return self.Iallgatherv(mine, (everybody, [len(mine)] * self.size))
 
-    def Iallgatherv(self, mine: bytes, everybody: tuple[bytearray, Sequence[int]]) -> Exchange:
+    def Iallgatherv(self, mine: bytes, everybody: tuple[bytearray, Sequence[int]]) -> MailRequest:
         """Start to gather `mine` from all ranks in `everybody`: a place, and the number of bytes of
         each rank. Collective.
         """
@@ -89,30 +90,30 @@ class Ranks(_core.Context):
                 continue
             letters.append(self._aside.irecv(place, rank))
             letters.append(self._aside.isend(mine, rank))
-        return Exchange(letters)
+        return MailRequest(letters)
 
-    def again(self, what: str) -> Ranks:
+    def again(self, what: str) -> HostedRanks:
         """Return the same ranks, with messages of their own, for some purpose, `what`. Local, and
         on all ranks that are left.
         """
         return self._child(what, self.ranks)
 
-    def part(self, ranks: Sequence[int]) -> Ranks:
+    def part(self, ranks: Sequence[int]) -> HostedRanks:
         """Return a group of some ranks, of which this is one. Collective, among them."""
         members = tuple(self.ranks[rank] for rank in ranks)
         return self._child(members, members)
 
-    def _child(self, what: object, members: Sequence[int]) -> Ranks:
+    def _child(self, what: object, members: Sequence[int]) -> HostedRanks:
         """Return ranks with an id that they find without asking each other: by their parent, and
         how often it has had such a child.
         """
         number = self._children[what] = self._children.get(what, 0) + 1
         text = f"{self.id} {what} {number}".encode()
         id = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-        return Ranks(self.job, id >> 1 & -2, members)
+        return HostedRanks(self.job, id >> 1 & -2, members)
 
 
-class Exchange:
+class MailRequest:
     """Messages that were started together: what the library uses of ``mpi4py.MPI.Request``."""
 
     def __init__(self, letters: list[_core.Letter]) -> None:
@@ -124,7 +125,7 @@ class Exchange:
         return not self._letters
 
 
-class Job:
+class HostedJob:
     """A job without MPI: what the library uses of the module ``mpi4py.MPI``.
 
     Attributes
@@ -133,7 +134,7 @@ class Job:
         All ranks.
     """
 
-    Intracomm = Ranks
+    Intracomm = HostedRanks
     Exception = CommunicatorError
     COMM_NULL = None
     ERRORS_RETURN = None
@@ -167,7 +168,7 @@ class Job:
         memory = segment.shared(meeting, found, nbytes) or mmap.mmap(-1, nbytes)  # of one rank
         _core.bind_mail(f"rank {rank} of {size}")
         self.mail = _core.Mail(memory, rank, size, room)
-        self.COMM_WORLD = Ranks(self, 0, range(size))
+        self.COMM_WORLD = HostedRanks(self, 0, range(size))
 
     def Query_thread(self) -> int:
         """Return that any thread may communicate at any time. Local."""
@@ -185,7 +186,7 @@ class Job:
         """Do nothing: memory is given back when the process ends. Local."""
 
 
-def job() -> Job | None:
+def job() -> HostedJob | None:
     """Return the job without MPI that this process is a rank of; None if it is of none.
     Collective on the first call, if the environment says that it is of one.
     """
@@ -197,14 +198,14 @@ def job() -> Job | None:
     return joined()
 
 
-def joined() -> Job | None:
+def joined() -> HostedJob | None:
     """Return the job without MPI that this process has joined, or None. Local."""
     return _jobs[0] if _jobs else None
 
 
-def join(meeting: rendezvous.Rendezvous) -> Job:
+def join(meeting: rendezvous.Rendezvous) -> HostedJob:
     """Make a job without MPI. Collective."""
     _core.guard()
-    made = Job(meeting, APART * len(_jobs))
+    made = HostedJob(meeting, APART * len(_jobs))
     _jobs.append(made)
     return made

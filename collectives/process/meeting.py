@@ -47,7 +47,7 @@ def members(mpi: Any) -> list[int]:
     """Return the ranks of an MPI communicator in ``COMM_WORLD``; negative numbers for those of
     another job. Local.
     """
-    if isinstance(mpi, hosted.Ranks):
+    if isinstance(mpi, hosted.HostedRanks):
         return mpi.members
     group, world = mpi.Get_group(), binding.load().COMM_WORLD.Get_group()
     ranks = [rank if rank >= 0 else -1 for rank in group.Translate_ranks(range(group.size), world)]
@@ -194,7 +194,7 @@ class Meeting:
         thread makes it, where MPI may be called from several.
         """
         MPI = binding.load()
-        if isinstance(self.mpi, hosted.Ranks) or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        if isinstance(self.mpi, hosted.HostedRanks) or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             self._begin()
             with self._errors(), _core.Turn():
                 new, request = self.mpi.Idup()
@@ -221,7 +221,7 @@ class Meeting:
         None where the color is None. Collective.
         """
         color, key = pairs[self.rank]
-        if isinstance(self.mpi, hosted.Ranks):
+        if isinstance(self.mpi, hosted.HostedRanks):
             alike = [rank for rank, (other, _) in enumerate(pairs) if other == color]
             alike.sort(key=lambda rank: pairs[rank][1])
             return None if color is None else self.mpi.part(alike)
@@ -301,7 +301,7 @@ class Meeting:
 
     def sender(self, tag: int) -> int | None:
         """Return a rank from which a message with a `tag` has come, or None. Local."""
-        if isinstance(self.mpi, hosted.Ranks):
+        if isinstance(self.mpi, hosted.HostedRanks):
             source: int = self.mpi.sender(tag)
             return None if source < 0 else source
         from mpi4py import MPI  # it is loaded; `binding.load` would look at too much for a poll

@@ -55,7 +55,7 @@ _way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary(
 _has_warned = False
 
 
-class Ranks(Protocol):
+class Gathering(Protocol):
     """The parts of a meeting that segments use."""
 
     rank: int
@@ -68,7 +68,7 @@ class _Failure(Exception):
     """The reason why a segment cannot be created or opened."""
 
 
-def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segment | None:
+def bootstrap(meeting: Gathering, local: list[int], wishes: set[str]) -> _core.Segment | None:
     """Return the segment that this rank shares with the others of its host, or None. Collective."""
     segment, told = tried(meeting, local, wishes)
     if segment is None and told and meeting.rank == local[0]:
@@ -78,7 +78,7 @@ def bootstrap(meeting: Ranks, local: list[int], wishes: set[str]) -> _core.Segme
 
 
 def tried(
-    meeting: Ranks, local: list[int], wishes: set[str], lane_bytes: int | None = None
+    meeting: Gathering, local: list[int], wishes: set[str], lane_bytes: int | None = None
 ) -> tuple[_core.Segment | None, dict[int, str]]:
     """Return the segment of `bootstrap`, and for each rank of the host what did not work there.
     Collective.
@@ -100,13 +100,13 @@ def tried(
     return segment, {rank: "; ".join(reasons) for rank, reasons in told.items()}
 
 
-def beside(meeting: Ranks, segment: _core.Segment, lane_bytes: int) -> tuple[Any, list[str]]:
+def beside(meeting: Gathering, segment: _core.Segment, lane_bytes: int) -> tuple[Any, list[str]]:
     """Return another segment of the ranks of one, in the same kind of memory. Collective."""
     return _attempt(meeting, segment.ranks, _way[segment], None, lane_bytes)
 
 
 def _attempt(
-    meeting: Ranks,
+    meeting: Gathering,
     local: list[int],
     way: str,
     segment: _core.Segment | None,
@@ -139,7 +139,7 @@ def _attempt(
 
 
 def _common(
-    meeting: Ranks,
+    meeting: Gathering,
     local: list[int],
     create: Callable[[], tuple[int, str | None, int]],
     nbytes: Callable[[int], int],
@@ -183,7 +183,7 @@ def _common(
 
 
 def window(
-    meeting: Ranks, segment: _core.Segment | None, sizes: list[int]
+    meeting: Gathering, segment: _core.Segment | None, sizes: list[int]
 ) -> NDArray[np.uint8] | None:
     """Return an array of bytes in new shared memory, a window of the segment. Collective.
 
@@ -214,7 +214,7 @@ def window(
     return array
 
 
-def shared(meeting: Ranks, segment: _core.Segment | None, nbytes: int) -> mmap.mmap | None:
+def shared(meeting: Gathering, segment: _core.Segment | None, nbytes: int) -> mmap.mmap | None:
     """Return new memory, zero at first, that the ranks of a segment share. Collective; a rank
     without a segment takes part for the others, and gets None.
     """

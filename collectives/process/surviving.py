@@ -31,7 +31,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
     """Return the bitwise and of a number of all ranks that are left, and these ranks.
     Collective, among the ranks that are left.
     """
-    if isinstance(meeting.mpi, hosted.Ranks):
+    if isinstance(meeting.mpi, hosted.HostedRanks):
         return _Agreement(meeting, meeting.mpi.again("agree"), value).reached()
     MPI = binding.load()
 
@@ -50,7 +50,7 @@ def agreed(meeting: Meeting, value: int) -> tuple[int, list[int]]:
 
 def shrunk(meeting: Meeting) -> Any:
     """Return a new MPI communicator of the ranks that are left. Collective, among them."""
-    if isinstance(meeting.mpi, hosted.Ranks):
+    if isinstance(meeting.mpi, hosted.HostedRanks):
         _, ranks = agreed(meeting, -1)
         return meeting.mpi.part(ranks)
 
@@ -77,7 +77,7 @@ def _check_support(meeting: Meeting) -> None:
 class _Agreement:
     """One agreement of ranks without MPI."""
 
-    def __init__(self, meeting: Meeting, ranks: hosted.Ranks, value: int) -> None:
+    def __init__(self, meeting: Meeting, ranks: hosted.HostedRanks, value: int) -> None:
         self._meeting, self._ranks, self._value = meeting, ranks, value
         self._format = struct.Struct(f"q{-(-meeting.size // 8)}s")
         self._sent: list[Any] = []  # messages, kept until they are read

@@ -36,7 +36,7 @@ LIMIT = 32 << 20  # bytes of a tape: a million records; a call has at least 4
 TRIPS = 16  # round trips to measure the offset of a clock
 
 
-class Ranks(Protocol):
+class RecordedRanks(Protocol):
     """The parts of a communicator that a timeline uses."""
 
     rank: int
@@ -152,14 +152,14 @@ class Timeline:
         The file; as soon as the timeline is on, the path given on rank 0.
     """
 
-    def __init__(self, comm: Ranks, path: str | os.PathLike[str]) -> None:
+    def __init__(self, comm: RecordedRanks, path: str | os.PathLike[str]) -> None:
         try:
             self.path = os.path.abspath(os.fsdecode(path))
         except Exception as error:  # also of a user's type
             raise ArgumentError(f"path is {shown(path)}, and must be a path") from error
         if "\0" in self.path:
             raise ArgumentError(f"path is {shown(path)}, and must have no null character")
-        self._comm: Ranks | None = comm
+        self._comm: RecordedRanks | None = comm
         self._facts: dict[str, Any] = {}
         self._since = 0
         self._is_on = False
@@ -313,7 +313,7 @@ class Timeline:
             tracefile.complete(self.path)
 
 
-def _offset(comm: Ranks) -> int:
+def _offset(comm: RecordedRanks) -> int:
     """Return how many ns rank 0's clock is ahead of this host's. Collective."""
     if comm.nodes == 1:
         return 0
@@ -353,7 +353,7 @@ def has_even_counter() -> bool:
     return "constant_tsc" in flags and "nonstop_tsc" in flags
 
 
-def from_environment(comm: Ranks, path: str) -> None:
+def from_environment(comm: RecordedRanks, path: str) -> None:
     """Start the timeline of the whole program, in `path`, with all ranks in `comm`. Collective."""
     global _of_environment
     if _of_environment is not None:

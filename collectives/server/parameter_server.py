@@ -23,7 +23,7 @@ from collectives.server.parameters import gradients, read
 from collectives.server.policies import BackupWorkers, Policy, Synchronous
 from collectives.server.serving import Server, ServerEndpoint
 from collectives.server.shared import Layout, SharedEndpoint, SharedLink
-from collectives.server.training import Statistics, Training
+from collectives.server.training import ServerTraining, Statistics
 from collectives.server.worker import Worker
 from collectives.text.words import article, count, error_text, shown
 
@@ -151,7 +151,7 @@ class ParameterServer:
             problem = error
         agreed_terms(comm.allgather_object, "ParameterServer()", problem, offer)
         workers = [rank for rank in range(comm.size) if rank not in ranks]
-        self._training = training = Training(
+        self._training = training = ServerTraining(
             policy, ranks, workers, self._parameters, order, codec, limit, comm._engine.warning
         )
         self.servers, self.workers = training.servers, training.workers

@@ -25,7 +25,7 @@ from collectives.server.messages import MessageEndpoint
 from collectives.server.optimizers import Update
 from collectives.server.parameters import Parameter
 from collectives.server.shared import SharedEndpoint
-from collectives.server.training import Statistics, Training
+from collectives.server.training import ServerTraining, Statistics
 from collectives.server.transport import KINDS, NAPS, Claim, Event, Left, Push
 from collectives.server.update_queue import BatchPieces, UpdateQueue
 from collectives.text.words import count, error_text, spans
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(
         self,
-        training: Training,
+        training: ServerTraining,
         number: int,
         parameters: Sequence[Parameter],
         optimizer: Update,

@@ -57,7 +57,7 @@ class Encoding:
         return out
 
 
-class Training:
+class ServerTraining:
     """A training, the same on all ranks."""
 
     def __init__(

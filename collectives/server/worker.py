@@ -17,7 +17,7 @@ from collectives.process.waiting import Wait, move_on
 from collectives.server.messages import MessageLink
 from collectives.server.parameters import Parameter
 from collectives.server.shared import SharedLink
-from collectives.server.training import Statistics, Training
+from collectives.server.training import ServerTraining, Statistics
 from collectives.server.transport import NAPS, Bytes
 from collectives.server.update_queue import share
 
@@ -32,7 +32,7 @@ class Worker:
 
     def __init__(
         self,
-        training: Training,
+        training: ServerTraining,
         number: int,
         parameters: Sequence[Parameter],
         members: Sequence[int],

@@ -43,7 +43,7 @@ from collectives.plans.program import WINDOW, pack
 from collectives.plans.schedule import compile
 from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.simulation.result import RECORDED, Simulation, Transfer
-from collectives.simulation.steps import Step, Translation, segments_of
+from collectives.simulation.steps import TimedStep, Translation, segments_of
 
 
 class Event(NamedTuple):
@@ -70,7 +70,7 @@ class Event(NamedTuple):
 class _Rank:
     """A rank: its program, and the positions of its cursors."""
 
-    def __init__(self, steps: list[Step], segments: int, window: int) -> None:
+    def __init__(self, steps: list[TimedStep], segments: int, window: int) -> None:
         self.steps = steps
         self.segment = list(range(min(window, segments)))  # of each cursor; -1 if it has none
         self.step = [0] * len(self.segment)
@@ -98,7 +98,7 @@ class _Machine:
     """All ranks and cores, the publications so far, and what each rank waits for."""
 
     def __init__(
-        self, programs: list[list[Step]], segments: int, window: int, host: SharedMemory
+        self, programs: list[list[TimedStep]], segments: int, window: int, host: SharedMemory
     ) -> None:
         self.host, self.segments, self.window = host, segments, window
         cores = min(host.p, host.cores)
@@ -367,6 +367,6 @@ def _result(
     )
 
 
-def _transfer(event: Event, step: Step, source: int, nbytes: float) -> Transfer:
+def _transfer(event: Event, step: TimedStep, source: int, nbytes: float) -> Transfer:
     place = source, event.rank, step.round, event.segment
     return Transfer(*place, nbytes, event.start, event.end, event.end)

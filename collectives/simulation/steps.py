@@ -22,7 +22,7 @@ from collectives.simulation.host import MessageHost, SharedMemory
 INLINE = 80  # bytes of a publication that lie beside its flag: CC_INLINE in _core/shared/segment.h
 
 
-class Step(NamedTuple):
+class TimedStep(NamedTuple):
     """A step of a program: how long it takes, what it waits for, and what it publishes."""
 
     alone: float
@@ -65,9 +65,9 @@ class Translation:
         self.touched: set[tuple[int, int]] = set()
         self.numbers: Counter[int] = Counter()  # messages to each rank, and (as ~rank) from it
 
-    def steps(self, packed: Program) -> list[Step]:
+    def steps(self, packed: Program) -> list[TimedStep]:
         """Return the steps; the messages of a round come before its own steps. Local."""
-        made: list[Step] = []
+        made: list[TimedStep] = []
         for at in range(0, len(packed.rounds), ROUND_FIELDS):
             first, end, step, steps_end = packed.rounds[at : at + ROUND_FIELDS]
             rows = [
@@ -94,7 +94,7 @@ class Translation:
         alone, at_once = of(min(self.arrays, WINDOW * n) if known else self.arrays)
         return n * alone, n * at_once
 
-    def message(self, number: int, row: Sequence[int]) -> Step:
+    def message(self, number: int, row: Sequence[int]) -> TimedStep:
         """Return the step that a message takes on its sender, or on its receiver."""
         host, plan = self.host, self.plan
         assert isinstance(host, MessageHost)
@@ -103,14 +103,14 @@ class Translation:
         name = self.numbers[way] * plan.p  # plus the receiver, this is like a publication's number
         self.numbers[way] += 1
         if send:
-            return Step(host.send, host.send, (), name + peer, number, ())
+            return TimedStep(host.send, host.send, (), name + peer, number, ())
         n = self.length(home_space, home, count)
         space = self.output if space == OUT else space
         self.touched.update((space, b) for b in range(first, first + count))
         alone, at_once = (host.receive + n * each for each in host.bytes(n))
-        return Step(alone, at_once, ((peer, name + plan.rank),), -1, number, ((peer, n),))
+        return TimedStep(alone, at_once, ((peer, name + plan.rank),), -1, number, ((peer, n),))
 
-    def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> Step:
+    def step(self, number: int, row: Sequence[int], operands: Sequence[int]) -> TimedStep:
         """Return a step with its times."""
         host = self.host
         dst_space, dst, publication, count, home_space, home, *_, begin, end = row
@@ -140,4 +140,4 @@ class Translation:
             alone, at_once = host.publish(n)
             times.append((n * alone, n * at_once))
         alone, at_once = (sum(each) for each in zip(*times, strict=True))
-        return Step(alone, at_once, tuple(needs), publication, number, tuple(fetched))
+        return TimedStep(alone, at_once, tuple(needs), publication, number, tuple(fetched))

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.algorithms.exchange import Exchange, Run, listed
+from collectives.algorithms.exchange import BlockRanges, Exchange, listed
 from collectives.algorithms.registry import Algorithm
 from collectives.errors import ProofError
 from collectives.plans.schedule import compile
@@ -155,7 +155,7 @@ class Cut:
         """Return the bytes of blocks that travel together. Local."""
         if not self.rest:
             return self.each * len(blocks)
-        if isinstance(blocks, range | Run) and blocks.step == 1:
+        if isinstance(blocks, range | BlockRanges) and blocks.step == 1:
             return self.start(blocks.stop) - self.start(blocks.start)
         return sum(self.size(b) for b in blocks)
 
@@ -314,7 +314,10 @@ def _parsed(exchange: Exchange) -> _Round:
         ):
             messages = [messages]
         return [
-            (narrow(peer), blocks if isinstance(blocks, list | tuple | range | Run) else [blocks])
+            (
+                narrow(peer),
+                blocks if isinstance(blocks, list | tuple | range | BlockRanges) else [blocks],
+            )
             for peer, blocks in messages
         ]
 

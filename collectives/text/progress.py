@@ -9,7 +9,7 @@ WIDTH = 30  # characters of a bar
 PAUSE = 10.0  # seconds between two lines, if there is no terminal
 
 
-class Line:
+class StatusLine:
     """One line on the terminal that is overwritten again and again."""
 
     def __init__(self, wanted: bool) -> None:
@@ -29,7 +29,7 @@ class Bar:
     """A bar that fills, on a terminal; elsewhere a line every ten seconds."""
 
     def __init__(self, terminal: bool, wanted: bool = True) -> None:
-        self.line = Line(terminal and wanted)
+        self.line = StatusLine(terminal and wanted)
         self.plain = wanted and not terminal
         self.last = time.monotonic()
 

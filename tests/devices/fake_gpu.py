@@ -46,7 +46,7 @@ from fake_memory import Allocation, Span, Table
 from fake_nccl import FakeNccl
 from fake_order import Order, Stream
 
-from collectives.devices.driver import Place
+from collectives.devices.driver import Location
 
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2  # streams that nobody makes
 MOST_THREADS, MOST_BLOCKS, MOST_ARGUMENTS = 1024, 2**31 - 1, 4096
@@ -176,15 +176,15 @@ class FakeDriver(Checks):
         return FakeNccl(self)
 
     @call
-    def place(self, address: int) -> Place:
+    def place(self, address: int) -> Location:
         found = self.table.find(address)
         if found is None:
             if self.table.story(address) is not None:
                 self.table.at(address)
-            return Place("host", -1)
+            return Location("host", -1)
         if found.kind == "pinned":
-            return Place("host", -1)
-        return Place("managed" if found.kind == "managed" else "device", found.device)
+            return Location("host", -1)
+        return Location("managed" if found.kind == "managed" else "device", found.device)
 
     # -- memory --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collectives.errors import ArgumentError
 from collectives.federated import FedAvg, SecureAggregation, Update
 from collectives.federated.coordinating import Coordinator
 from collectives.federated.parameters import Parameters
-from collectives.federated.training import Training
+from collectives.federated.training import ClientTraining
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_round_with_a_missing_update_has_no_result(wires):
 
     wire = wires([(1,)], range(2))[0]
     own = Parameters([np.zeros(1)])
-    training = Training(own, lambda x, task: ([x[0] + 1], 1), FedAvg(), wire, range(1), 0)
+    training = ClientTraining(own, lambda x, task: ([x[0] + 1], 1), FedAvg(), wire, range(1), 0)
     arrays, rounds = Coordinator(training, [Silent()], 2, 0.001, 60.0, None).run(2)
     assert [(each.taken, each.missed) for each in rounds] == [([], [0, 1])] * 2
     assert arrays[0][0] == 0

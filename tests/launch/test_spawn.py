@@ -213,7 +213,7 @@ def test_consequences_that_come_first_are_not_raised_either() -> None:
 
 
 def test_what_cannot_be_pickled_starts_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.Job, "start", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(local.Children, "start", lambda *_: pytest.fail("ranks were started"))
     lock = threading.Lock()
 
     def f() -> None:

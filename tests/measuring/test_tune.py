@@ -18,7 +18,7 @@ from collectives.choice import profile
 from collectives.choice.profile import Row
 from collectives.measuring import tuning
 from collectives.measuring.contest import Entry
-from collectives.measuring.tuning import Point, Result, Step
+from collectives.measuring.tuning import Point, Result, TunedPoint
 from collectives.text.progress import Bar
 
 US = 1e-6
@@ -73,10 +73,10 @@ def test_what_is_chosen_without_a_profile_stays_where_it_is_as_good() -> None:
 
 
 def test_rows_end_between_two_sizes() -> None:
-    def step(name: str, nbytes: int, algorithm: str, segment: int, us: float) -> Step:
+    def step(name: str, nbytes: int, algorithm: str, segment: int, us: float) -> TunedPoint:
         entry = Entry(algorithm, segment)
         point = Point(name, nbytes, 1.0)
-        return Step(point, entry, entry, Result(nbytes, {entry: us * US}, {entry: 0.0}))
+        return TunedPoint(point, entry, entry, Result(nbytes, {entry: us * US}, {entry: 0.0}))
 
     steps = [
         step("gather", 8, "flat", 0, 1),
@@ -101,10 +101,10 @@ def test_rows_end_between_two_sizes() -> None:
 
 
 def test_a_size_between_two_moves_their_boundary() -> None:
-    def step(nbytes: int, algorithm: str) -> Step:
+    def step(nbytes: int, algorithm: str) -> TunedPoint:
         entry = Entry(algorithm, 0)
         point = Point("gather", nbytes, 1.0)
-        return Step(point, entry, entry, Result(nbytes, {entry: US}, {entry: 0.0}))
+        return TunedPoint(point, entry, entry, Result(nbytes, {entry: US}, {entry: 0.0}))
 
     steps = [step(8, "flat"), step(2048, "tree"), step(128, "flat")]
     assert [row.limit for row in tuning.rows(steps, 16)["gather"]] == [511, 8191]

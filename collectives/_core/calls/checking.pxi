@@ -172,7 +172,7 @@ cdef object view_of_out(Call *call, out, bint moves):
         return view_of(out, &call.out, "out", True, moves)
     scratch = owned(PyArray_NewLikeArray(out, NPY_CORDER, NULL, 0))
     view_of(scratch, &call.out, "out", True, moves)
-    return pending_place(scratch, buffers.Place(out, partial(numpy.copyto, out, scratch)))
+    return pending_place(scratch, buffers.DelayedOutput(out, partial(numpy.copyto, out, scratch)))
 
 
 cdef ndarray pack_parts(Call *call):
@@ -212,7 +212,8 @@ cdef Pending scattered_result(Call *call, out, kept_out):
             scratch[start:start + counts[i] * itemsize],
         ))
         start += counts[i] * itemsize
-    return pending_place(scratch, buffers.Place(out, partial(buffers.copy_all, pairs), kept_out))
+    write = partial(buffers.copy_all, pairs)
+    return pending_place(scratch, buffers.DelayedOutput(out, write, kept_out))
 
 
 cdef inline int64_t part_of_x(Engine engine, const Call *call) except -1:

@@ -5,7 +5,7 @@ cdef struct Item:
     View out  # without data as long as there is no memory for a new result
 
 
-cdef struct Extent:  # of an array, in memory
+cdef struct Run:  # of an array, in memory
     uintptr_t first
     int64_t nbytes
     bint written
@@ -13,20 +13,20 @@ cdef struct Extent:  # of an array, in memory
 
 
 cdef int order_of(const void *a, const void *b) noexcept nogil:
-    cdef uintptr_t first = (<const Extent *>a).first, second = (<const Extent *>b).first
+    cdef uintptr_t first = (<const Run *>a).first, second = (<const Run *>b).first
     return (first > second) - (first < second)
 
 
-cdef tuple overlap_of(Extent *extents, Py_ssize_t n):
+cdef tuple overlap_of(Run *extents, Py_ssize_t n):
     """Return the names of two arrays that overlap, at least one of which is written, or None."""
-    cdef Extent *each
-    cdef Extent *other
-    cdef Extent *furthest[2]  # of what was read so far, and of what is written
+    cdef Run *each
+    cdef Run *other
+    cdef Run *furthest[2]  # of what was read so far, and of what is written
     cdef Py_ssize_t k
     cdef int kind
     for k in range(1, n):
         if extents[k].first < extents[k - 1].first:
-            qsort(extents, n, sizeof(Extent), order_of)
+            qsort(extents, n, sizeof(Run), order_of)
             break
     furthest[0] = furthest[1] = NULL
     for k in range(n):
@@ -42,7 +42,7 @@ cdef tuple overlap_of(Extent *extents, Py_ssize_t n):
     return None
 
 
-cdef str extent_name(const Extent *extent):
+cdef str extent_name(const Run *extent):
     return f"{'out' if extent.written else 'arrays'}[{extent.which}]"
 
 
@@ -55,13 +55,13 @@ def overlapping(list spans):
     spans : list of tuple
         The first byte of each, its bytes, whether it is written, and its number.
     """
-    cdef Extent *extents = <Extent *>calloc(max(1, len(spans)), sizeof(Extent))
+    cdef Run *extents = <Run *>calloc(max(1, len(spans)), sizeof(Run))
     cdef Py_ssize_t n = 0
     if extents == NULL:
         raise MemoryError
     try:
         for first, nbytes, written, which in spans:
-            extents[n] = Extent(first, nbytes, written, which)
+            extents[n] = Run(first, nbytes, written, which)
             n += 1
         return overlap_of(extents, n)
     finally:
@@ -136,7 +136,7 @@ cdef class Group:
 
         An array that is folded in place is there once.
         """
-        cdef Extent *extents = <Extent *>calloc(max(1, 2 * self.count), sizeof(Extent))
+        cdef Run *extents = <Run *>calloc(max(1, 2 * self.count), sizeof(Run))
         cdef Item *item
         cdef Py_ssize_t i, n = 0
         cdef int64_t nbytes
@@ -149,10 +149,10 @@ cdef class Group:
                 if nbytes == 0:
                     continue
                 if item.out.data != NULL:
-                    extents[n] = Extent(<uintptr_t>item.out.data, nbytes, True, i)
+                    extents[n] = Run(<uintptr_t>item.out.data, nbytes, True, i)
                     n += 1
                 if item.x.data != item.out.data:
-                    extents[n] = Extent(<uintptr_t>item.x.data, nbytes, False, i)
+                    extents[n] = Run(<uintptr_t>item.x.data, nbytes, False, i)
                     n += 1
             return overlap_of(extents, n)
         finally:

@@ -24,14 +24,14 @@ cdef enum:
     NAP = 50000  # microseconds between two looks at signals, in case another thread got them
 
 # A thread's place in a queue; it lies on the thread's stack.
-cdef struct Place:
+cdef struct Waiter:
     unsigned long thread
     PyThread_type_lock turn  # released by whoever hands the communicator over
-    Place *behind
+    Waiter *behind
 
 cdef struct Queue:
     unsigned long owner  # the thread that is inside, or 0
-    Place *first
+    Waiter *first
 
 
 cdef inline int enter(Queue *queue) except -1:
@@ -53,15 +53,15 @@ cdef inline void leave(Queue *queue) noexcept:
 
 
 cdef void hand_over(Queue *queue) noexcept:
-    cdef Place *place = queue.first
+    cdef Waiter *place = queue.first
     queue.first = place.behind
     queue.owner = place.thread
     PyThread_release_lock(place.turn)
 
 
 cdef int queue_up(Queue *queue, unsigned long me) except -1:
-    cdef Place place
-    cdef Place **last = &queue.first
+    cdef Waiter place
+    cdef Waiter **last = &queue.first
     cdef PyLockStatus status
     if queue.owner == me:
         raise CommunicatorError(

@@ -8,7 +8,7 @@ orders, would compare first what the ranks have submitted, which torch's contrac
 
 What runs where. A synchronous call runs in the calling thread to its end. An asynchronous one is
 started there; the native thread of the library moves it on while the program computes, and
-`Work.wait` does so in the thread that waits. Futures are completed in a `Lane`.
+`Work.wait` does so in the thread that waits. Futures are completed in a `CallbackThread`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from collectives.torch.distributed.tensors import (
 from collectives.torch.distributed.work import (
     DONE,
     AnySourceWork,
+    CallbackThread,
     DoneWork,
     Event,
-    Lane,
     PendingWork,
     skip_dynamo,
     united,
@@ -125,7 +125,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         super().__init__(comm.rank, comm.size)
         self._register_backend(CPU, dist.ProcessGroup.BackendType.CUSTOM, None)
         self._comm = comm
-        self._lane = Lane("collectives futures")
+        self._callbacks = CallbackThread("collectives futures")
         self._pending: deque[weakref.ref[PendingWork]] = deque()  # the last asynchronous calls
         self._name = ""
         self.barriers = itertools.count()  # the numbers of those that are monitored
@@ -179,7 +179,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         if self._is_shut:
             return
         self._is_shut = True
-        self._lane.stop(PATIENCE)
+        self._callbacks.stop(PATIENCE)
         if self._comm._engine.broken is not None:
             return
         try:
@@ -214,10 +214,10 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         if opts is None or opts.asyncOp:
             self._make_room()
             request = getattr(self._comm, "i" + name)(*arrays, **options)
-            work = PendingWork((request,), tensors, self._lane, _ending(event, after))
+            work = PendingWork((request,), tensors, self._callbacks, _ending(event, after))
             self._pending.append(weakref.ref(work))
             if event is not None:
-                work.finish_in_lane()
+                work.finish_in_thread()
             return work
         try:
             getattr(self._comm, name)(*arrays, timeout=_deadline(opts), **options)
@@ -314,7 +314,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     ) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         works = [self.reduce_scatter_single(*each, opts) for each in pairs]
-        return united(works, outputs, self._lane)
+        return united(works, outputs, self._callbacks)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -353,7 +353,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
         works = [
             self.allgather([[part[i] for part in outputs]], [x], opts) for i, x in enumerate(inputs)
         ]
-        return united(works, outputs, self._lane)
+        return united(works, outputs, self._callbacks)
 
     @skip_dynamo
     def all_gather_single_coalesced(
@@ -361,7 +361,7 @@ class CollectivesProcessGroup(dist.ProcessGroup):
     ) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         works = [self.all_gather_single(*each, opts) for each in pairs]
-        return united(works, outputs, self._lane)
+        return united(works, outputs, self._callbacks)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 

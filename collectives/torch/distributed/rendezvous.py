@@ -205,7 +205,7 @@ def _ordered(meeting: Rendezvous) -> Any:
     return _world
 
 
-def _without_mpi(meeting: Rendezvous) -> hosted.Ranks:
+def _without_mpi(meeting: Rendezvous) -> hosted.HostedRanks:
     """Return the ranks of a rendezvous: of the job that they are of already, if there is one.
     Collective.
     """

@@ -61,10 +61,10 @@ def skip_dynamo(function: Function) -> Function:
     return function
 
 
-_here = threading.local()  # which has a `lane` in the thread of one
+_here = threading.local()  # which has `callbacks` in their thread
 
 
-class Lane:
+class CallbackThread:
     """A thread that runs functions one after the other. It starts with the first."""
 
     def __init__(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Lane:
         self._queue.put(function)
 
     def _work(self) -> None:
-        _here.lane = self
+        _here.callbacks = self
         while True:
             function = self._queue.get()
             if function is None:
@@ -159,13 +159,13 @@ class PendingWork(DoneWork):
         self,
         requests: Sequence[Any],
         tensors: Sequence[Any],
-        lane: Lane | None,
+        callbacks: CallbackThread | None,
         after: Callable[[], object] | None = None,
         source: int = -1,
     ) -> None:
         super().__init__(tensors, source)
-        self._requests, self._after, self._lane = requests, after, lane
-        self._lock = threading.Lock()  # of the result: a thread of the program and a lane want it
+        self._requests, self._after, self._callbacks = requests, after, callbacks
+        self._lock = threading.Lock()  # of the result: the program and the callbacks want it
         self._making = threading.Lock()  # of the future
         self._is_done = False
         self._error: BaseException | None = None
@@ -219,7 +219,7 @@ class PendingWork(DoneWork):
         """Wait for the call where the functions that are attached to the future may start
         collectives (see above).
         """
-        waits = self._lane is not None and _must_wait(sys._getframe(1))
+        waits = self._callbacks is not None and _must_wait(sys._getframe(1))
         if waits:
             with contextlib.suppress(Exception):  # the future raises it
                 self.wait()
@@ -230,18 +230,18 @@ class PendingWork(DoneWork):
                 completion = _Completion(self._requests, parent)
                 if waits:
                     parent.set_result(None)
-                elif self._lane is not None:
-                    self._lane.run(completion.run)
+                elif self._callbacks is not None:
+                    self._callbacks.run(completion.run)
                 else:
                     threading.Thread(target=completion.run, daemon=True).start()
             return self._child
 
-    def finish_in_lane(self) -> None:
-        """Have the lane copy the results when the call is complete, if nobody has waited. Local."""
+    def finish_in_thread(self) -> None:
+        """Have the callback thread copy the results when the call is complete. Local."""
         parent: torch.futures.Future[None] = torch.futures.Future()
         parent.then(self._take)
-        assert self._lane is not None
-        self._lane.run(_Completion(self._requests, parent).run)
+        assert self._callbacks is not None
+        self._callbacks.run(_Completion(self._requests, parent).run)
 
     @skip_dynamo
     def _take(self, parent: Any) -> list[Any]:
@@ -252,21 +252,21 @@ class PendingWork(DoneWork):
 
 def _must_wait(caller: FrameType) -> bool:
     """Return whether functions may be attached to a future that start collectives: by a hook of
-    DDP, or in a lane. DDP itself asks in C++, which leaves no frame above that of the engine.
+    DDP, or in a callback. DDP itself asks in C++, which leaves no frame above that of the engine.
     """
-    if hasattr(_here, "lane"):
+    if hasattr(_here, "callbacks"):
         return True
     is_in_backward: bool = torch._C._current_graph_task_id() != -1
     return is_in_backward and caller.f_globals.get("__name__") != "torch.autograd.graph"
 
 
-def united(works: Sequence[Any], tensors: Sequence[Any], lane: Lane) -> Any:
+def united(works: Sequence[Any], tensors: Sequence[Any], callbacks: CallbackThread) -> Any:
     """Return one work for several that are of the same group. Local."""
     pending = [each for each in works if isinstance(each, PendingWork)]
     if not pending:
         return DONE
     requests = [request for each in pending for request in each._requests]
-    return PendingWork(requests, tensors, lane, partial(_finish_all, pending))
+    return PendingWork(requests, tensors, callbacks, partial(_finish_all, pending))
 
 
 def _finish_all(works: Sequence[PendingWork]) -> None:
