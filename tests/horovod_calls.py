@@ -92,6 +92,12 @@ class HorovodCalls:
         self.hold(results[1], np.ones((2, 2)), "int32")
         self.hold(results[2], MEAN + 1, "float32")
 
+    def test_a_codec_of_a_call_that_takes_none_is_refused(self):
+        x = self.tensor(np.ones((SIZE, 2)))
+        for tensors, call in ((x, self.hvd.reducescatter), ([x], self.hvd.grouped_reducescatter)):
+            with pytest.raises(ValueError, match="is 'int8', and must be a class such as"):
+                call(tensors, compression="int8")
+
     def test_groups_of_what_moves(self, way):
         hvd = self.hvd
         x = self.tensor(np.ones((SIZE, 2)))

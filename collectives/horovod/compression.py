@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from collectives.horovod.errors import HorovodArgumentError
+from collectives.text.words import shown
+
 Tensor = Any
+
+
+def checked(compression: Any) -> Any:
+    """Return an argument of a call that takes Horovod's compressors only. Local."""
+    if hasattr(compression, "compress"):
+        return compression
+    raise HorovodArgumentError(
+        f"compression is {shown(compression)}, and must be a class such as Compression.fp16; "
+        f"DistributedOptimizer takes codecs, too"
+    )
 
 
 class Compressor:

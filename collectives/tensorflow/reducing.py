@@ -12,6 +12,7 @@ import tensorflow as tf
 from collectives.compiled.phases import Phases, differentiable, unconverted
 from collectives.compiled.tensorflow import reduce_all
 from collectives.horovod.arrays import reducescatter_async
+from collectives.horovod.compression import checked
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import GradientOptions
 from collectives.horovod.handles import Handle, names
@@ -219,7 +220,7 @@ def grouped_reducescatter(
 
 def _scattering(phases: Phases, tensor: Any, options: GradientOptions) -> Callable[[], Tensor]:
     """Submit a tensor; return a function that waits for this rank's part."""
-    x, ctx = options.compression.compress(tf.convert_to_tensor(tensor))
+    x, ctx = checked(options.compression).compress(tf.convert_to_tensor(tensor))
     op, process_set = chosen(options.op, None), options.process_set
     scales = options.prescale, options.postscale
     if op == Adasum:

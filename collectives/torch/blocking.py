@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from collectives.horovod.compression import checked
 from collectives.horovod.handles import names
 from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
@@ -112,7 +113,7 @@ def allreduce(
         If the ranks have submitted different things under this name, a rank is lost, or a deadline
         has passed.
     """
-    small, ctx = compression.compress(tensor)
+    small, ctx = checked(compression).compress(tensor)
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     result = _recorded(
         lambda x: start_allreduce(x, False, name, terms).wait(),
@@ -171,7 +172,7 @@ def grouped_allreduce(
     HorovodInternalError
         As for `allreduce`, if one of them fails.
     """
-    pairs = [compression.compress(each) for each in tensors]
+    pairs = [checked(compression).compress(each) for each in tensors]
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     results = _recorded(
         lambda *xs: tuple(grouped_allreduce_async(xs, None, name, *terms).wait()),
@@ -234,7 +235,7 @@ def reducescatter(
     HorovodInternalError
         As for `allreduce`.
     """
-    small, ctx = compression.compress(tensor)
+    small, ctx = checked(compression).compress(tensor)
     terms = op, process_set, prescale_factor, postscale_factor
 
     def back(grad: torch.Tensor) -> Any:
@@ -284,7 +285,7 @@ def grouped_reducescatter(
             reducescatter(each, part, *terms[1:])
             for part, each in zip(names(name, len(tensors)), tensors, strict=True)
         ]
-    pairs = [compression.compress(each) for each in tensors]
+    pairs = [checked(compression).compress(each) for each in tensors]
     results = grouped_reducescatter_async([each for each, _ in pairs], name, *terms[2:]).wait()
     return [
         compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
