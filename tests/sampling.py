@@ -133,7 +133,7 @@ def split(items: list[pytest.Item], share: str) -> tuple[list[pytest.Item], list
     `share` is K/N, for a run that has share K of N of those that start ranks with each MPI.
     """
     number, of = map(int, share.split("/"))
-    names = {item: f"{item.path.parent.relative_to(TESTS)}/{_short(item)}" for item in items}
+    names = {item: _name(item) for item in items}
     able = [item for item in items if not any(re.match(each, names[item]) for each in Here.unable)]
     cases = Counter(_function(item) for item in able)
     is_whole = FULL or len({item.path for item in able}) == 1
@@ -150,6 +150,16 @@ def split(items: list[pytest.Item], share: str) -> tuple[list[pytest.Item], list
     kept = [item for item in able if not is_left_out(item)]
     runs = set(kept)
     return kept, [item for item in items if item not in runs]
+
+
+def _name(item: pytest.Item) -> str:
+    """Return a test with its folder in that of the tests. Examples in docstrings have none."""
+    folder = item.path.parent
+    return (
+        f"{folder.relative_to(TESTS)}/{_short(item)}"
+        if TESTS in item.path.parents
+        else _short(item)
+    )
 
 
 def _short(item: pytest.Item) -> str:

@@ -247,10 +247,15 @@ class Reducer:
         Collective.
         """
         results = list(gradients)
-        if self.is_alone:
-            return results
         on, options, local = self.on, self.options, self.local_keys()
+        if options.process_set.included() is False:
+            return results
         shared = [k for k, each in enumerate(variables) if on.key(each) not in local]
+        if options.is_alone:
+            for k in shared:
+                if results[k] is not None:
+                    results[k] = on.prepared(results[k], k + 1, options.sparse_as_dense)
+            return results
         if options.scales_local and len(shared) < len(results):
             size = options.process_set.comm().size
             for k in set(range(len(results))) - set(shared):
