@@ -18,7 +18,7 @@ from turns import options, slowest
 
 import collectives as cc
 from collectives import background
-from collectives.picture import colours, figures
+from collectives.picture import colours, plots
 
 # Layers from the first to the last: KiB of their gradients, and milliseconds to compute them.
 LAYERS = {
@@ -82,7 +82,7 @@ def draw(found, labels, path, caption):
     """Draw the phases of each submission; `labels` has what is written beside it, by its name."""
     from matplotlib.patches import Patch
 
-    figure, axes = figures.subplots(figsize=(9, 3.6))
+    figure, axes = plots.subplots(figsize=(9, 3.6))
     first = min(begin for phases in found.values() for _, begin, _ in phases)
     for row, name in enumerate(labels):
         for phase, begin, length in found[name]:
@@ -97,7 +97,7 @@ def draw(found, labels, path, caption):
         if any(name == phase and length >= 1 for each in found.values() for name, _, length in each)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
-    figures.save(figure, path)
+    plots.save(figure, path)
 
 
 def main():

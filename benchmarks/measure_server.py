@@ -25,7 +25,7 @@ from turns import alone, in_turns, longest, medians, options, say
 
 import collectives as cc
 from collectives import algorithms, server
-from collectives.picture import colours, figures
+from collectives.picture import colours, plots
 from collectives.text.table import markdown, markdown_row
 
 COUNT = 1 << 20  # elements of float32 whose traffic is counted
@@ -83,7 +83,7 @@ def print_policies(runs, arguments, workers, kind):
 
 
 def draw_curves(chosen, arguments, caption):
-    figure, axes = figures.subplots(figsize=(8, 4.4))
+    figure, axes = plots.subplots(figsize=(8, 4.4))
     for k, (name, (_, _, curve, _)) in enumerate(chosen.items()):
         # Of the last pulls, the mean: single ones jump.
         smooth = [
@@ -95,12 +95,12 @@ def draw_curves(chosen, arguments, caption):
     axes.axhline(arguments.accuracy, color="#1b1f24", linewidth=0.6, linestyle=":")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
-    figures.save(figure, arguments.picture)
+    plots.save(figure, arguments.picture)
 
 
 def draw_staleness(chosen, path):
     names = [name for name, run in chosen.items() if set(run[3].staleness) != {0}]
-    figure, axes = figures.subplots(1, len(names), figsize=(8, 2.8), sharey=True, squeeze=False)
+    figure, axes = plots.subplots(1, len(names), figsize=(8, 2.8), sharey=True, squeeze=False)
     for k, name in enumerate(names):
         tint = colours.LIGHT[list(chosen).index(name)]
         found = chosen[name][3].staleness
@@ -110,7 +110,7 @@ def draw_staleness(chosen, path):
         axes[0][k].set(title=name, xlabel="updates")
     axes[0][0].set_ylabel("part of the gradients")
     figure.suptitle("By how many updates the parameters were newer than a gradient's own")
-    figures.save(figure, path)
+    plots.save(figure, path)
 
 
 # -- traffic -------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def ring_bytes(workers):
 
 
 def draw_traffic(rows, path):
-    figure, axes = figures.subplots(figsize=(8, 4))
+    figure, axes = plots.subplots(figsize=(8, 4))
     m = np.linspace(1, max(row[0] for row in rows), 100)
     lines = (
         ("one server: 2Nm", 2 * m),
@@ -194,8 +194,8 @@ def draw_traffic(rows, path):
     axes.set(xlabel="workers m", ylabel="bytes of a step, in units of N", ylim=0)
     axes.set_title("Points are counted, lines are formulas", fontsize=9)
     axes.grid(alpha=0.3)
-    figures.label_ends(figure, [axes])
-    figures.save(figure, path)
+    plots.label_ends(figure, [axes])
+    plots.save(figure, path)
 
 
 # -- throughput ----------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def measure_throughput(arguments):
         }
         times = in_turns(ways, arguments.turns, lambda way, calls, steps=steps: way(steps), warm=0)
         cells = [f"{each:.2f}" for each in medians(times, 1e-3).values()]
-        say(markdown_row([figures.short(nbytes), *cells]))
+        say(markdown_row([plots.short(nbytes), *cells]))
 
 
 def served_seconds(nbytes, ranks, policy, steps):

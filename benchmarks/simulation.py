@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.picture import figures
+from collectives.picture import plots
 from collectives.simulate import simulate
 from collectives.simulation.host import MessageHost, SharedMemory
 from collectives.text import files
@@ -305,7 +305,7 @@ def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
     width = min(2, len(kinds))
     height = -(-len(kinds) // width)
     size = 5.2 * width, 5 * height
-    figure, axes = figures.subplots(height, width, figsize=size, squeeze=False)
+    figure, axes = plots.subplots(height, width, figsize=size, squeeze=False)
     for panel, kind in zip(axes.flat, kinds, strict=False):
         here = [row for row in rows if row["transport"] == kind]
         for number, p in enumerate(sorted({row["ranks"] for row in here})):
@@ -327,7 +327,7 @@ def plot(documents: Sequence[dict[str, Any]], path: Path) -> None:
         panel.set(xlabel="measured (us)", ylabel="predicted (us); gray: 25 % off")
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
-    figures.save(figure, str(path))
+    plots.save(figure, str(path))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from collectives.cli import arguments, bench_table, run, spawn
 from collectives.errors import ArgumentError
 from collectives.measuring import candidates
 from collectives.measuring.operations import OPERATIONS
-from collectives.picture import figures
+from collectives.picture import plots
 from collectives.process import environment
 
 EPILOG = f"""\
@@ -199,7 +199,7 @@ def _check(options: argparse.Namespace) -> None:
         if not Path(path).absolute().parent.is_dir():
             raise ArgumentError(f"{path}: there is no such folder")
     if options.plot:
-        figures.check()
+        plots.check()
 
 
 def _check_folds(options: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from collectives.cli import arguments
 from collectives.measuring import state
 from collectives.measuring.bench import PEERS
 from collectives.measuring.measure import Row
-from collectives.picture import colours, figures
+from collectives.picture import colours, plots
 from collectives.text.table import markdown
 from collectives.text.words import count, size_text
 
@@ -296,7 +296,7 @@ def plot(rows: list[Row], path: str, caption: str) -> None:
     labels = list(dict.fromkeys(row.algorithm for row in rows))
     styles = colours.styles(labels)
     size = 13, 0.8 + 4.4 * len(places)
-    figure, axes = figures.subplots(len(places), 2, figsize=size, squeeze=False)
+    figure, axes = plots.subplots(len(places), 2, figsize=size, squeeze=False)
     for (left, right), place in zip(axes, places, strict=True):
         here = [row for row in rows if (row.collective, row.ranks) == place]
         what = f"{place[0]} on {place[1]} ranks"
@@ -324,13 +324,13 @@ def plot(rows: list[Row], path: str, caption: str) -> None:
             if max(ticks) > 0:
                 panel.set_xscale("log", base=2)
                 panel.set_xticks(ticks[:: -(-len(ticks) // 10)])
-                panel.xaxis.set_major_formatter(lambda value, _: figures.short(value))
+                panel.xaxis.set_major_formatter(lambda value, _: plots.short(value))
             panel.minorticks_off()
             panel.set_xlabel("message (bytes)")
             panel.grid(alpha=0.3)
     figure.suptitle(caption, fontsize=10)
-    figures.label_ends(figure, list(axes.flat))
-    figures.save(figure, path)
+    plots.label_ends(figure, list(axes.flat))
+    plots.save(figure, path)
 
 
 def _limit(left: Any, right: Any, rows: list[Row]) -> None:

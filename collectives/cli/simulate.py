@@ -107,12 +107,12 @@ def _span_of(read: Callable[[str], int]) -> Callable[[str], list[int]]:
 
 def main(options: argparse.Namespace) -> int:
     """Simulate and print."""
-    from collectives.picture import figures
+    from collectives.picture import plots
     from collectives.simulation import topology_text
 
     arguments.load(options.load)
     if options.plot:
-        figures.check()
+        plots.check()
     rows = _rows(options.algorithms)
     machine = topology_text.Machine(options.topology)
     single = len(rows) == len(options.ranks) == len(options.bytes) == 1

@@ -1,8 +1,8 @@
 """Pictures of algorithms: messages in space and time, and what each rank holds after each step.
 
-A `Proof` is drawn as text (`text`), as SVG (`lanes`, `cells`), and as PNG (`raster`). An SVG is one
-file without scripts and without external resources. It is light or dark as the reader's system is,
-or as the caller chooses. Each arrow and cell has a tooltip. `figures` has the common parts of
+A `Proof` is drawn as text (`text`), as SVG (`messages`, `held`), and as PNG (`raster`). An SVG is
+one file without scripts and without external resources. It is light or dark as the reader's system
+is, or as the caller chooses. Each arrow and cell has a tooltip. `plots` has the common parts of
 Matplotlib plots. Nothing is proven or simulated here.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from collectives.picture.cells import grids
-from collectives.picture.lanes import diagram
+from collectives.picture.held import grids
+from collectives.picture.messages import diagram
 from collectives.picture.raster import png
 from collectives.picture.sheet import document
 from collectives.plans.proof import Proof

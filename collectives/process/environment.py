@@ -1,4 +1,4 @@
-"""The environment variables that `collectives doctor` checks, and their valid values."""
+"""All environment variables, with their valid values; `collectives doctor` checks them."""
 
 from __future__ import annotations
 

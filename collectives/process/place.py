@@ -1,4 +1,4 @@
-"""The hosts of the ranks: which ranks share a host, and how many cores they have there."""
+"""The hosts of the ranks: who shares one, its cores, and how long a wait polls because of these."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from math import inf, isnan, nan
 from typing import Any
 
 from collectives.picture import colours
-from collectives.picture.figures import label_ends, save, short, subplots
+from collectives.picture.plots import label_ends, save, short, subplots
 from collectives.simulation.grid import Grid
 from collectives.text.words import count
 

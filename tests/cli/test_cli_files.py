@@ -5,7 +5,7 @@ import pytest
 from collectives.choice import profile
 from collectives.cli import main
 from collectives.explorer import page
-from collectives.picture import figures
+from collectives.picture import plots
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def tune(path):
 
 def draw(path):
     pytest.importorskip("matplotlib")
-    figures.save(__import__("matplotlib.figure").figure.Figure(), str(path))
+    plots.save(__import__("matplotlib.figure").figure.Figure(), str(path))
     return 0
 
 

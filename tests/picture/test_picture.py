@@ -13,7 +13,7 @@ from collectives import algorithms
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.cli import main
-from collectives.picture import cells, holdings, picture, sheet, space_time
+from collectives.picture import held, holdings, picture, sheet, space_time
 
 EVERY = [(c, name) for c in COLLECTIVES for name in algorithms.names(c)]
 SIZES = [1, 2, 4, 7]
@@ -312,7 +312,7 @@ def test_many_ranks_have_no_labels_and_fewer_grids():
     assert 3 <= len(drawn) < proof.depth
     texts = [each.text for each in root.iter(f"{SPACE}text")]
     assert f"{len(drawn)} of {proof.depth + 1} grids are drawn." in texts
-    assert len(marked(root, "cell")) <= cells.MOST
+    assert len(marked(root, "cell")) <= held.MOST
 
 
 def test_a_share_is_as_high_as_what_is_there():

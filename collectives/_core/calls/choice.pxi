@@ -9,7 +9,7 @@ cdef class Choice:
     cdef readonly int64_t segment
     cdef readonly str reason
     cdef uint32_t number  # of the algorithm's name, for the ranks to compare
-    cdef public object trials  # None, or the trials of alternatives (choice/online.py)
+    cdef public object trials  # None, or the trials of alternatives (choice/chooser.py)
     cdef Choice settled  # None, or what they have shown to be the fastest
     cdef int64_t calls  # that trials have counted
     cdef public int64_t due  # the call that they have to be asked about
@@ -73,48 +73,3 @@ cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout
     if slot[0] < 0:
         choice.settled = other
     return other
-
-
-cdef str description(Engine engine, Call *call, op, Choice choice):
-    """Return what a rank called, as the other ranks must have called it too."""
-    cdef str size = None
-    cdef str operation = None
-    if call.announced:
-        return "" if call.announced > KINDS else f"root={call.root}, its counts"
-    if call.counts == NULL:
-        size = f"count={call.part * engine.array_parts[call.kind]}"
-    elif call.kind != ALLTOALL:
-        counts = [call.counts[r] for r in range(engine.size)]
-        if len(counts) > 8:
-            counts = f"{sum(counts)} in all, checksum {hash(tuple(counts)) & 0xFFFFFFFF:08x}"
-        size = f"counts={counts}"
-    if engine.reduces[call.kind] and call.kind != BARRIER:
-        operation = (op if type(op) is Reduction else reduction_called(op)).name
-    parts = in_words(
-        call.kind, size, dtype_text(call.x.dtype), operation, call.root, call.whole >= 0,
-        choice.plan.source.algorithm.name,
-    )
-    if choice.segment:
-        parts.append(f"segment={choice.segment}")
-    if call.prescale != 1.0:
-        parts.append(f"prescale={call.prescale:g}")
-    if call.postscale != 1.0:
-        parts.append(f"postscale={call.postscale:g}")
-    return ", ".join(parts)
-
-
-cdef list in_words(
-    int kind, str size, str dtype, str operation, root, bint on_device, str algorithm
-):
-    """Return what all ranks must have called, in words."""
-    parts = []
-    if kind != BARRIER:
-        parts = [each for each in (size, f"dtype={dtype}") if each]
-    if operation is not None:
-        parts.append(f"op={operation}")
-    if spec.COLLECTIVES[COLLECTIVES[kind]].rooted:
-        parts.append(f"root={root}")
-    if on_device:
-        parts.append("on a device")
-    parts.append(f"algorithm={algorithm}")
-    return parts

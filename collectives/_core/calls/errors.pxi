@@ -1,4 +1,4 @@
-# Waiting: whether there is hope, for whom an operation waits, and why it failed.
+# Errors: why a call failed, for whom it waits, and whether there is hope.
 
 import warnings
 

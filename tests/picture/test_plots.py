@@ -4,20 +4,20 @@ import itertools
 
 import pytest
 
-from collectives.picture import figures
+from collectives.picture import plots
 
 
 def test_places_are_spread_in_their_order():
-    assert figures.spread([0.5], 0.1, 0, 1) == [0.5]
-    assert figures.spread([], 0.1, 0, 1) == []
-    assert figures.spread([0.2, 0.8], 0.1, 0, 1) == [0.2, 0.8]
-    assert figures.spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
-    assert figures.spread([0.99, 1.0, 0.1], 0.2, 0, 1) == pytest.approx([0.8, 1.0, 0.1])
-    assert figures.spread([0.0, -3.0], 0.2, 0, 1) == pytest.approx([0.2, 0.0])
+    assert plots.spread([0.5], 0.1, 0, 1) == [0.5]
+    assert plots.spread([], 0.1, 0, 1) == []
+    assert plots.spread([0.2, 0.8], 0.1, 0, 1) == [0.2, 0.8]
+    assert plots.spread([0.5, 0.5, 0.5], 0.1, 0, 1) == pytest.approx([0.4, 0.5, 0.6])
+    assert plots.spread([0.99, 1.0, 0.1], 0.2, 0, 1) == pytest.approx([0.8, 1.0, 0.1])
+    assert plots.spread([0.0, -3.0], 0.2, 0, 1) == pytest.approx([0.2, 0.0])
 
 
 def test_places_that_have_no_room_share_what_there_is():
-    assert figures.spread([0.3] * 5, 9.0, 0, 1) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert plots.spread([0.3] * 5, 9.0, 0, 1) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -32,7 +32,7 @@ def test_labels_stand_apart_and_outside(scale):
         axes.plot([1, 2, 3], [2 + number, 5, end], label=f"line {number}")
     axes.plot([1, 3], [1, 1])  # without a label
     axes.set_yscale(scale)
-    figures.label_ends(figure, [axes])
+    plots.label_ends(figure, [axes])
     figure.canvas.draw()
     texts = {each.get_text(): Text.get_window_extent(each) for each in axes.texts}
     assert sorted(texts) == [f"line {number}" for number in range(len(ends))]
