@@ -43,6 +43,19 @@ if TYPE_CHECKING:  # few programs need them
     from collectives.records.trace import Trace
 
 
+class _Elsewhere:
+    """A name of mpi4py or torch, which says what it is called here.
+
+    A ``__getattr__`` of the class could do that, too, but Python would look up every method slowly.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, comm: Communicator | None, owner: type) -> NoReturn:
+        raise missing(comm, "'Communicator' object", self.name, dir(comm or owner))
+
+
 class _Wish(NamedTuple):
     """What a rank tells the others when they make a communicator."""
 
@@ -205,10 +218,8 @@ class Communicator(
             where = Folder(os.fspath(where), limit)
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout)
 
-    if not TYPE_CHECKING:  # a type checker would take every name to be defined
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing(self, "'Communicator' object", name, dir(self))
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _ELSEWHERE)
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
@@ -575,6 +586,18 @@ class Communicator(
         ``COLLECTIVES_SEGMENT``.
         """
         self._engine.forget_choices()
+
+
+# The names of mpi4py and torch for what is here, beside those that are only capitalised.
+_ELSEWHERE = {
+    *("Get_rank", "Get_size", "bcast", "ibcast", "Bcast", "Ibcast"),
+    *("Reduce_scatter", "Reduce_scatter_block", "Ireduce_scatter", "Ireduce_scatter_block"),
+    *("get_rank", "get_world_size", "all_reduce", "all_gather", "all_gather_into_tensor"),
+    *("all_gather_object", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *(name.capitalize() for name in dir(Communicator) if name.isalpha()),
+}
+for _name in _ELSEWHERE:
+    setattr(Communicator, _name, _Elsewhere(_name))
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:
