@@ -7,6 +7,7 @@ what it asks of a framework is a `Framework`.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -72,6 +73,10 @@ class GradientOptions:
             raise HorovodArgumentError(
                 f"gradient_predivide_factor is {predivide}, and op is {op.name}: "
                 f"gradient_predivide_factor not supported with op != Average"
+            )
+        if not (predivide and math.isfinite(predivide)):
+            raise HorovodArgumentError(
+                f"gradient_predivide_factor is {predivide}, and must be finite, and not 0"
             )
         check_compression(op, compression)
         if not isinstance(passes, Integral) or passes < 1:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from collectives import reductions
 from collectives._core import Reduction
-from collectives.horovod.errors import HorovodArgumentError
+from collectives.compression.spelling import compressor
+from collectives.horovod.compression import checked
+from collectives.horovod.errors import HorovodArgumentError, translated
 from collectives.text.words import shown
 
 
@@ -84,12 +86,17 @@ def chosen(op: ReduceOp | None, average: bool | None, depth: int = 3) -> ReduceO
 
 
 def check_compression(op: ReduceOp, compression: object) -> None:
-    """Raise an error if an operation does not go with how arrays are sent. Local."""
+    """Raise an error for what is no compression, or does not go with an operation. Local."""
     if op == Adasum and compression is not None and not isinstance(compression, type):
         raise HorovodArgumentError(
             f"op is Adasum, which no codec compresses, and compression is {shown(compression)}: "
             f"pass a class such as Compression.fp16"
         )
+    if isinstance(compression, type):
+        checked(compression)
+    elif compression is not None:
+        with translated():
+            compressor(compression)
 
 
 def scaling(

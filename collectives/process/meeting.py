@@ -183,7 +183,8 @@ class Meeting:
         self.engine: _core.Engine | None = None
         self.rank, self.size = mpi.Get_rank(), mpi.Get_size()
         self.members = members(mpi)
-        self._seen_ended: float | None = None  # seconds waited when a rank had first ended
+        # The rank that had ended first, and the seconds waited when that was seen.
+        self._seen_ended: tuple[living.Ended, float] | None = None
         self._has_warned = False
         self._attendance: _Attendance | None = None
 
@@ -366,10 +367,11 @@ class Meeting:
             self._attendance.look(waited, self.timeout)
         gone = living.ended(self.members)
         if gone and self._seen_ended is None:
-            self._seen_ended = waited
-        if gone and self._seen_ended is not None and waited - self._seen_ended > GRACE:
+            self._seen_ended = gone[0], waited
+        if self._seen_ended is not None and waited - self._seen_ended[1] > GRACE:
+            first = self._seen_ended[0]
             raise PeerLostError(
-                f"{self.call}: rank {gone[0].rank} of COMM_WORLD {gone[0].how} while rank "
+                f"{self.call}: rank {first.rank} of COMM_WORLD {first.how} while rank "
                 f"{self.rank} of {self.size} waits for it"
             )
         if self.engine is not None:

@@ -61,7 +61,8 @@ class Wait:
 
     def again(self) -> None:
         """Count the seconds from now on: something has moved."""
-        self._began = time.monotonic()
+        self.passed()  # a stop before is none after
+        self._began = self._looked
 
     def left(self) -> float:
         """Return the seconds that are left before the deadline; 0 when it is over."""

@@ -5,6 +5,8 @@ import re
 import pytest
 from programs import fails, passes, program
 
+from collectives.process import waiting
+
 pytestmark = pytest.mark.any_mpi
 
 LATE = """
@@ -126,3 +128,10 @@ def test_the_words_of_a_rank_come_before_that_it_has_left():
         result = program(text)
         told = "rank 0: PeerAbortedError: rank 1 gave up: ValueError: no good on this rank\n"
         assert result.out == told, result
+
+
+def test_a_wait_in_which_something_moves_after_a_stop_begins_anew():
+    wait = waiting.Wait(timeout=2.0)
+    wait._looked -= 3.0  # nobody has looked for so long: the process was stopped
+    wait.turn(moved=True)
+    assert 0 <= wait.passed() < 1

@@ -145,10 +145,9 @@ cdef int await_end(Engine engine, Operation *op, Plan plan, keep, double timeout
                 with nogil:
                     looked = now()
                     status = wait(op, False, engine.polls(op), looked + SLICE, drowsy)
-                    if status == RUNNING:
-                        start += stopped(looked)
                 if status != RUNNING:
                     return status
+                start += stopped(looked)  # also while this thread waited for the GIL
             drowsy = op.plan.slots == 0
             try:
                 PyErr_CheckSignals()

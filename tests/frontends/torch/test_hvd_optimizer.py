@@ -210,6 +210,10 @@ def test_misuse_is_said():
     [
         ({"backward_passes_per_step": 0}, "must be > 0"),
         ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average"),
+        ({"gradient_predivide_factor": 0.0}, "must be finite, and not 0"),
+        ({"compression": 3}, "compression is 3"),
+        ({"compression": "bogus"}, "bogus"),
+        ({"compression": object}, "must be a class such as"),
         ({"named_parameters": [("a", 1), ("a", 2)]}, "unique"),
         ({"named_parameters": []}, "not named"),
         ({"named_parameters": [torch.ones(1)]}, "tuples"),
