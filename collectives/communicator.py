@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from collectives import _core
 from collectives.algorithms import registry
 from collectives.algorithms.groups import Groups
+from collectives.calls.base import explain_names
 from collectives.calls.folding import FoldingCalls
 from collectives.calls.grouped import GroupedCalls
 from collectives.calls.making import MakingCalls
@@ -32,7 +33,7 @@ from collectives.process.place import locate
 from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
-from collectives.text.words import article, error_text, missing, shown
+from collectives.text.words import article, error_text, shown
 
 if TYPE_CHECKING:  # few programs need them
     from typing_extensions import Self
@@ -41,19 +42,6 @@ if TYPE_CHECKING:  # few programs need them
     from collectives.process.rendezvous import Store
     from collectives.records.timeline import Timeline
     from collectives.records.trace import Trace
-
-
-class _Elsewhere:
-    """A name of mpi4py or torch, which says what it is called here.
-
-    A ``__getattr__`` of the class could do that, too, but Python would look up every method slowly.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, comm: Communicator | None, owner: type) -> NoReturn:
-        raise missing(comm, "'Communicator' object", self.name, dir(comm or owner))
 
 
 class _Wish(NamedTuple):
@@ -217,9 +205,6 @@ class Communicator(
         if isinstance(where, (str, os.PathLike)):
             where = Folder(os.fspath(where), limit)
         return cls(hosted.join(Keyed(where, rank, size)).COMM_WORLD, timeout=timeout)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - _ELSEWHERE)
 
     def _set_up(self, mpi: Any, call: str, wish: _Wish) -> None:
         """Begin to communicate by an MPI communicator that is used for nothing else. Collective."""
@@ -588,16 +573,7 @@ class Communicator(
         self._engine.forget_choices()
 
 
-# The names of mpi4py and torch for what is here, beside those that are only capitalised.
-_ELSEWHERE = {
-    *("Get_rank", "Get_size", "bcast", "ibcast", "Bcast", "Ibcast"),
-    *("Reduce_scatter", "Reduce_scatter_block", "Ireduce_scatter", "Ireduce_scatter_block"),
-    *("get_rank", "get_world_size", "all_reduce", "all_gather", "all_gather_into_tensor"),
-    *("all_gather_object", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
-    *(name.capitalize() for name in dir(Communicator) if name.isalpha()),
-}
-for _name in _ELSEWHERE:
-    setattr(Communicator, _name, _Elsewhere(_name))
+explain_names(Communicator)
 
 
 def _forsaken(comm: Communicator, requests: list[_core.Request]) -> str:

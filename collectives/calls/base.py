@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from collectives import _core
 from collectives.choice.chooser import Chooser
 from collectives.devices import Entry
 from collectives.errors import ArgumentError
 from collectives.process.meeting import Meeting
-from collectives.text.words import shown
+from collectives.text.words import missing, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,6 +36,9 @@ class Calls:
     _devices: Entry
     _exchanges: dict[tuple[int | None, int | None], _core.Choice]
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _ELSEWHERE)
+
     if TYPE_CHECKING:
 
         def _grown(self, mpi: Any, call: str) -> Self:
@@ -59,3 +62,32 @@ def integer(name: str, value: Any, low: int, high: int, otherwise: str = "") -> 
             f"{name} is {shown(value)}, and must be an integer in {low}..{high}{otherwise}"
         )
     return number
+
+
+class _Elsewhere:
+    """A name of mpi4py or torch, which says what it is called here.
+
+    A ``__getattr__`` of the class could do that, too, but Python would look up every method slowly.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, comm: Calls | None, owner: type) -> NoReturn:
+        raise missing(comm, "'Communicator' object", self.name, dir(comm or owner))
+
+
+# The names of mpi4py and torch for what is here, beside those that are only capitalised.
+_ELSEWHERE = {
+    *("Get_rank", "Get_size", "bcast", "ibcast", "Bcast", "Ibcast"),
+    *("Reduce_scatter", "Reduce_scatter_block", "Ireduce_scatter", "Ireduce_scatter_block"),
+    *("get_rank", "get_world_size", "all_reduce", "all_gather", "all_gather_into_tensor"),
+    *("all_gather_object", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+}
+
+
+def explain_names(owner: type[Calls]) -> None:
+    """Have names of mpi4py and torch raise errors that name the methods of a class."""
+    _ELSEWHERE.update(name.capitalize() for name in dir(owner) if name.isalpha())
+    for name in _ELSEWHERE:
+        setattr(owner, name, _Elsewhere(name))
