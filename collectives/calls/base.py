@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 LARGEST = 2**31 - 1  # int in C
 
 
-class Calls:
+class _Listed(type):
+    """The type of `Calls`: it lists their methods without names of other libraries."""
+
+    def __dir__(cls) -> list[str]:
+        return sorted({*super().__dir__()} - _ELSEWHERE)
+
+
+class Calls(metaclass=_Listed):
     """The base of all calls; `Communicator` fills it."""
 
     rank: int

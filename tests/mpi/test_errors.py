@@ -47,6 +47,7 @@ def test_names_of_other_libraries_are_explained(world, name, text):
         with pytest.raises(AttributeError, match=f"has no attribute '{name}'{text}$"):
             getattr(owner, name)
         assert name not in dir(owner)
+        assert name not in dir(type(owner))
 
 
 def test_an_op_may_be_called_by_its_name(world, fresh):
