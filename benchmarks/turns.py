@@ -1,4 +1,4 @@
-"""How the scripts in this folder compare several ways: all take turns, and the slowest rank counts.
+"""Compare several ways, for the scripts in this folder: in turns, by the slowest rank.
 
 What changes on the machine meanwhile changes all of them alike. The clock is that of
 ``collectives bench``: calls back to back after a barrier.

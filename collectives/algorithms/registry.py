@@ -508,7 +508,7 @@ HIERARCHICAL = "hierarchical"  # the name of compositions: hierarchical(inside,b
 
 
 class Composer:
-    """How two algorithms are composed, and which: `composition` fills this in on import."""
+    """Compose two algorithms, by functions that `composition` fills in on import."""
 
     compose: ClassVar[Callable[[str, str, str, Groups | None], Algorithm]]
     pairs: ClassVar[Callable[[str], Iterable[tuple[str, str]]]]

@@ -1,4 +1,4 @@
-"""What the calls of a communicator have in common: what it is made of."""
+"""The base of the calls of a communicator, and the names that it explains."""
 
 from __future__ import annotations
 

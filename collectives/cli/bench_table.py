@@ -1,4 +1,4 @@
-"""What ``collectives bench`` prints and writes of its rows: tables, Markdown, JSON, a plot."""
+"""The rows of ``collectives bench``, printed and written: tables, Markdown, JSON, a plot."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CompiledCall:
 
     @property
     def count(self) -> int:
-        """How many parts it has."""
+        """The number of its parts."""
         return len(self._starts)
 
     def add(self, start: Start) -> int:
