@@ -274,7 +274,7 @@ def main() -> None:
     if comm._segment is not None:
         with environment(COLLECTIVES_SHM="0"):
             communicators.append(cc.Communicator(timeout=60))
-    p, cores = comm.size, arguments.cores or comm._place.cores * comm.nodes
+    p, cores = comm.size, arguments.cores or comm._hosts.cores * comm.nodes
     if comm.nodes not in (1, p):
         raise SystemExit("all ranks must be on one host, or each on one of its own")
     passing("hops", 1)

@@ -28,8 +28,8 @@ from collectives.devices import Entry
 from collectives.errors import ArgumentError, CollectivesError, CommunicatorError, MPIError
 from collectives.process import abort, binding, environment, hosted, segment
 from collectives.process.agreement import Agreement
+from collectives.process.hosts import locate
 from collectives.process.meeting import Meeting
-from collectives.process.place import locate
 from collectives.process.rendezvous import Folder, Keyed
 from collectives.process.settings import Settings, difference
 from collectives.text.origin import Origin
@@ -214,7 +214,7 @@ class Communicator(
         self._mpi = mpi
         self._meeting = meeting = Meeting(call, mpi, settings)
         self.rank, self.size = meeting.rank, meeting.size
-        self._place, wishes = place, wishes = locate(meeting, wish)
+        self._hosts, wishes = hosts, wishes = locate(meeting, wish)
         for rank, each in enumerate(wishes):
             if each.problem:
                 mpi.Free()
@@ -224,16 +224,16 @@ class Communicator(
             mpi.Free()
             raise ArgumentError(differs)
         known, tune = profile.agreed(meeting, [each.profile for each in wishes])
-        self.node, self.nodes = place.node, place.nodes
-        self.local_rank, self.local_size = place.local.index(self.rank), len(place.local)
-        meeting.hosts = place.names if place.nodes > 1 else None
-        family, groups = binding.family(MPI), Groups.read(place.hosts)
+        self.node, self.nodes = hosts.node, hosts.nodes
+        self.local_rank, self.local_size = hosts.local.index(self.rank), len(hosts.local)
+        meeting.hosts = hosts.names if hosts.nodes > 1 else None
+        family, groups = binding.family(MPI), Groups.read(hosts.hosts)
         lanes = self._share({each.settings.memory for each in wishes})
-        transport = "shm" if self._segment is not None and place.nodes == 1 else family
+        transport = "shm" if self._segment is not None and hosts.nodes == 1 else family
         measured = None
         if known is not None:
-            hosts = profile.hosts_of(groups)
-            measured = known.section(transport, binding.library_name(MPI), hosts)
+            where = profile.hosts_of(groups)
+            measured = known.section(transport, binding.library_name(MPI), where)
         self._chooser = Chooser(self, self.rank, groups, tune, transport, lanes, measured)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
@@ -248,8 +248,8 @@ class Communicator(
             family,
             timeout=settings.timeout,
             warning=settings.warning,
-            patience=place.patience,
-            spins=settings.spins or place.spins,
+            mpi_polls=hosts.mpi_polls,
+            spins=settings.spins or hosts.spins,
             stores=settings.stores,
         )
         self._call = self._start = self._engine.call
@@ -273,15 +273,15 @@ class Communicator(
         That is a name, the size, the ranks in ``COMM_WORLD``, and the ranks that share memory with
         this one.
         """
-        ranks = tuple(rank for rank, _ in self._place.ranks)
-        return "{}.{}".format(*self._place.ranks[0]), len(ranks), ranks, tuple(self._place.local)
+        ranks = tuple(rank for rank, _ in self._hosts.ranks)
+        return "{}.{}".format(*self._hosts.ranks[0]), len(ranks), ranks, tuple(self._hosts.local)
 
     def _share(self, wishes: set[str]) -> list[Lane]:
         """Create the memory that the ranks of a host share; return the lanes of all hosts."""
-        self._segment = segment.bootstrap(self._meeting, self._place.local, wishes)
+        self._segment = segment.bootstrap(self._meeting, self._hosts.local, wishes)
         mine: Lane | None = None
         if self._segment is not None:
-            mine = tuple(self._place.local), self._segment.lane_bytes, self._segment.lines
+            mine = tuple(self._hosts.local), self._segment.lane_bytes, self._segment.lines
         everybody = self._meeting.allgather(mine) if self.nodes > 1 else [mine]
         return [each for each in dict.fromkeys(everybody) if each is not None]
 

@@ -166,7 +166,7 @@ class Background:
                 if seen != last:
                     last, moved = seen, now
                 pause = min(SLICE, left)
-                _core.await_ended(seen, pause, group.patience, now - moved > DROWSY)
+                _core.await_ended(seen, pause, group.spins, now - moved > DROWSY)
 
     def wait_for(self, handle: Handle, wait: Wait | None, timeout: float | None) -> None:
         """Work until a handle is complete. Local."""

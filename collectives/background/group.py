@@ -77,7 +77,7 @@ class Group:
         for each in (self.control, self.data):
             each._engine.warning = float("inf")  # situation() says more
             each._engine.agree = None  # rounds agree
-        self.patience = comm._engine.spins
+        self.spins = comm._engine.spins
         self.schedule = Schedule(_agreed_fusion(self.control), comm.nodes)
         self.memory = [self.data.empty(self.schedule.fusion, np.uint8) for _ in range(IN_FLIGHT)]
         self.rounds = [Round(self.control, slots) for slots in (FEW, MANY)]

@@ -323,7 +323,7 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
     return {
         **facts,
         "ranks": comm.local_size,
-        "cores": comm._place.cores,
+        "cores": comm._hosts.cores,
         "kind": shared.kind,
         "nbytes": shared.nbytes,
         "lanes": shared.lanes,

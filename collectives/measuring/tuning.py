@@ -277,7 +277,7 @@ class _Clock:
     def __init__(self, contest: Contest, limit: float) -> None:
         comm = contest.comm
         self.contest, self.limit = contest, limit
-        self.length = CROWDED if comm._place.is_crowded else LAP
+        self.length = CROWDED if comm._hosts.is_crowded else LAP
         self.start = time.monotonic()
         self.elapsed = 0.0  # seconds on rank 0, at the last check
         self.laps: dict[str, list[_Lap]] = {}

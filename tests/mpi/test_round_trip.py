@@ -70,7 +70,7 @@ class Slow(Meeting):
 def test_nobody_is_missed_who_is_late(shared):
     """Who has its segment finds the locks of all others."""
     late = Slow("bootstrap", shared.mpi, Settings())
-    made = segment.bootstrap(late, shared._place.local, {"auto"})
+    made = segment.bootstrap(late, shared._hosts.local, {"auto"})
     assert made.lost() == []
     shared.barrier()
     made.leave()

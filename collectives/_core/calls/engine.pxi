@@ -7,7 +7,7 @@
 cdef class Engine:
     cdef readonly int rank, size
     cdef public double timeout  # seconds
-    cdef public int patience  # polls of MPI before a wait yields
+    cdef public int mpi_polls  # looks at MPI before a wait yields
     cdef readonly int spins  # looks at shared memory before a wait yields
     cdef readonly int stores  # of payloads: 0 as it turns out best, 1 to the cache, 2 past it
     cdef public double warning  # seconds after which a wait says so
@@ -38,7 +38,7 @@ cdef class Engine:
 
     def __cinit__(
         self, MPI, communicator, choose, devices, Segment segment, hosts, label, str messages_by, *,
-        double timeout, double warning, int patience, int spins, int stores,
+        double timeout, double warning, int mpi_polls, int spins, int stores,
     ):
         cdef int kind, at_root
         if isinstance(communicator, Context):
@@ -57,7 +57,7 @@ cdef class Engine:
         self.messages_by = messages_by
         self.timeout = timeout
         self.warning = warning
-        self.patience = patience
+        self.mpi_polls = mpi_polls
         self.spins = spins
         self.stores = stores
         self.longest = MAX_PIECE
@@ -323,7 +323,7 @@ cdef class Engine:
 
     cdef int polls(self, const Operation *op) noexcept nogil:
         """Return how often a wait polls before it gives way to other processes."""
-        return self.spins if op.plan.slots == 0 else self.patience
+        return self.spins if op.plan.slots == 0 else self.mpi_polls
 
     def check_host(self, str doing="waits for it"):
         """Raise if a rank of this host has given up, or died while this one is `doing` something.

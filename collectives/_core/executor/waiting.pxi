@@ -15,11 +15,11 @@ cdef unsigned long ended = 0  # how many of them have ended so far
 
 
 cdef Status wait(
-    Operation *op, int listed, int patience, double limit, int drowsy
+    Operation *op, int listed, int polls, double limit, int drowsy
 ) noexcept nogil:
     """Advance until the operation ends, or `limit` on the clock has passed.
 
-    A ladder: poll `patience` times, then give way to other processes between polls. One that is
+    A ladder: poll so often, then give way to other processes between polls. One that is
     `drowsy`, as it has waited for long, sleeps for a moment instead. (A futex would need a look at
     who sleeps with every publication.)
     """
@@ -38,11 +38,11 @@ cdef Status wait(
             advance_in_flight()
             unlock_in_flight()
         idle += 1
-        if drowsy and idle > patience:
+        if drowsy and idle > polls:
             nanosleep(&NAP_TIME, NULL)
-        elif idle <= patience:
+        elif idle <= polls:
             cc_pause()
-        elif at_flags and patience < BRIEF and looks < AWAY and not must_give_way(op):
+        elif at_flags and polls < BRIEF and looks < AWAY and not must_give_way(op):
             looks += 1
             cc_pause()
         else:

@@ -111,9 +111,9 @@ def number_ended():
     return ended
 
 
-def await_ended(unsigned long seen, double seconds, int patience, bint drowsy):
+def await_ended(unsigned long seen, double seconds, int polls, bint drowsy):
     """Move operations in flight on until one more has ended than when their number was `seen`, or
-    so many seconds have passed; poll `patience` times before giving way to other processes.
+    so many seconds have passed; poll so often before giving way to other processes.
     Local.
 
     One that is `drowsy`, as it has waited for long, naps where ranks share cores: a rank that
@@ -124,13 +124,13 @@ def await_ended(unsigned long seen, double seconds, int patience, bint drowsy):
     check_caller()
     inside += 1
     with nogil:
-        move_until(seen, now() + seconds, patience, drowsy and patience < BRIEF)
+        move_until(seen, now() + seconds, polls, drowsy and polls < BRIEF)
     progress.summoned = False
     inside -= 1
 
 
 cdef void move_until(
-    unsigned long seen, double limit, int patience, bint drowsy
+    unsigned long seen, double limit, int polls, bint drowsy
 ) noexcept nogil:
     cdef int idle = 0
     cdef bint moved, naps
@@ -145,9 +145,9 @@ cdef void move_until(
             idle = 0
             continue
         idle += 1
-        if naps and idle > patience:
+        if naps and idle > polls:
             nanosleep(&NAP_TIME, NULL)
-        elif idle <= patience:
+        elif idle <= polls:
             cc_pause()
         else:
             sched_yield()

@@ -2,10 +2,10 @@
 
 Run it with as many ranks as are of interest, on a quiet machine::
 
-    mpiexec -n 8 python benchmarks/measure_patience.py
+    mpiexec -n 8 python benchmarks/measure_polls.py
 
 It prints the median time of an allreduce of 8 bytes and of 16 KiB for each number of polls. What it
-shows is why `PATIENCE` and `PATIENCE_OVERSUBSCRIBED` in `process/place.py` are what they are.
+shows is why `POLLS` and `POLLS_OVERSUBSCRIBED` in `process/hosts.py` are what they are.
 ``COLLECTIVES_SHM=0`` has the ranks of one host send messages.
 """
 
@@ -29,7 +29,7 @@ def main() -> None:
     comm = cc.world()
 
     def clock(way: tuple[int, int, str], calls: int) -> float:
-        comm._engine.patience, count, algorithm = way
+        comm._engine.mpi_polls, count, algorithm = way
         x = np.ones(count, np.float32)
         out = np.empty_like(x)
         return slowest(partial(comm.allreduce, x, out=out, algorithm=algorithm), calls)

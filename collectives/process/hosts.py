@@ -16,11 +16,11 @@ from collectives.process.meeting import Meeting
 # not matter: an allreduce of 8 bytes on 2 ranks takes 1.9 to 2.0 us under MPICH and 1.6 to 1.7
 # under Open MPI with any number. On 8 ranks and 2 cores: MPICH 48 us with 5 polls, 64 with 20, 389
 # with 400; Open MPI 45, 35, 33 (COLLECTIVES_SHM=0 mpiexec -n N python
-# benchmarks/measure_patience.py; EPYC, 2026-11-22). On 4 network namespaces and 2 cores: MPICH 83
+# benchmarks/measure_polls.py; EPYC, 2026-11-22). On 4 network namespaces and 2 cores: MPICH 83
 # us with 5 polls, 89 with 20, 2206 with 4000, and with 2 ranks each 244, 284, 9400; Open MPI 86 to
 # 94 with any number (the same without COLLECTIVES_SHM; EPYC, 2026-11-23).
-PATIENCE = 20
-PATIENCE_OVERSUBSCRIBED = 5
+POLLS = 20
+POLLS_OVERSUBSCRIBED = 5
 
 # Number of times that a waiting rank polls shared memory before it yields the CPU. It is small on
 # several hosts, too: beside a message between hosts a yield takes no time. On 2 network namespaces
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _numbers = count()  # numbers of the communicators of this process
 
 
-class Place(NamedTuple):
+class Hosts(NamedTuple):
     """The hosts of the ranks, and the place of this rank among them.
 
     Attributes
@@ -69,9 +69,9 @@ class Place(NamedTuple):
         return len(self.local) > max(1, self.cores)
 
     @property
-    def patience(self) -> int:
+    def mpi_polls(self) -> int:
         """Number of polls of MPI before a waiting rank yields the CPU."""
-        return PATIENCE_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else PATIENCE
+        return POLLS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else POLLS
 
     @property
     def spins(self) -> int:
@@ -79,21 +79,21 @@ class Place(NamedTuple):
         return SPINS_OVERSUBSCRIBED if self.is_crowded or self.nodes > 1 else SPINS
 
 
-def locate(meeting: Meeting, offer: T) -> tuple[Place, list[T]]:
+def locate(meeting: Meeting, offer: T) -> tuple[Hosts, list[T]]:
     """Find out which ranks share this host, and on how many cores. Collective."""
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     number = binding.load().COMM_WORLD.Get_rank(), next(_numbers)
     everybody = meeting.allgather((host.name(), mask, number, offer))
-    hosts = list(dict.fromkeys(each for each, *_ in everybody))
+    texts = list(dict.fromkeys(each for each, *_ in everybody))
     mine = everybody[meeting.rank][0]
     local = [r for r, (each, *_) in enumerate(everybody) if each == mine]
     shared = 0
     for r in local:
         shared |= everybody[r][1]
     ranks = [each for _, _, each, _ in everybody]
-    numbers = {each: number for number, each in enumerate(hosts)}
+    numbers = {each: number for number, each in enumerate(texts)}
     of = [numbers[each] for each, *_ in everybody]
-    ending.note_hosts([host.node(each) for each in hosts], numbers[mine])
+    ending.note_hosts([host.node(each) for each in texts], numbers[mine])
     names = host.shown([each for each, *_ in everybody])
-    place = Place(numbers[mine], len(hosts), local, shared.bit_count(), ranks, of, names)
-    return place, [each for *_, each in everybody]
+    hosts = Hosts(numbers[mine], len(texts), local, shared.bit_count(), ranks, of, names)
+    return hosts, [each for *_, each in everybody]
