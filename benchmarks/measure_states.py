@@ -2,7 +2,7 @@
 
 Run it on two ranks, on a machine as quiet as may be, in an environment of each MPI::
 
-    mpiexec -n 2 python benchmarks/measure_states.py benchmarks/results/states/mpich.json
+    mpiexec -n 2 python benchmarks/measure_states.py benchmarks/results/states/zen3/mpich.json
 
 On a virtual machine the state changes by itself, at times within seconds. So it is looked at before
 and after each measurement, by the round trip of a flag, and what has changed meanwhile is dropped.
@@ -36,8 +36,8 @@ from collectives.measuring.measure import measure
 from collectives.measuring.operations import OPERATIONS
 from collectives.text import files
 
-COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall"
-SIZES = tuple(4**k for k in range(5, 14)) + tuple(2 * 4**k for k in range(7, 11))  # bytes
+COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall", "barrier"
+SIZES = 8, 64, 256, *(4**k for k in range(5, 14)), *(2 * 4**k for k in range(7, 11))  # bytes
 TURN = 4e-3  # seconds of calls between two looks at the clock
 WORK = 3e-11, 2e-6  # roughly, seconds of a call: for each byte, and for any
 NAMES = {MPI_LABEL: "mpi", "auto": "ours"}
@@ -70,7 +70,7 @@ def measured(
     sizes = [int(word) for word in arguments.bytes.split(",")]
     while bench.mpi.bcast(time.monotonic() < end):
         for name in arguments.collectives.split(","):
-            for nbytes in sizes:
+            for nbytes in sizes if name != "barrier" else [0]:
                 before = state.name(state.round_trip(comm, bench.mpi))
                 times = once(bench, name, nbytes)
                 after = state.name(state.round_trip(comm, bench.mpi))

@@ -277,26 +277,36 @@ def scale():
 
 PEERS = {"MPICH": "mpich", "Open MPI": "openmpi", "Intel MPI": "impi"}
 STATES = "near", "far"
+# The folders of what was measured in both states, with the processor.
+PROCESSORS = {
+    "zen3": "AMD EPYC (family 25, model 1: Zen 3; 512 KiB of private cache for each core)",
+}
 
 
-def states_rows():
-    """Return what was measured in each state, beside each MPI."""
+def states_rows(processor):
+    """Return what was measured of a processor in each state, beside each MPI."""
     return {
         (peer, row["state"], row["collective"], row["bytes"]): row
         for peer, name in PEERS.items()
-        for row in run_of(f"states/{name}")["rows"]
+        for row in run_of(f"states/{processor}/{name}")["rows"]
         if row["state"] in STATES and row["turns"] >= TURNS
     }
 
 
-def both_states(collective="allreduce"):
+def seen_states(found):
+    """Return the states in which the processor was, near first."""
+    return [each for each in STATES if each in {key[1] for key in found}]
+
+
+def both_states(processor, collective):
     """Yield the table of one collective of two ranks: near, and far."""
-    found = states_rows()
-    heads = [f"{state}: {what}" for state in STATES for what in ("us", *(f"x {p}" for p in PEERS))]
+    found = states_rows(processor)
+    seen = seen_states(found)
+    heads = [f"{state}: {what}" for state in seen for what in ("us", *(f"x {p}" for p in PEERS))]
     lines = []
     for nbytes in sorted({key[3] for key in found if key[2] == collective}):
         cells = [size_text(nbytes)]
-        for state_name in STATES:
+        for state_name in seen:
             rows = [found.get((peer, state_name, collective, nbytes)) for peer in PEERS]
             times = [row["ours_us"] for row in rows if row]
             cells.append(short(statistics.median(times)) if times else "")
@@ -305,20 +315,35 @@ def both_states(collective="allreduce"):
     yield from [*markdown(["bytes", *heads], lines), ""]
 
 
+def each_processor():
+    """Yield the tables of allreduce, of one processor after the other."""
+    for name, text in PROCESSORS.items():
+        (date,) = {run_of(f"states/{name}/{peer}")["date"] for peer in PEERS.values()}
+        yield from (f"{text}, {date}:", "", *both_states(name, "allreduce"))
+
+
 def every_state():
-    """Yield the tables of all collectives in both states, and that of arrays in shared memory."""
-    documents = [run_of(f"states/{name}") for name in PEERS.values()]
+    """Yield the tables of all collectives in both states, and of arrays in shared memory."""
+    for name, text in PROCESSORS.items():
+        yield from (f"#### {text}", "", *states_of(name))
+
+
+def states_of(processor):
+    """Yield the tables of one processor."""
+    documents = [run_of(f"states/{processor}/{name}") for name in PEERS.values()]
+    found = states_rows(processor)
+    seen = seen_states(found)
     yield f"`{'`; `'.join(each['command'] for each in documents)}`; {documents[0]['date']}."
-    for collective in dict.fromkeys(key[2] for key in states_rows()):
-        yield from ("", f"{collective}:", "", *both_states(collective))
+    for collective in dict.fromkeys(key[2] for key in found):
+        yield from ("", f"{collective}:", "", *both_states(processor, collective))
     yield "allreduce of arrays in shared memory, beside a copy of the same size:"
     yield ""
-    heads = [f"{state}: {what}" for state in STATES for what in ("us", "the copy, us", "copy / us")]
+    heads = [f"{state}: {what}" for state in seen for what in ("us", "the copy, us", "copy / us")]
     lines = []
-    found = {key: row for key, row in states_rows().items() if "shared_us" in row}
+    found = {key: row for key, row in found.items() if "shared_us" in row}
     for nbytes in sorted({key[3] for key in found}):
         cells = [size_text(nbytes)]
-        for name in STATES:
+        for name in seen:
             rows = [row for key, row in found.items() if (key[1], key[3]) == (name, nbytes)]
             if not rows:
                 cells += ["", "", ""]
@@ -338,7 +363,7 @@ WHOLE = {
     "choice": choice,
     "best": best,
     "network": network,
-    "readme": both_states,
+    "readme": each_processor,
     "states": every_state,
 }
 
