@@ -484,55 +484,73 @@ def merge(rounds: Sequence[Round]) -> list[Round]:
 
     The order of folding does not change: the later round's steps follow the earlier one's.
     """
-    merged: list[Round] = []
+    merged: list[_Merged] = []
     for each in rounds:
-        joined = merged and _join(merged[-1], each)
-        if joined:
-            merged[-1] = joined
-        else:
-            merged.append(each)
-    return merged
+        if not merged or not merged[-1].joins(each):
+            merged.append(_Merged(each))
+    return [each.made() for each in merged]
 
 
-def _join(a: Round, b: Round) -> Round | None:
-    """Return rounds `a` and `b` as one, or None if `b` depends on `a`."""
-    shift = _extent((message.run for message in a.messages), TMP)
-    if shift + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
-        return None
-    if a.messages and b.messages and len(a.messages) + len(b.messages) > MERGED_MESSAGES:
-        return None
-    landed = shared(message.run for message in a.messages if not message.send)
-    moving = shared(m.run for m in b.messages if m.run.space != TMP)
-    if not landed.isdisjoint(moving):
-        return None
-    if not moving.isdisjoint(shared(step.dst for step in a.steps)):
-        return None
-    read = shared(message.run for message in a.messages if message.send)
-    read |= shared(run for step in a.steps for run in step[1:3] if run is not None)
-    if not read.isdisjoint(shared(m.run for m in b.messages if not m.send and m.run.space != TMP)):
-        return None
-    touched = (run for step in b.steps for run in step[:3] if run is not None and run.space != TMP)
-    if not landed.isdisjoint(shared(touched)):
-        return None
+class _Merged:
+    """A round to which others are joined, with the blocks of memory that it touches so far."""
 
-    def moved(run: Run) -> Run:
-        return run._replace(first=run.first + shift) if run.space == TMP else run
+    def __init__(self, first: Round) -> None:
+        self.rounds: list[Round] = []
+        self.messages: list[Message] = []
+        self.steps: list[Step] = []
+        self.slots = 0  # temporary blocks of its messages
+        self.landed: set[tuple[int, int]] = set()
+        self.written: set[tuple[int, int]] = set()
+        self.sent: set[tuple[int, int]] = set()
+        self.read: set[tuple[int, int]] = set()  # by steps
+        self.append(first)
 
-    count = len(a.messages)
-    messages = a.messages + [m._replace(run=moved(m.run), home=moved(m.home)) for m in b.messages]
-    sources = shared(message.run for message in messages if message.send)
-    steps = []
-    for step in a.steps:
-        steps.append(step._replace(after_sends=not sources.isdisjoint(step.dst.shared())))
-    for step in b.steps:
-        steps.append(
-            Step(
-                dst=moved(step.dst),
-                left=moved(step.left),
-                right=None if step.right is None else moved(step.right),
-                home=step.home,
-                needs=tuple(number + count for number in step.needs),
-                after_sends=not sources.isdisjoint(moved(step.dst).shared()),
-            )
-        )
-    return Round(messages, steps)
+    def joins(self, b: Round) -> bool:
+        """Append a round, unless it depends on this one; say whether it was."""
+        if self.slots + _extent((message.run for message in b.messages), TMP) > MERGED_TMP_BLOCKS:
+            return False
+        count = len(self.messages) + len(b.messages)
+        if self.messages and b.messages and count > MERGED_MESSAGES:
+            return False
+        moving = [message for message in b.messages if message.run.space != TMP]
+        runs = shared(message.run for message in moving)
+        if not runs.isdisjoint(self.landed) or not runs.isdisjoint(self.written):
+            return False
+        runs = shared(message.run for message in moving if not message.send)
+        if not runs.isdisjoint(self.sent) or not runs.isdisjoint(self.read):
+            return False
+        touched = (run for step in b.steps for run in step[:3] if run is not None)
+        if not shared(run for run in touched if run.space != TMP).isdisjoint(self.landed):
+            return False
+        self.append(b)
+        return True
+
+    def append(self, b: Round) -> None:
+        count, slots = len(self.messages), self.slots
+
+        def moved(run: Run) -> Run:
+            return run._replace(first=run.first + slots) if run.space == TMP and slots else run
+
+        for message in b.messages:
+            run = moved(message.run)
+            self.messages.append(message._replace(run=run, home=moved(message.home)))
+            (self.sent if message.send else self.landed).update(run.shared())
+            if run.space == TMP:
+                self.slots = max(self.slots, run.first + run.length)
+        for dst, left, right, home, needs, after_sends in b.steps:
+            runs = moved(dst), moved(left), None if right is None else moved(right)
+            needs = tuple(number + count for number in needs)
+            self.steps.append(Step(*runs, home, needs, after_sends))
+            self.written.update(runs[0].shared())
+            self.read.update(shared(run for run in runs[1:] if run is not None))
+        self.rounds.append(b)
+
+    def made(self) -> Round:
+        """Return the round, whose steps wait for all sends from where they write."""
+        if len(self.rounds) == 1:
+            return self.rounds[0]
+        steps = [
+            step._replace(after_sends=not self.sent.isdisjoint(step.dst.shared()))
+            for step in self.steps
+        ]
+        return Round(self.messages, steps)
