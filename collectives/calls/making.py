@@ -179,30 +179,15 @@ class MakingCalls(Calls):
         with self._together("empty", check) as said:
             _check_alike([where for _, where in said])
             if device is not None:
-                made, is_mapped = self._engine.devices().empty(
+                return self._engine.devices().empty(
                     self._engine, place, dims, np.dtype(dtype), said[self.rank][0]
                 )
-                if is_mapped:
-                    self._lend()
-                return made
             if not self._chooser.lanes:
                 return _empty(dims, dtype)
-            first = self._segment is not None and self._segment.windows == 0
             array = segment.window(self._meeting, self._segment, [each for each, _ in said])
             if array is None:
                 return _empty(dims, dtype)
-            if first:
-                self._lend()
         return array.view(dtype).reshape(dims)
-
-    def _lend(self) -> None:
-        """Have programs read arrays of other ranks in place; those compiled so far do not. Local,
-        and on all ranks.
-        """
-        if not self._chooser.lends:
-            self._chooser.lends = True
-            self._chooser.forget_plans()
-            self.forget()
 
 
 def _check_alike(places: list[int]) -> None:

@@ -36,6 +36,7 @@ from collectives.choice.profile import Section
 from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule
+from collectives.plans.lending import LENT
 from collectives.reductions import MAX
 from collectives.text.words import count
 
@@ -56,6 +57,12 @@ from collectives.text.words import count
 # the proofs of the included algorithms take up to 4.3 s (round_robin), growing with the cube of p
 # (python -m timeit on check("allreduce", "round_robin", p=128, record=False); EPYC, 2026-11-20).
 PROVEN_SIZE = 128
+
+# Ranks of a host up to which a program is packed with lending from LENT bytes on. The time to pack
+# grows with their square, as each rank needs the programs of all: an allreduce by round_robin takes
+# 0.6 ms on 2 ranks instead of 0.3, 11 ms on 8 instead of 1.5, 1.3 s on 64 instead of 41 ms (Xeon
+# Sapphire Rapids, 2026-11-25, throw-away program). On more, blocks have to have LENT bytes.
+FEW = 16
 
 # The collective, the number of bits of the size, the root, and whether rank order must be kept.
 Class = tuple[str, int, int, bool]
@@ -80,8 +87,6 @@ class Chooser:
     lanes : sequence of Lane
         The lanes of all hosts. All ranks know them, so that all cut messages between hosts in the
         same way.
-    lends : bool
-        Whether other ranks may read arrays of this one in place.
     measured : Section or None
         What the profile has on this transport.
     parameters : Parameters or None
@@ -105,8 +110,8 @@ class Chooser:
         self._comm = weakref.ref(comm)
         self._rank, self._size, self._tune = rank, comm.size, tune
         self.groups, self._local = groups, groups.members[groups.of[rank]]
-        self._plans: dict[tuple[str, str, int, bool], _core.Plan] = {}
-        self.family, self.lanes, self.lends = family, lanes, False
+        self._plans: dict[tuple[str, str, int, bool, bool], _core.Plan] = {}
+        self.family, self.lanes = family, lanes
         self.measured = measured
         self.parameters: Parameters | None = None
         if measured is not None:
@@ -129,10 +134,6 @@ class Chooser:
     def communicator(self) -> Any:
         """Return the communicator, a `Communicator`, or None if it is not there any more. Local."""
         return self._comm()
-
-    def forget_plans(self) -> None:
-        """Discard the plans: the next call of each class compiles its plan again. Local."""
-        self._plans.clear()
 
     def choose(
         self,
@@ -206,7 +207,9 @@ class Chooser:
         collective = algorithm.collective.name
         # In an alltoallv no rank knows how long the messages of the others are.
         shares = not (by_messages or (vector and collective == "alltoall"))
-        key = collective, algorithm.name, root, shares
+        least = LENT if len(self._local) <= FEW else LENT * self._size
+        lends = decision.nbytes >= least
+        key = collective, algorithm.name, root, shares, lends
         plan = self._plans.get(key)
         if plan is None or plan.source.algorithm is not algorithm:
             if not algorithm.included and self._size <= PROVEN_SIZE:
@@ -214,7 +217,7 @@ class Chooser:
 
                 check(algorithm, p=self._size, root=root, record=False)
             source = schedule.compile(algorithm, self._size, self._rank, root)
-            plan = self._plans[key] = self._packed(source, shares)
+            plan = self._plans[key] = self._packed(source, shares, lends)
         if vector and collective == "alltoall" and plan.source.workspace():
             raise ArgumentError(
                 f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
@@ -222,7 +225,7 @@ class Chooser:
             )
         return _core.Choice(plan, decision.segment, decision.reason)
 
-    def _packed(self, source: schedule.Plan, shares: bool) -> _core.Plan:
+    def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
         """Return a plan as programs for the core; those of an alltoallv use no shared memory."""
         local: Sequence[int] = []
         rooms = []
@@ -233,7 +236,7 @@ class Chooser:
                 if source.rank in ranks:
                     local = self._local
         whole, split = (
-            program.pack(source, whole=w, local=local, lend=self.lends) for w in (True, False)
+            program.pack(source, whole=w, local=local, lend=lends) for w in (True, False)
         )
         return _core.Plan(source, whole, split, min(rooms, default=0))
 

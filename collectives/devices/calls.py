@@ -145,10 +145,8 @@ class Devices:
 
     def empty(
         self, engine: _core.Engine, device: int, shape: tuple[int, ...], dtype: Any, nbytes: int
-    ) -> tuple[Any, bool]:
-        """Return a new array on a device, and whether the other ranks have mapped its memory.
-        Collective.
-        """
+    ) -> Any:
+        """Return a new array on a device; the others map its memory if they can. Collective."""
         driver = runtime.driver_for("the new array")
         owner = None
         if self.transports.forced == "ipc" and engine.size > 1:
@@ -161,7 +159,7 @@ class Devices:
         with driver.on(device):
             address = 0 if owner is None else owner.address
             try:
-                return driver.array(shape, dtype, address, owner), owner is not None
+                return driver.array(shape, dtype, address, owner)
             except MemoryError as error:
                 raise CommunicatorError(f"no memory for an array: {plain(error)}") from error
 

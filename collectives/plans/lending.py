@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from collectives.plans.schedule import IN, OUT, Message, Plan, Run
 
+# Bytes of a block from which on it may be lent: LENT in _core/executor/steps.pxi.
+LENT = 4096
+
 SLOT = 4  # the space of publications of other ranks, beside IN, OUT, WORK and TMP
 
 # When a block may be lent or pushed: if input and output of the rank whose memory it is are

@@ -334,8 +334,13 @@ def _mark_final(plan: Plan, rounds: list[ProgramRound]) -> bool:
     return not missing
 
 
+@lru_cache(maxsize=64)
+def _compiled(algorithm: Algorithm, p: int, rank: int, root: int) -> Plan:
+    return compile(algorithm, p, rank, root)
+
+
 def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRound]) -> None:
-    """Mark the steps that may use the callers' arrays, if these are in shared memory."""
+    """Mark the steps that may use the callers' arrays, if others can reach them."""
     if plan.rank not in local:
         return
     every = []
@@ -343,7 +348,7 @@ def _mark(plan: Plan, whole: bool, local: Sequence[int], rounds: list[ProgramRou
         if rank == plan.rank:
             every.append((plan, rounds))
             continue
-        theirs = compile(plan.algorithm, plan.p, rank, plan.root)
+        theirs = _compiled(plan.algorithm, plan.p, rank, plan.root)
         every.append((theirs, _fused(theirs, whole, local)))
         _mark_final(*every[-1])
     host = Host(list(local).index(plan.rank), every)
