@@ -32,7 +32,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     op.shared.room = plan.lines * op.layout.stride
     if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
-    find_windows(op, call)
+    find_words(op, call)
     note_stores(op, call.kind, engine.stores if op.device == NULL else 1)
     if room and op.layout.stride > room:
         release(op)
@@ -126,29 +126,36 @@ cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
     if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
         # Kinds of operations, by powers of two of their bytes, and by what need not be copied.
         shared.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
-        if shared.windows[0] or shared.windows[1]:
+        if shared.words[0] or shared.words[1]:
             shared.habit += 128
 
 
-cdef void find_windows(Operation *op, const Call *call) noexcept:
-    """Note which of the caller's arrays are in shared memory, and whether they are one."""
+cdef void find_words(Operation *op, const Call *call) noexcept:
+    """Note whether the input and the output are one, and which of them are in shared memory."""
     cdef Sharing *shared = &op.shared
-    shared.windows[0] = shared.windows[1] = shared.way = shared.open = 0
-    if shared.segment == NULL or shared.segment.nwindows <= 1:
-        return
-    shared.open = 1
-    shared.way = 2 if overlap(&call.x, &call.out) else 1
+    cdef int64_t input_bytes = call.x.count * call.x.itemsize
+    cdef int64_t output_bytes = call.out.count * call.out.itemsize
+    cdef bint is_placed  # whether the input, which may be scaled, is in the output
+    shared.words[0] = shared.words[1] = 0
+    shared.way = 0
     # A result that no step scales is scaled where it lies, at the end of its segment.
-    if op.fold.scale != NULL and not op.fold.scaled:
+    if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):
         return
-    if op.layout.input == call.x.data and call.x.count:
-        shared.windows[0] = cc_window_of(
-            shared.segment, op.layout.input, call.x.count * call.x.itemsize
-        )
-    if call.out.count:
-        shared.windows[1] = cc_window_of(
-            shared.segment, op.layout.output, call.out.count * call.out.itemsize
-        )
+    is_placed = (
+        op.layout.input < op.layout.output + output_bytes
+        and op.layout.output < op.layout.input + input_bytes
+    )
+    shared.way = 2 if is_placed else 1
+    shared.words[0] = word_of(shared.segment, op.layout.input, input_bytes)
+    shared.words[1] = word_of(shared.segment, op.layout.output, output_bytes)
+
+
+cdef inline uint64_t word_of(
+    const cc_segment *segment, const char *data, int64_t nbytes
+) noexcept nogil:
+    """Return where others see memory of this rank; 0 if they do not, or there is none."""
+    cdef int window = cc_window_of(segment, data, nbytes) if nbytes else 0
+    return cc_word(segment, window, data) if window else 0
 
 
 cdef int64_t tabulate(Engine engine, Operation *op, Call *call, Plan plan) except -1:

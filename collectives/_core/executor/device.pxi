@@ -45,7 +45,7 @@ cdef int run_on_device(
     cdef cc_publication *line = NULL
     cdef char *payload = NULL
     cdef int64_t event = 0
-    cdef int window = 0
+    cdef uint64_t where = 0
     cdef cc_pass a_pass
     cdef cc_aside aside
     gather(op, cursor, step, skip, &a_pass)
@@ -56,14 +56,14 @@ cdef int run_on_device(
             a_pass.scale = op.fold.scale
     if step.publication >= 0:
         line = cc_line_of(segment, segment.me, page, step.publication)
-        payload = lendable(op, step, &a_pass, nbytes, &window)
-        if payload != NULL:
+        where = lendable(op, step, &a_pass, nbytes)
+        if where:
             shared.lent = 1
         else:
-            window = cc_ring_window(segment.me)
             payload = segment.memory
             if n:
                 payload = a_pass.publication = payload_of(op, cursor.segment, step.publication)
+            where = cc_word(segment, cc_ring_window(segment.me), payload)
     if n:
         event = enqueue(op, step, &a_pass, n, page, line != NULL)
         if event < 0:
@@ -72,7 +72,7 @@ cdef int run_on_device(
     if line != NULL:
         aside.output = aside.way = aside.pushed = 0
         aside.event = event
-        cc_publish(segment, line, page, shared.said, window, payload, nbytes, &aside)
+        cc_publish(segment, line, page, shared.said, where, nbytes, &aside)
     return 0
 
 
@@ -86,10 +86,7 @@ cdef void find_slots(const Operation *op, const Step *step, uint64_t page) noexc
         operand = &op.plan.operands[i]
         if operand.space == SLOT:
             line = cc_line_of(segment, operand.peer, page, operand.first)
-            op.memory.sources[i - step.operand] = (
-                segment.windows[line.offset >> CC_OFFSET_BITS].base
-                + (line.offset & ((<uint64_t>1 << CC_OFFSET_BITS) - 1))
-            )
+            op.memory.sources[i - step.operand] = cc_address(segment, operand.peer, line.where)
 
 
 cdef int64_t enqueue(

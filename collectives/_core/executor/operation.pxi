@@ -53,10 +53,9 @@ cdef struct Sharing:
     int usual  # the same, before anything is learned, and where all ranks are near
     int by_distance  # whether payloads go past the cache if other ranks are far
     int habit  # the kind of operation, if it is to be learned how it stores best; else -1
-    int[2] windows  # in which the input and the output lie, or 0
-    int way  # which bit of Step.lends counts
+    uint64_t[2] words  # where others see the input and the output in shared memory, or 0
+    int way  # which bit of Step.lends counts; 0: nothing may be lent
     int lent  # whether others read the caller's arrays
-    int open  # whether arrays may be in shared memory, on whichever rank: lines tell of them
 
 
 # Where one segment stands in its plan.

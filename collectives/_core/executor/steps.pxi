@@ -1,7 +1,7 @@
 # Steps: whether the operands of one are there, and the pass over memory that it is.
 
 cdef enum:
-    LENT = 4096  # bytes from which on others read them in the caller's array, if it is shared
+    LENT = 4096  # bytes from which on others read them where they lie: LENT in plans/lending.py
 
 
 cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexcept nogil:
@@ -25,7 +25,9 @@ cdef inline int is_ready(Operation *op, Cursor *cursor, const Step *step) noexce
             if not cc_same(line.what, shared.said):
                 fail(op, MISMATCHED, 0, operand.peer, cursor.round)
                 return -1
-            op.memory.sources[i - step.operand] = cc_payload(shared.segment, line)
+            op.memory.sources[i - step.operand] = cc_payload(
+                shared.segment, operand.peer, line
+            )
         elif operand.need >= 0 and not op.slots.arrived[base + operand.need]:
             return 0
     return 1
@@ -64,12 +66,11 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
     cdef cc_publication *line = NULL
     cdef cc_pass a_pass
     cdef uint64_t pushed = 0
-    cdef char *lent = NULL
-    cdef int window = 0
+    cdef uint64_t lent = 0
     op.record.stepped = nbytes
     if op.device != NULL:
         return device_runs(op, cursor, step, n, skip)
-    if shared.open and nbytes > CC_INLINE and has_arrived(op, page, step):
+    if nbytes > CC_INLINE and has_arrived(op, page, step):
         return 0
     gather(op, cursor, step, skip, &a_pass)
     if step.dst_space != NOWHERE:
@@ -83,13 +84,12 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
         line = cc_line_of(shared.segment, shared.segment.me, page, step.publication)
         a_pass.publication = line.payload
         if nbytes > CC_INLINE:
-            if shared.open and step.push < step.pushes_end and nbytes >= LENT:
+            if step.push < step.pushes_end and nbytes >= LENT:
                 pushed = aim(op, page, step, &a_pass)
             a_pass.publication = NULL
-            lent = line.payload
             if not pushed:
-                lent = lendable(op, step, &a_pass, nbytes, &window)
-            if lent == NULL:
+                lent = lendable(op, step, &a_pass, nbytes)
+            if not pushed and not lent:
                 a_pass.publication = payload_of(op, cursor.segment, step.publication)
                 a_pass.stream_publication = shared.stores & CC_PAYLOADS
     if n and (a_pass.dst != NULL or a_pass.publication != NULL):
@@ -99,13 +99,13 @@ cdef inline int run_step(Operation *op, const Cursor *cursor, const Step *step) 
             fail(op, FOLD_RAISED, 0, -1, cursor.round)
             return -1
     if line != NULL:
-        if a_pass.stream_publication or (lent != NULL and a_pass.stream_dst) or pushed:
+        if a_pass.stream_publication or (lent and a_pass.stream_dst) or pushed:
             cc_fence_streams()
-        if lent == NULL:
-            lent = a_pass.publication
-        elif not pushed:
+        if lent:
             shared.lent = 1
-        show(op, line, page, window, lent, nbytes, pushed)
+        elif nbytes > CC_INLINE and not pushed:
+            lent = cc_word(shared.segment, 0, a_pass.publication)
+        show(op, line, page, lent, nbytes, pushed)
     return 0
 
 
@@ -115,13 +115,13 @@ cdef inline bint has_arrived(
     """Say whether a step would only copy what its owner has pushed to where it goes."""
     cdef const cc_segment *segment = op.shared.segment
     cdef const Operand *operand = &op.plan.operands[step.operand]
-    cdef const cc_publication *line
+    cdef const cc_aside *aside
     if step.operands_end - step.operand != 1 or operand.space != SLOT or not step.is_final:
         return False
     if step.publication >= 0 or segment.me >= 64:
         return False
-    line = cc_line_of(segment, operand.peer, page, operand.first)
-    return cc_aside_of(line).pushed >> segment.me & 1
+    aside = cc_aside_of(cc_line_of(segment, operand.peer, page, operand.first))
+    return aside != NULL and aside.pushed >> segment.me & 1
 
 
 cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pass) noexcept nogil:
@@ -133,21 +133,18 @@ cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pas
     cdef const cc_aside *aside
     cdef const Push *push
     cdef uint64_t pushed = 0
-    cdef int window
+    cdef char *output
     cdef int i
     for i in range(step.push, step.pushes_end):
         push = &op.plan.pushes[i]
         line = cc_line_of(segment, push.peer, page, push.after)
-        aside = cc_aside_of(line)
-        if push.peer >= 64 or line.nbytes <= CC_INLINE or not aside.way & push.when:
+        aside = cc_aside_of(line) if line.nbytes > CC_INLINE and push.peer < 64 else NULL
+        if aside == NULL or not aside.way & push.when or not aside.output:
             return 0
-        window = <int>(aside.output >> CC_OFFSET_BITS)
-        if window == 0 or segment.windows[window].base == NULL:
+        output = cc_address(segment, push.peer, aside.output)
+        if output == NULL:
             return 0
-        op.memory.targets[i - step.push] = (
-            segment.windows[window].base + (aside.output & ((<uint64_t>1 << CC_OFFSET_BITS) - 1))
-            + (a_pass.dst - op.layout.output)
-        )
+        op.memory.targets[i - step.push] = output + (a_pass.dst - op.layout.output)
         pushed |= <uint64_t>1 << push.peer
     a_pass.targets = op.memory.targets
     a_pass.ntargets = step.pushes_end - step.push
@@ -156,44 +153,40 @@ cdef uint64_t aim(Operation *op, uint64_t page, const Step *step, cc_pass *a_pas
 
 
 cdef inline void show(
-    const Operation *op, cc_publication *line, uint64_t page, int window, const char *payload,
-    int64_t nbytes, uint64_t pushed,
+    const Operation *op, cc_publication *line, uint64_t page, uint64_t where, int64_t nbytes,
+    uint64_t pushed,
 ) noexcept nogil:
-    """Publish a payload; where arrays may be in shared memory, with where the output is, and who
-    has the result.
+    """Publish a payload, with where the output is and who has the result, if there is something to
+    say.
     """
     cdef const Sharing *shared = &op.shared
-    cdef int output = shared.windows[1]
     cdef cc_aside aside
-    cdef bint told = shared.open and nbytes > CC_INLINE
-    if told:
-        aside.output = 0
-        if output:
-            aside.output = (
-                <uint64_t>output << CC_OFFSET_BITS
-                | <uint64_t>(op.layout.output - shared.segment.windows[output].base)
-            )
+    cdef bint tells = nbytes > CC_INLINE and (pushed or shared.words[1])
+    if tells:
+        aside.output = shared.words[1]
         aside.way = shared.way
         aside.pushed = pushed
         aside.event = 0
     cc_publish(
-        shared.segment, line, page, shared.said, window, payload, nbytes, &aside if told else NULL
+        shared.segment, line, page, shared.said, where, nbytes, &aside if tells else NULL
     )
 
 
-cdef inline char *lendable(
-    const Operation *op, const Step *step, const cc_pass *a_pass, int64_t nbytes, int *window
+cdef inline uint64_t lendable(
+    const Operation *op, const Step *step, const cc_pass *a_pass, int64_t nbytes
 ) noexcept nogil:
-    """Return the caller's memory that a step may publish as it is, or NULL; and its window."""
+    """Return where others see the caller's memory that a step may publish as it is, or 0."""
+    cdef const char *data = a_pass.sources[0]
     cdef int space = step.dst_space
     if not step.lends & op.shared.way or nbytes < LENT or a_pass.scale != NULL:
-        return NULL
+        return 0
     if space == NOWHERE:
         space = op.plan.operands[step.operand].space
-    window[0] = op.shared.windows[space]
-    if window[0] == 0:
-        return NULL
-    return a_pass.dst if a_pass.dst != NULL else <char *>a_pass.sources[0]
+    else:
+        data = a_pass.dst
+    if op.shared.words[space] == 0:
+        return 0
+    return op.shared.words[space] + (data - (op.layout.output if space == OUT else op.layout.input))
 
 
 cdef int combine_by_user(

@@ -27,14 +27,13 @@ cdef extern from "_core/shared/ring.h" nogil:
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
-        CC_OFFSET_BITS
     ctypedef struct cc_window:
         char *base
         char *mine
         size_t nbytes
     ctypedef struct cc_publication:
         uint64_t[3] what
-        uint64_t offset
+        uint64_t where
         uint64_t nbytes
         char *payload
     ctypedef struct cc_aside:
@@ -88,11 +87,13 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_all_finished(cc_segment *, uint64_t)
     void cc_finish(cc_segment *, uint64_t)
     const cc_publication *cc_published(const cc_segment *, int, uint64_t, int)
-    cc_aside *cc_aside_of(const cc_publication *)
-    const char *cc_payload(const cc_segment *, const cc_publication *)
+    uint64_t cc_word(const cc_segment *, int, const char *)
+    char *cc_address(const cc_segment *, int, uint64_t)
+    const char *cc_payload(const cc_segment *, int, const cc_publication *)
+    const cc_aside *cc_aside_of(const cc_publication *)
     void cc_publish(
-        cc_segment *, cc_publication *, uint64_t, const uint64_t *, int, const char *,
-        uint64_t, const cc_aside *,
+        cc_segment *, cc_publication *, uint64_t, const uint64_t *, uint64_t, uint64_t,
+        const cc_aside *,
     )
     int cc_same(const uint64_t *, const uint64_t *)
     uint64_t cc_mixed(uint64_t, uint64_t)

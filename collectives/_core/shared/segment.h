@@ -39,18 +39,24 @@ enum {
     CC_OFFSET_BITS = 48
 };
 
+/* Where something is, as a *word* that all ranks of the host can read: an offset in a window, whose
+ * number is above CC_OFFSET_BITS. The highest bit of a line's says whether there is an aside. No payload
+ * is at the offset 0 of window 0. */
+#define CC_OFFSET ((UINT64_C(1) << CC_OFFSET_BITS) - 1)
+#define CC_HAS_ASIDE (UINT64_C(1) << 63)
+
 /* One publication. */
 typedef struct {
     uint64_t seq;      /* its page + 1 */
     uint64_t what[3];  /* what is called: the fingerprint */
-    uint64_t offset;   /* of the payload in a window, whose number is in the highest 16 bits */
+    uint64_t where;    /* the payload is, as a word */
     uint64_t nbytes;
     char payload[CC_INLINE];
 } cc_publication;
 
-/* What is in place of the payload where that is elsewhere, if ranks have arrays in shared memory. */
+/* What may be in place of a payload that is elsewhere; then the word of the line says so. */
 typedef struct {
-    uint64_t output;  /* where the owner's output is, as an offset in a window, or 0 */
+    uint64_t output;  /* where the owner's output is, if others can write there, or 0 */
     uint64_t way;     /* 1 if its input and output are apart, 2 if they are the same array */
     uint64_t pushed;  /* bits: the ranks of the host that have the result in their outputs already */
     uint64_t event;   /* on a device: the number of the owner's event after which it is there, or 0 */
@@ -316,29 +322,46 @@ static inline const cc_publication *cc_published(const cc_segment *s, int rank, 
     return cc_read(&line->seq) == page + 1 ? line : NULL;
 }
 
-static inline const char *cc_payload(const cc_segment *s, const cc_publication *line)
+/* The word for an address in a window. */
+static inline uint64_t cc_word(const cc_segment *s, int window, const char *address)
 {
-    const uint64_t offset = line->offset & (((uint64_t)1 << CC_OFFSET_BITS) - 1);
-    return line->nbytes <= CC_INLINE ? line->payload
-                                     : s->windows[line->offset >> CC_OFFSET_BITS].base + offset;
+    return (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(address - s->windows[window].base);
 }
 
-static inline cc_aside *cc_aside_of(const cc_publication *line) { return (cc_aside *)line->payload; }
+/* The address in this process that a rank means by a word; NULL if it has none. */
+static inline char *cc_address(const cc_segment *s, int rank, uint64_t word)
+{
+    const unsigned kind = (unsigned)((word & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
+    char *const base = s->windows[kind].base;
+    (void)rank;
+    return base ? base + (word & CC_OFFSET) : NULL;
+}
 
-/* Show a publication of `nbytes`, whose payload is in its place in a window. `aside` is NULL, or what the
- * line says in place of the payload. Nothing else may be written to the line before: it is timed. */
+static inline const char *cc_payload(const cc_segment *s, int rank, const cc_publication *line)
+{
+    return line->nbytes <= CC_INLINE ? line->payload : cc_address(s, rank, line->where);
+}
+
+/* What a line says in place of its payload, or NULL. */
+static inline const cc_aside *cc_aside_of(const cc_publication *line)
+{
+    return line->where & CC_HAS_ASIDE ? (const cc_aside *)line->payload : NULL;
+}
+
+/* Show a publication of `nbytes`, whose payload is in its place. `aside` is NULL, or what the line says
+ * in place of the payload. Nothing else may be written to the line before: it is timed. */
 static inline void cc_publish(cc_segment *s, cc_publication *line, uint64_t page, const uint64_t *what,
-                              int window, const char *payload, uint64_t nbytes, const cc_aside *aside)
+                              uint64_t where, uint64_t nbytes, const cc_aside *aside)
 {
     const int is_due = nbytes > CC_INLINE && cc_is_due(page, nbytes); /* else it holds the line already */
     const uint64_t start = is_due ? cc_begin_stores() : 0;
     line->what[0] = what[0];
     line->what[1] = what[1];
     line->what[2] = what[2];
-    line->offset = (uint64_t)window << CC_OFFSET_BITS | (uint64_t)(payload - s->windows[window].base);
+    line->where = aside ? where | CC_HAS_ASIDE : where;
     line->nbytes = nbytes;
     if (aside)
-        *cc_aside_of(line) = *aside;
+        *(cc_aside *)line->payload = *aside;
     cc_write(&line->seq, page + 1);
     if (is_due)
         cc_end_stores(&s->distance, start);
