@@ -28,7 +28,7 @@ import collectives
 from collectives import Communicator, _core
 from collectives.launch import launcher
 from collectives.measuring import network, pairs
-from collectives.process import abort, binding, environment, host, hosted
+from collectives.process import abort, binding, control_groups, environment, host, hosted
 from collectives.text.words import error_text
 
 START = 60.0  # seconds for the start of MPI
@@ -46,8 +46,6 @@ FAILURES = 5  # pairs that fail, before no more are measured: each takes seconds
 COMMON = ("COLLECTIVES_", "HOROVOD_", "OMP_NUM_THREADS")
 NETWORK = ("UCX_", "FI_", "MPIR_CVAR_CH4_NETMOD", "OMPI_MCA_pml", "OMPI_MCA_btl", "I_MPI_FABRICS")
 OWN = ("COLLECTIVES_HOST", "COLLECTIVES_RANK", "COLLECTIVES_TEST_")  # of a rank, or of a test
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 _lost = False  # whether a message did not come, so that MPI may not end either
 
@@ -386,25 +384,10 @@ def _limits() -> dict[str, Any]:
 
 
 def quota(
-    groups: Path = CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
+    groups: Path = control_groups.CGROUPS, membership: str | os.PathLike[str] = "/proc/self/cgroup"
 ) -> float | None:
     """Return how many CPUs' time the control groups of this process grant; None if all. Local."""
-    try:
-        lines = Path(membership).read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    granted = []
-    for line in lines:
-        _, names, path = line.split(":", 2)
-        if names and "cpu" not in names.split(","):
-            continue
-        root = groups / names if names else groups
-        folder = root / path.strip("/")
-        while True:  # a group above may grant less
-            granted.append(_granted(folder))
-            if folder == root or root not in folder.parents:
-                break
-            folder = folder.parent
+    granted = map(_granted, control_groups.folders("cpu", groups, membership))
     return min((each for each in granted if each is not None), default=None)
 
 
@@ -415,20 +398,13 @@ def _soft(which: int) -> int | None:
 
 def _granted(folder: Path) -> float | None:
     """Return what one group grants, in either version of control groups."""
-    words = _words(folder / "cpu.max") or [
-        *_words(folder / "cpu.cfs_quota_us"),
-        *_words(folder / "cpu.cfs_period_us"),
+    words = control_groups.words(folder / "cpu.max") or [
+        *control_groups.words(folder / "cpu.cfs_quota_us"),
+        *control_groups.words(folder / "cpu.cfs_period_us"),
     ]
     if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
         return None  # "max", or -1
     return int(words[0]) / int(words[1])
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="ascii").split()
-    except OSError:
-        return []
 
 
 @contextlib.contextmanager

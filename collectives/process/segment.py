@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 
 from collectives import _core
 from collectives.errors import ArgumentError, CommunicatorError, SharedMemoryWarning
-from collectives.process import environment, living
+from collectives.process import control_groups, environment, living
 from collectives.text.origin import levels
 
 # Bytes of a lane, the memory where a rank publishes one segment of an operation.
 LANE_BYTES = 1 << 20
 SMALLEST_LANE = 64 << 10
 
-# All segments of a process together take at most this part (one fourth) of the host's memory.
+# All segments of a process together take at most this part (one fourth) of the memory of the host,
+# or of what control groups grant.
 PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
@@ -255,7 +256,8 @@ def settings() -> dict[str, Any]:
 
 def _limit() -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return environment.size("COLLECTIVES_SHM_LIMIT", memory // PART_OF_MEMORY)
+    memory = min(memory, control_groups.memory() or memory)
+    return environment.size("COLLECTIVES_SHM_LIMIT", max(1, memory // PART_OF_MEMORY))
 
 
 def _lane() -> int:

@@ -13,6 +13,7 @@ from programs import program
 
 from collectives.measuring import doctor_hosts, network, survey
 from collectives.measuring.doctor_hosts import Finding
+from collectives.process import control_groups
 
 # Runs doctor on ranks that believe to be on hosts of their own.
 DOCTOR = """
@@ -221,6 +222,26 @@ def test_what_control_groups_grant(
     mine.write_text(f"{membership}\n")
     assert survey.quota(groups, mine) == quota
     assert survey.quota(groups, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "membership", "nbytes"),
+    [
+        ("job/memory.max", "1048576", "0::/job/step", 1 << 20),
+        ("job/memory.max", "max", "0::/job/step", None),
+        ("memory/job/memory.limit_in_bytes", "4096", "4:memory:/job", 4096),
+        ("memory/job/memory.limit_in_bytes", "4096", "4:cpu:/job", None),
+    ],
+)
+def test_what_memory_control_groups_grant(
+    tmp_path: Path, file: str, text: str, membership: str, nbytes: int | None
+) -> None:
+    path = tmp_path / "groups" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{text}\n")
+    mine = tmp_path / "mine"
+    mine.write_text(f"{membership}\n")
+    assert control_groups.memory(tmp_path / "groups", mine) == nbytes
 
 
 def test_connections_of_this_process() -> None:
