@@ -11,7 +11,10 @@ from glob import glob
 import numpy
 from setuptools import Extension, setup
 
-macros: list[tuple[str, str | None]] = [("NPY_NO_DEPRECATED_API", "NPY_1_22_API_VERSION")]
+macros: list[tuple[str, str | None]] = [
+    ("NPY_NO_DEPRECATED_API", "NPY_1_22_API_VERSION"),
+    ("NPY_TARGET_VERSION", "NPY_1_22_API_VERSION"),  # which has handlers of memory
+]
 if os.environ.get("COLLECTIVES_STRESS", "0") not in ("", "0"):
     macros.append(("CC_STRESS", None))
 

@@ -27,6 +27,8 @@ from collectives.communicator import Communicator
 from collectives.default import *  # noqa: F403 - all that is public there, is here, too
 from collectives.errors import CollectivesError
 from collectives.launch.spawning import spawn
+from collectives.process import shared_arrays as _shared_arrays
+from collectives.process.shared_arrays import shared_arrays
 from collectives.reductions import (
     AVG,
     BAND,
@@ -66,11 +68,14 @@ __all__ = [
     "errors",
     "reduction",
     "reductions",
+    "shared_arrays",
     "spawn",
     "wait_all",
     "wait_any",
 ]
 
+
+_shared_arrays.begin()
 
 if not _typing.TYPE_CHECKING:  # for type checkers, the star has imported them
     __all__ += _default.__all__

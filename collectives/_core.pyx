@@ -17,7 +17,8 @@ from libc.string cimport memcpy
 
 from collectives.errors import (
     ArgumentError, BufferError, CollectivesError, CommunicatorError, MismatchError, MPIError,
-    PeerAbortedError, PeerLostError, StallError, StallWarning, UnsupportedTypeError,
+    PeerAbortedError, PeerLostError, SharedMemoryWarning, StallError, StallWarning,
+    UnsupportedTypeError,
 )
 from collectives.text.words import error_text, shown, spelled_here
 
@@ -82,6 +83,7 @@ include "_core/calls/errors.pxi"
 # The memory that the ranks of a host share, and what they call on record in it.
 include "_core/shared/fingerprint.pxi"
 include "_core/shared/segment.pxi"
+include "_core/shared/heap.pxi"
 include "_core/shared/round_trip.pxi"
 include "_core/shared/words.pxi"
 include "_core/mail/mail.pxi"

@@ -79,6 +79,12 @@ def add_parser(commands: Any) -> None:
         help="let this library answer `import horovod`, so that programs for it run unchanged",
     )
     parser.add_argument(
+        "--shared-arrays",
+        action="store_true",
+        help="make NumPy's arrays in memory that the ranks of a host share, so that collectives do "
+        "not copy them",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="print the command instead of running it"
     )
     parser.set_defaults(main=main)
@@ -130,6 +136,8 @@ def main(options: argparse.Namespace) -> int:
         )
     if sys.stdout is not None:
         sys.stdout.flush()
+    if options.shared_arrays:
+        os.environ[environment.SHARED_ARRAYS] = "1"
     if options.no_mpi:
         return _without_mpi(options)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
@@ -23,7 +24,7 @@ from collectives.errors import CollectivesError, SharedMemoryWarning
 from collectives.launch import launcher, session
 from collectives.measuring import coverage, doctor_hosts, state, survey
 from collectives.measuring.doctor_hosts import Finding
-from collectives.process import binding, environment, segment
+from collectives.process import binding, environment, segment, shared_arrays
 from collectives.process.settings import STORES
 from collectives.text.words import count, size_text
 
@@ -229,6 +230,18 @@ def _probe(starter: launcher.Launcher, extra: str) -> Iterator[Finding]:
     yield Finding("probe", text, remedy)
 
 
+def _shared_arrays(facts: dict[str, Any]) -> Finding:
+    """Return whether NumPy's arrays can be in shared memory."""
+    if "heap" not in facts:
+        return Finding("shared arrays", f"none: {facts['reason']}")
+    reserved, _, _, limit = facts["heap"]
+    text = f"at most {size_text(limit)} for each rank, in {size_text(reserved)} of addresses"
+    how = "reads those of the other in place"
+    if not facts["lends"]:
+        how = "cannot map those of the other, and they are copied"
+    return Finding("shared arrays", f"{text}; each {how}")
+
+
 def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
     """Yield what memory the two ranks share, how fast it is, and what follows from that."""
     settings = facts["settings"]
@@ -254,6 +267,7 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
             f"past the cache: {alone / 1e9:.1f} GB/s by one rank, {at_once / 1e9:.1f} GB/s by each "
             f"of two at once",
         )
+        yield _shared_arrays(facts["arrays"])
         yield Finding("affinity", f"{facts['cores']} cores for {facts['ranks']} ranks")
     for name, value, variable in (
         ("memory", settings["kind"], "SHM"),
@@ -332,7 +346,25 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
         "copy_alone": one,
         "copy_at_once": max(all_at_once),
         "copied": COPIED,
+        "arrays": _arrays(comm),
     }
+
+
+def _arrays(comm: Communicator) -> dict[str, Any]:
+    """Return whether ranks lend shared arrays, how many bytes these may have, and of how many
+    addresses; or why there are none.
+    Collective.
+    """
+    reason = shared_arrays.why_not()
+    with contextlib.nullcontext() if reason else shared_arrays.shared_arrays():
+        x = np.ones(1 << 16)
+    for _ in range(3):
+        comm.allreduce(x)
+        comm.barrier()
+    heap = _core.heap_state()
+    if reason or heap is None:
+        return {"reason": reason}
+    return {"lends": comm._segment is not None and comm._segment.lends, "heap": heap}
 
 
 def transports(comm: Communicator) -> list[str]:

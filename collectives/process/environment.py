@@ -13,6 +13,8 @@ COUNT = r"0*[1-9][0-9]*"
 SIZE = r"(?i:0*[1-9]\d* ?[KMG]?(I?B)?)"
 MOST_BYTES = (1 << 62) - 1  # the core computes with 64 bits
 
+SHARED_ARRAYS = "COLLECTIVES_SHARED_ARRAYS"
+
 # For each variable, the pattern of its values, and a description of the values.
 VARIABLES = {
     "COLLECTIVES_TIMEOUT": (SECONDS, "a positive number of seconds"),
@@ -26,6 +28,7 @@ VARIABLES = {
     "COLLECTIVES_SHM_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_LANE": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of looks"),
+    SHARED_ARRAYS: (r"[01]", "0 or 1"),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),
     "COLLECTIVES_DEVICE_CHUNK": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_DEVICE_TRANSPORT": (

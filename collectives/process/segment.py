@@ -36,7 +36,7 @@ LANE_BYTES = 1 << 20
 SMALLEST_LANE = 64 << 10
 
 # All segments of a process together take at most this part (one fourth) of the memory of the host,
-# or of what control groups grant.
+# or of what control groups grant. Its shared arrays may take as much.
 PART_OF_MEMORY = 4
 
 _PAGE = mmap.PAGESIZE
@@ -128,7 +128,9 @@ def _attempt(
     def use(file: int, memory: mmap.mmap, lane: int) -> _core.Segment:
         # The file is opened again: what is mapped stays open as long as its memory is used.
         own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-        return _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
+        made = _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
+        made.map_heap = _heap_of
+        return made
 
     if len(local) < 2 or segment is not None:
         return segment, _common(meeting, [], create, nbytes, use)[1]
@@ -341,6 +343,37 @@ def _open(path: str, nbytes: int, token: bytes) -> tuple[int, mmap.mmap]:
     except BaseException:
         os.close(file)
         raise
+
+
+# The heaps of other processes, as long as a segment uses them, by process and file.
+_heaps: weakref.WeakValueDictionary[tuple[int, int], mmap.mmap] = weakref.WeakValueDictionary()
+
+
+def _heap_of(rank: int, process: int, file: int, inode: int, nbytes: int) -> mmap.mmap | None:
+    """Return the heap of another rank, where its shared arrays are; None after a warning. Local."""
+    memory = _heaps.get((process, inode))
+    if memory is not None:
+        return memory
+    path = f"/proc/{process}/fd/{file}"
+    try:
+        opened = _opened(path)
+        try:
+            about = os.fstat(opened)
+            if about.st_ino != inode or about.st_size < nbytes:
+                raise _Failure(f"{path} is another file here")
+            memory = _heaps[process, inode] = _map(opened, nbytes)
+        finally:
+            os.close(opened)
+    except (_Failure, OSError) as error:
+        warnings.warn(
+            f"the shared arrays of rank {rank} cannot be mapped, and are copied: {error}",
+            SharedMemoryWarning,
+            stacklevel=levels(),
+        )
+        return None
+    with contextlib.suppress(OSError):
+        memory.madvise(mmap.MADV_DONTDUMP)
+    return memory
 
 
 def _warn(problems: dict[int, str], way: str) -> None:

@@ -25,6 +25,7 @@ def test_doctor_finds_nothing() -> None:
     assert re.fullmatch(r"(near|far|busy); a flag .* takes \d+ ns", facts["flags"])
     assert re.search(r"[\d.]+ GB/s by one rank, [\d.]+ GB/s by each of two", facts["copies"])
     assert "for 2 ranks" in facts["affinity"]
+    assert re.search(r"shared arrays at most .*; each reads those of the other in", done.stdout)
     assert re.match(r"none: CuPy |\d+ devices?, by CuPy|arrays on cuda|  staging", facts["GPU"])
     assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
     for name in ("", "_LANE", "_LIMIT", "_STORES"):

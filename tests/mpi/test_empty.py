@@ -22,9 +22,28 @@ def comm():
 
 
 @pytest.fixture(scope="module")
-def memory(comm):
+def empties(comm):
     """Room for an input and an output of any form."""
     return [comm.empty(comm.size * N + 16, np.float32) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def heaps(comm):
+    """The same, in the heap of each rank, which the others have mapped."""
+    with cc.shared_arrays():
+        made = [np.zeros(comm.size * N + 16, np.float32) for _ in range(2)]
+    for _ in range(3):
+        comm.allreduce(made[0], made[1])
+        comm.barrier()
+    if comm._segment is not None:
+        assert comm._segment.lends
+        assert comm._segment.maps == comm.local_size - 1
+    return made
+
+
+@pytest.fixture(params=["empty", "heap"])
+def memory(request, empties, heaps):
+    return empties if request.param == "empty" else heaps
 
 
 def test_a_device_without_cupy(comm):
@@ -160,18 +179,18 @@ def test_tensors_share_them(comm):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_ranks_pass_different_kinds_of_arrays(comm, memory, seed):
+def test_ranks_pass_different_kinds_of_arrays(comm, empties, heaps, seed):
     """A result goes straight into an output in shared memory, unless some rank has none there."""
     rng = np.random.default_rng(seed)
     n = int(rng.choice([1000, 5000, N, comm.size * N]))
     alike = rng.random() < 0.5
     op = (cc.SUM, cc.MAX, cc.AVG)[seed % 3]
     algorithm = (None, "round_robin", "ring", "butterfly", "tree", "master_worker")[seed % 6]
-    kinds = [tuple(rng.integers(0, 2, 3)) for _ in range(comm.size)]
-    x_shared, out_shared, in_place = kinds[0] if alike else kinds[comm.rank]
+    kinds = [tuple(rng.integers(0, (3, 3, 2))) for _ in range(comm.size)]
+    x_kind, out_kind, in_place = kinds[0] if alike else kinds[comm.rank]
     given = [rng.integers(0, 100, n).astype(np.float32) for _ in range(comm.size)]
-    x = memory[0][:n] if x_shared else np.empty(n, np.float32)
-    out = memory[1][:n] if out_shared else np.empty(n, np.float32)
+    x = (np.empty(n, np.float32), empties[0][:n], heaps[0][:n])[x_kind]
+    out = (np.empty(n, np.float32), empties[1][:n], heaps[1][:n])[out_kind]
     out = x if in_place else out
     for _ in range(3):
         out[:] = -1

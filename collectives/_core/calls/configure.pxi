@@ -126,7 +126,7 @@ cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
     if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
         # Kinds of operations, by powers of two of their bytes, and by what need not be copied.
         shared.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
-        if shared.words[0] or shared.words[1]:
+        if shared.words[0] or shared.words[1] or shared.heap[0] or shared.heap[1]:
             shared.habit += 128
 
 
@@ -136,7 +136,7 @@ cdef void find_words(Operation *op, const Call *call) noexcept:
     cdef int64_t input_bytes = call.x.count * call.x.itemsize
     cdef int64_t output_bytes = call.out.count * call.out.itemsize
     cdef bint is_placed  # whether the input, which may be scaled, is in the output
-    shared.words[0] = shared.words[1] = 0
+    shared.words[0] = shared.words[1] = shared.heap[0] = shared.heap[1] = 0
     shared.way = 0
     # A result that no step scales is scaled where it lies, at the end of its segment.
     if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):
@@ -148,6 +148,9 @@ cdef void find_words(Operation *op, const Call *call) noexcept:
     shared.way = 2 if is_placed else 1
     shared.words[0] = word_of(shared.segment, op.layout.input, input_bytes)
     shared.words[1] = word_of(shared.segment, op.layout.output, output_bytes)
+    if op.device == NULL and op.nbytes >= LENT:
+        shared.heap[0] = cc_heap_word(op.layout.input, input_bytes)
+        shared.heap[1] = cc_heap_word(op.layout.output, output_bytes)
 
 
 cdef inline uint64_t word_of(

@@ -75,10 +75,25 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
     segment = shared.segment
     if segment == NULL:
         return 0
+    if op.nbytes >= LENT and op.device == NULL:
+        meet_heaps(engine.segment, shared)
     choose_stores(shared, segment)
     shared.page = segment.next
     segment.next += op.layout.segments
     cc_ring_take(&segment.ring, shared.page, op.layout.segments, shared.room, &shared.run)
+    return 0
+
+
+cdef inline int meet_heaps(Segment segment, Sharing *shared) except -1:
+    """Map the heaps that other ranks have offered; lend from the own one if all have mapped it."""
+    cdef int k
+    if cc_read(&segment.c.shared.heaps) != segment.c.heaps_seen:
+        segment.map_heaps()
+    if (shared.heap[0] or shared.heap[1]) and cc_heap_is_mapped(&segment.c, cc_heap_now()):
+        for k in range(2):
+            if shared.heap[k]:
+                shared.words[k] = shared.heap[k]
+        shared.heap[0] = shared.heap[1] = 0
     return 0
 
 

@@ -54,6 +54,7 @@ cdef struct Sharing:
     int by_distance  # whether payloads go past the cache if other ranks are far
     int habit  # the kind of operation, if it is to be learned how it stores best; else -1
     uint64_t[2] words  # where others see the input and the output in shared memory, or 0
+    uint64_t[2] heap  # the same, if they are in the heap and others may not have mapped it yet
     int way  # which bit of Step.lends counts; 0: nothing may be lent
     int lent  # whether others read the caller's arrays
 

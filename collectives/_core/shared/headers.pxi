@@ -50,11 +50,16 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t space
         uint64_t began
         int64_t gone
+        uint64_t heap_bytes
+        uint64_t heap_file
+        uint64_t heap_inode
+        uint64_t maps
         uint64_t ping
         uint64_t pong
     ctypedef struct cc_shared:
         uint64_t why
         uint64_t given_up
+        uint64_t heaps
         uint64_t call
         char *text
     ctypedef struct cc_segment:
@@ -72,6 +77,9 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t calls
         cc_window *windows
         int nwindows
+        char **heaps
+        uint64_t heaps_seen
+        int heap_is_mapped
     uint64_t cc_read(const uint64_t *)
     void cc_write(uint64_t *, uint64_t)
     void cc_fence()
@@ -107,3 +115,25 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_way(cc_segment *, int, int)
     void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
+
+cdef extern from "_core/shared/heap.h" nogil:
+    enum:
+        CC_LEAST, CC_PAGE
+    ctypedef struct cc_heap:
+        size_t nbytes
+        size_t all_kept
+        size_t used
+        size_t limit
+    size_t cc_heap_limit
+    int cc_heap_full
+    int cc_heap_error
+    cc_heap *cc_heap_now()
+    cc_heap *cc_heap_open()
+    cc_heap *cc_heap_of(const void *)
+    void *cc_heap_malloc(size_t, int)
+    void cc_free_block(cc_heap *, void *)
+    size_t cc_room_of(const cc_heap *, const void *)
+    int cc_kind_of(size_t, size_t *)
+    int cc_heap_lends(const char *, size_t)
+    int cc_heap_is_mapped(cc_segment *, cc_heap *)
+    uint64_t cc_heap_word(const char *, size_t)

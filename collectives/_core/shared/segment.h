@@ -36,6 +36,8 @@ enum {
     CC_PAYLOADS = 1,
     CC_RESULTS = 2,
     CC_WINDOWS = 4096,
+    CC_HEAP = 0x7FFE, /* in place of the number of a window: the heap of the rank (heap.h) */
+    CC_HEAPS = 64,    /* ranks of a host whose heaps others map */
     CC_OFFSET_BITS = 48
 };
 
@@ -77,6 +79,9 @@ typedef struct {
     uint64_t space;                     /* the namespace of `pid`; 0 if it says nothing */
     uint64_t began;                     /* when the process began, in ticks since the boot */
     int64_t gone;                       /* whether the rank has left in good order */
+    _Alignas(CC_LINE) uint64_t heap_bytes; /* of the rank's heap, if others may map it; the last word */
+    uint64_t heap_file, heap_inode;        /* its number in the process, and what file that is */
+    uint64_t maps;                         /* bits: the ranks whose heaps this one has mapped */
     _Alignas(CC_LINE) cc_called calls[CC_CALLS];
     _Alignas(CC_LINE) uint64_t ping; /* whom a round trip is with, from bit CC_TO on, and its number */
     _Alignas(CC_LINE) uint64_t pong; /* the same, of the last one that was answered */
@@ -86,6 +91,7 @@ typedef struct {
     unsigned char token[16];  /* tells this segment from any other */
     uint64_t nbytes;
     _Alignas(CC_LINE) uint64_t given_up; /* 0, or 1 + the rank that was first to give up */
+    uint64_t heaps;                      /* how many ranks have offered their heaps */
     _Alignas(CC_LINE) uint64_t why;      /* a kind of end, for which the text below is complete */
     uint64_t call;                       /* the number of the call */
     char text[CC_TEXT];
@@ -127,6 +133,9 @@ typedef struct {
     cc_habit habits[CC_HABITS];
     cc_window *windows;
     int nwindows;
+    char *heaps[CC_HEAPS]; /* the heaps of ranks, as far as this process has mapped them, and its own */
+    uint64_t heaps_seen;   /* how many offers it has looked at */
+    int heap_is_mapped;    /* whether all ranks have mapped the heap of this one */
 } cc_segment;
 
 /* ---- words that others read or write -------------------------------------------------------- */
@@ -332,8 +341,7 @@ static inline uint64_t cc_word(const cc_segment *s, int window, const char *addr
 static inline char *cc_address(const cc_segment *s, int rank, uint64_t word)
 {
     const unsigned kind = (unsigned)((word & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
-    char *const base = s->windows[kind].base;
-    (void)rank;
+    char *const base = kind == CC_HEAP ? s->heaps[rank] : s->windows[kind].base;
     return base ? base + (word & CC_OFFSET) : NULL;
 }
 

@@ -142,6 +142,8 @@ cdef class Segment:
     cdef cc_own_file own  # the file with the lock
     cdef list kept  # what the windows are in, by their numbers
     cdef readonly set released  # numbers of windows whose arrays are gone on this rank
+    cdef public object map_heap  # a function that maps the heap of another rank
+    cdef dict heaps  # what it has returned
 
     def __cinit__(self, memory, int file, ranks, int me, int nlines, int64_t lane_bytes):
         cdef flock lock
@@ -153,6 +155,7 @@ cdef class Segment:
         if cc_segment_open(&self.c, self.memory.buf, len(ranks), me, nlines, lane_bytes):
             raise MemoryError
         self.kept = [None]
+        self.heaps = {}
         self.released = set()
         self.ranks = list(ranks)
         mine = &self.c.ranks[me]
@@ -287,6 +290,37 @@ cdef class Segment:
         self.kept += [None] * self.c.p
         PyMem_Free(rings)
 
+    cdef int map_heaps(self) except -1:
+        """Map the heaps that other ranks have offered since this one has last looked."""
+        cdef cc_rank_area *area
+        cdef Py_buffer view
+        cdef int i
+        self.c.heaps_seen = cc_read(&self.c.shared.heaps)
+        for i in range(self.c.p):
+            area = &self.c.ranks[i]
+            if i == self.c.me or i in self.heaps or not cc_read(&area.heap_bytes):
+                continue
+            self.heaps[i] = self.map_heap(
+                self.ranks[i], area.pid, area.heap_file, area.heap_inode, area.heap_bytes
+            )
+            if self.heaps[i] is None:
+                continue
+            PyObject_GetBuffer(self.heaps[i], &view, PyBUF_WRITABLE)
+            self.c.heaps[i] = <char *>view.buf
+            PyBuffer_Release(&view)  # as long as it is kept, it stays where it is
+            cc_write(&self.c.ranks[self.c.me].maps, self.c.ranks[self.c.me].maps | <uint64_t>1 << i)
+        return 0
+
+    @property
+    def maps(self):
+        """How many other ranks have arrays that this one can read where they lie."""
+        return sum([each is not None for each in self.heaps.values()])
+
+    @property
+    def lends(self):
+        """Whether the other ranks can read shared arrays of this one where they lie."""
+        return bool(self.c.heap_is_mapped)
+
     def all_finished(self, uint64_t page):
         """Return whether all ranks have finished the pages below one. Local."""
         return bool(cc_all_finished(&self.c, page))
@@ -366,7 +400,7 @@ cdef class Segment:
 
     cdef tuple mappings(self):
         """Return what keeps the memory of the segment and its windows mapped."""
-        return <object>self.memory.obj, *self.kept
+        return <object>self.memory.obj, *self.kept, *self.heaps.values()
 
     def give_up(self, str text, error=None):
         """Have the other ranks raise PeerAbortedError with a text, or the like. Local."""

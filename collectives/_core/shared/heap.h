@@ -1,0 +1,496 @@
+/* A heap of this process, whose arrays other ranks can map: memory for NumPy, from CC_LEAST bytes on.
+ *
+ * It is a file without a name, as long as the addresses that are reserved for it; memory is taken only
+ * where pages are touched. Blocks are whole pages, of four sizes for each doubling. A block that is
+ * freed keeps its pages for the next one of its size, up to CC_HEAP_KEPT bytes of all blocks; then holes are
+ * punched, which are zero again. All that is known of blocks is outside of them: `kinds` has the size
+ * of the block that begins at a page, `next` the list that it is in.
+ *
+ * A fork: the child may neither see nor do what happens in the parent's arrays. Blocks that calls have
+ * never lent become private to this process just before (`cc_detach`): mapped anew, so that no thread
+ * can lose a write, and every page copied from the file, which then forgets it. From there on they are
+ * copied on write as all memory is, and lent no more. Blocks that have been lent may be in use by others
+ * at any time. They stay, and the child has copies in their place. In the child the heap is closed:
+ * what it has is freed and never given out again, and the next array makes a heap of the child's own.
+ */
+#ifndef COLLECTIVES_HEAP_H
+#define COLLECTIVES_HEAP_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "segment.h"
+
+enum {
+    CC_LEAST = 16 << 10,   /* bytes of an array from which on it is in the heap */
+    CC_LOOKED = 128 << 10, /* bytes from which on it is cheaper to ask what is zero than to write it */
+    CC_KINDS = 100,
+    CC_IN_USE = 128,       /* a bit of `kinds`, above 1 + the kind */
+    CC_HEAP_LENT = 1,      /* states of pages: of an array that was lent since its block was given out */
+    CC_PRIVATE = 2,        /* of a block that a fork has made private */
+    CC_RETIRED = 3,        /* the same, with holes: a child may have them in common with the file */
+    CC_HEAP_PIECE = 16 << 20    /* bytes that are made private at a time */
+};
+
+#define CC_HEAP_KEPT ((size_t)256 << 20)
+#define CC_HEAP_RESERVED ((size_t)256 << 30)
+#define CC_HEAP_SMALLEST ((size_t)1 << 30)
+
+typedef struct cc_heap {
+    char *base;
+    size_t nbytes;
+    int file;                     /* -1 once it is closed */
+    uint64_t inode;
+    unsigned char *kinds, *states; /* for each page */
+    uint32_t *next;
+    uint32_t top;                 /* pages from here on were never given out; page 0 never is */
+    uint32_t kept[CC_KINDS];      /* free blocks that keep their pages, and */
+    uint32_t clean[CC_KINDS];     /* those that are zero */
+    size_t kept_bytes[CC_KINDS];
+    size_t all_kept, used, limit; /* bytes */
+    char *copies;                 /* of lent blocks, during a fork */
+    size_t copied;
+    pthread_mutex_t lock;
+    struct cc_heap *older;        /* the one that the parent had when it forked this process */
+} cc_heap;
+
+static cc_heap *cc_heaps;        /* the newest first; only that one may be open */
+static size_t cc_heap_limit;     /* of a heap that is yet to be made; 0: none may be */
+static int cc_heap_full;         /* whether an array has had no room */
+static int cc_heap_error;        /* why there is none, as errno */
+
+static inline cc_heap *cc_heap_now(void)
+{
+    cc_heap *h = __atomic_load_n(&cc_heaps, __ATOMIC_ACQUIRE);
+    return h && h->file >= 0 ? h : NULL;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------ */
+
+/* The kind of blocks for an array, and how many pages they have. */
+static inline int cc_kind_of(size_t nbytes, size_t *pages)
+{
+    const size_t last = (nbytes + CC_PAGE - 1) / CC_PAGE - 1;
+    const int bits = 64 - __builtin_clzll(last | 1);
+    const int shift = bits > 3 ? bits - 3 : 0;
+    *pages = ((last >> shift) + 1) << shift;
+    return 4 * bits + (int)(last >> shift & 3) - 8;
+}
+
+static inline size_t cc_pages_of(int kind)
+{
+    const int bits = (kind + 8) / 4, shift = bits > 3 ? bits - 3 : 0;
+    const size_t first = bits > 2 ? 4 : 0;
+    return (first + (size_t)(kind & 3) + 1) << shift;
+}
+
+/* ---- holes ------------------------------------------------------------------------------------- */
+
+/* The next part of a range of the file that was written to. Returns whether there is one. */
+static int cc_written(const cc_heap *h, size_t *start, size_t *stop, size_t end)
+{
+    const off_t first = lseek(h->file, (off_t)*start, SEEK_DATA);
+    off_t hole;
+    if (first < 0 || (size_t)first >= end)
+        return 0;
+    hole = lseek(h->file, first, SEEK_HOLE);
+    *start = (size_t)first;
+    *stop = hole < 0 || (size_t)hole > end ? end : (size_t)hole;
+    return 1;
+}
+
+static int cc_punch(const cc_heap *h, size_t start, size_t nbytes)
+{
+    return fallocate(h->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)nbytes);
+}
+
+static void cc_zero(const cc_heap *h, char *data, size_t nbytes)
+{
+    size_t start = (size_t)(data - h->base), stop, end = start + nbytes;
+    if (nbytes < CC_LOOKED) {
+        memset(data, 0, nbytes);
+        return;
+    }
+    for (; start < end && cc_written(h, &start, &stop, end); start = stop)
+        memset(h->base + start, 0, stop - start);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------ */
+
+/* Have blocks that are kept give their pages back, of the kind that has most, while there are too many. */
+static void cc_give_back(cc_heap *h)
+{
+    while (h->all_kept > CC_HEAP_KEPT || (h->all_kept && h->used + h->all_kept > h->limit)) {
+        uint32_t page;
+        size_t nbytes;
+        int most = 0;
+        for (int k = 1; k < CC_KINDS; ++k)
+            if (h->kept_bytes[k] > h->kept_bytes[most])
+                most = k;
+        page = h->kept[most];
+        nbytes = cc_pages_of(most) * CC_PAGE;
+        if (cc_punch(h, (size_t)page * CC_PAGE, nbytes))
+            return;
+        h->kept[most] = h->next[page];
+        h->next[page] = h->clean[most];
+        h->clean[most] = page;
+        h->kept_bytes[most] -= nbytes;
+        h->all_kept -= nbytes;
+    }
+}
+
+/* A block for an array, or NULL if there is no room. `is_zero` says whether it is known to be. */
+static void *cc_take_block(cc_heap *h, size_t nbytes, int *is_zero)
+{
+    size_t pages;
+    const int kind = cc_kind_of(nbytes, &pages);
+    const size_t room = pages * CC_PAGE;
+    uint32_t page = 0;
+    *is_zero = 1;
+    pthread_mutex_lock(&h->lock);
+    if (room <= h->limit && h->used <= h->limit - room) {
+        if (h->kept[kind]) {
+            page = h->kept[kind];
+            h->kept[kind] = h->next[page];
+            h->kept_bytes[kind] -= room;
+            h->all_kept -= room;
+            *is_zero = 0;
+        } else if (h->clean[kind]) {
+            page = h->clean[kind];
+            h->clean[kind] = h->next[page];
+        } else if (pages <= h->nbytes / CC_PAGE - h->top) {
+            page = h->top;
+            h->top += (uint32_t)pages;
+        }
+    }
+    if (page) {
+        h->kinds[page] = (unsigned char)(CC_IN_USE | (kind + 1));
+        h->used += room;
+        cc_give_back(h);
+    }
+    pthread_mutex_unlock(&h->lock);
+    return page ? h->base + (size_t)page * CC_PAGE : NULL;
+}
+
+/* Have a block whose pages were private share them again. Returns whether others may have it. */
+static int cc_attach(cc_heap *h, uint32_t page, size_t room)
+{
+    char *at = h->base + (size_t)page * CC_PAGE;
+    if (h->states[page] == CC_RETIRED || h->file < 0) {
+        madvise(at, room, MADV_DONTNEED);
+        return 0;
+    }
+    return mmap(at, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->file,
+                (off_t)page * CC_PAGE) == at;
+}
+
+static void cc_free_block(cc_heap *h, void *data)
+{
+    const uint32_t page = (uint32_t)(((char *)data - h->base) / CC_PAGE);
+    const int kind = (h->kinds[page] & ~CC_IN_USE) - 1;
+    const size_t pages = cc_pages_of(kind), room = pages * CC_PAGE;
+    pthread_mutex_lock(&h->lock);
+    h->used -= room;
+    h->kinds[page] = (unsigned char)(kind + 1);
+    if (h->states[page] >= CC_PRIVATE || h->file < 0) {
+        if (cc_attach(h, page, room)) {
+            h->next[page] = h->clean[kind];
+            h->clean[kind] = page;
+        }
+    } else {
+        h->next[page] = h->kept[kind];
+        h->kept[kind] = page;
+        h->kept_bytes[kind] += room;
+        h->all_kept += room;
+        cc_give_back(h);
+    }
+    memset(h->states + page, 0, pages);
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* The bytes of the block of an array. */
+static inline size_t cc_room_of(const cc_heap *h, const void *data)
+{
+    const size_t page = (size_t)((const char *)data - h->base) / CC_PAGE;
+    return cc_pages_of((h->kinds[page] & ~CC_IN_USE) - 1) * CC_PAGE;
+}
+
+/* The heap, open or closed, that memory is in, or NULL. */
+static inline cc_heap *cc_heap_of(const void *data)
+{
+    cc_heap *h = __atomic_load_n(&cc_heaps, __ATOMIC_ACQUIRE);
+    while (h && (size_t)((const char *)data - h->base) >= h->nbytes)
+        h = h->older;
+    return h;
+}
+
+/* Whether memory is in the heap that other ranks may map, and may be lent; from now on it counts as lent. */
+static int cc_heap_lends(const char *data, size_t nbytes)
+{
+    cc_heap *h = cc_heap_now();
+    unsigned char *state;
+    if (!h || (size_t)(data - h->base) >= h->nbytes || nbytes > h->nbytes - (size_t)(data - h->base))
+        return 0;
+    state = &h->states[(size_t)(data - h->base) / CC_PAGE];
+    if (__atomic_load_n(state, __ATOMIC_RELAXED) == 0) {
+        pthread_mutex_lock(&h->lock); /* a fork may be about to make it private */
+        if (*state == 0)
+            *state = CC_HEAP_LENT;
+        pthread_mutex_unlock(&h->lock);
+    }
+    return *state == CC_HEAP_LENT;
+}
+
+/* ---- other ranks -------------------------------------------------------------------------------- */
+
+/* Whether all ranks of a segment have mapped the heap; if it was not offered to them, it is now. */
+static inline int cc_heap_is_mapped(cc_segment *s, cc_heap *h)
+{
+    cc_rank_area *mine = &s->ranks[s->me];
+    if (s->heap_is_mapped || s->p > CC_HEAPS)
+        return s->heap_is_mapped;
+    if (!mine->heap_bytes) {
+        s->heaps[s->me] = h->base;
+        mine->heap_file = (uint64_t)h->file;
+        mine->heap_inode = h->inode;
+        cc_write(&mine->heap_bytes, h->nbytes);
+        __atomic_fetch_add(&s->shared->heaps, 1, __ATOMIC_ACQ_REL);
+        return 0;
+    }
+    for (int r = 0; r < s->p; ++r)
+        if (r != s->me && !(cc_read(&s->ranks[r].maps) >> s->me & 1))
+            return 0;
+    s->heap_is_mapped = 1;
+    return 1;
+}
+
+/* Where others see memory of this rank's heap, as a word; 0 if it is not there, or may not be lent. */
+static inline uint64_t cc_heap_word(const char *data, size_t nbytes)
+{
+    if (!nbytes || !cc_heap_lends(data, nbytes))
+        return 0;
+    return (uint64_t)CC_HEAP << CC_OFFSET_BITS | (uint64_t)(data - cc_heap_now()->base);
+}
+
+/* ---- forks ------------------------------------------------------------------------------------- */
+
+/* The pages of the block that begins at one, whether it is in use, and its state. */
+static size_t cc_block_at(const cc_heap *h, uint32_t page, int *in_use, int *state)
+{
+    const int kind = (h->kinds[page] & ~CC_IN_USE) - 1;
+    const size_t pages = cc_pages_of(kind);
+    *in_use = h->kinds[page] & CC_IN_USE;
+    *state = h->states[page];
+    for (size_t i = 1; *state == 0 && i < pages; ++i)
+        *state = h->states[page + i];
+    return pages;
+}
+
+/* Make a block private to this process. Returns 0, or -1 if it cannot be. */
+static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
+{
+    const size_t begin = (size_t)page * CC_PAGE, end = begin + pages * CC_PAGE;
+    char *at = h->base + begin;
+    size_t start = begin, stop, data = 0;
+    if (mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, h->file, (off_t)begin) != at)
+        return -1;
+    for (; start < end && cc_written(h, &start, &stop, end); start = stop) {
+        stop = stop - start > CC_HEAP_PIECE ? start + CC_HEAP_PIECE : stop;
+        for (size_t i = start; i < stop; i += CC_PAGE) {
+            char *byte = h->base + i, was = *(volatile char *)byte;
+            /* A write that changes nothing copies the page; if it fails, another thread has written. */
+            __atomic_compare_exchange_n(byte, &was, was, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        }
+        cc_punch(h, start, stop - start);
+        data += stop - start;
+    }
+    memset(h->states + page, data == end - begin ? CC_PRIVATE : CC_RETIRED, pages);
+    return 0;
+}
+
+/* Go through the lent blocks, and copy them, or put copies in their place. Returns their bytes. */
+static size_t cc_each_lent(cc_heap *h, int moves)
+{
+    size_t total = 0, pages, start, stop, begin, end;
+    int in_use, state;
+    for (uint32_t page = 1; page < h->top; page += (uint32_t)pages) {
+        pages = cc_block_at(h, page, &in_use, &state);
+        begin = (size_t)page * CC_PAGE;
+        end = begin + pages * CC_PAGE;
+        if (!in_use || state >= CC_PRIVATE)
+            continue;
+        if (h->copies && !moves)
+            for (start = begin; start < end && cc_written(h, &start, &stop, end); start = stop)
+                memcpy(h->copies + total + (start - begin), h->base + start, stop - start);
+        if (h->copies && moves)
+            mremap(h->copies + total, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   h->base + begin);
+        total += end - begin;
+    }
+    return total;
+}
+
+static void cc_before_fork(void)
+{
+    cc_heap *h = cc_heap_now();
+    size_t pages;
+    int in_use, state;
+    if (!h)
+        return;
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t page = 1; page < h->top; page += (uint32_t)pages) {
+        pages = cc_block_at(h, page, &in_use, &state);
+        if (in_use && state == 0)
+            cc_detach(h, page, pages);
+    }
+    h->copies = NULL;
+    h->copied = cc_each_lent(h, 0);
+    if (!h->copied)
+        return;
+    h->copies = (char *)mmap(NULL, h->copied, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (h->copies == MAP_FAILED) {
+        h->copies = NULL;
+        fprintf(stderr, "collectives: no memory to copy %zu bytes of shared arrays for a forked child, "
+                "which shares them with its parent\n", h->copied);
+    }
+    cc_each_lent(h, 0);
+}
+
+static void cc_fork_in_parent(void)
+{
+    cc_heap *h = cc_heap_now();
+    if (!h)
+        return;
+    if (h->copies)
+        munmap(h->copies, h->copied);
+    h->copies = NULL;
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* Have pages be no part of the file any more, which would outlive the parent. */
+static void cc_let_go(cc_heap *h, size_t page, size_t end)
+{
+    if (page < end)
+        mmap(h->base + page * CC_PAGE, (end - page) * CC_PAGE, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static void cc_fork_in_child(void)
+{
+    cc_heap *h = cc_heap_now();
+    size_t unused = 0, pages; /* where those begin that are in no block in use */
+    int in_use = 0, state;
+    if (!h)
+        return;
+    if (h->copies)
+        cc_each_lent(h, 1);
+    for (uint32_t page = 1; page < h->top; page += (uint32_t)pages) {
+        pages = cc_block_at(h, page, &in_use, &state);
+        if (in_use) {
+            cc_let_go(h, unused, page);
+            unused = page + pages;
+        }
+    }
+    cc_let_go(h, unused, h->nbytes / CC_PAGE);
+    close(h->file);
+    h->file = -1;
+    pthread_mutex_init(&h->lock, NULL);
+}
+
+/* ---- a new heap --------------------------------------------------------------------------------- */
+
+static void *cc_reserved(size_t nbytes, int file)
+{
+    const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void *made = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, file, 0);
+    return made == MAP_FAILED ? NULL : made;
+}
+
+/* Give memory to a heap that is still empty. Returns 0, or errno. */
+static int cc_heap_fill(cc_heap *h, size_t limit)
+{
+    struct stat about;
+    char *tables = NULL;
+    memset(h, 0, sizeof *h);
+    h->file = memfd_create("collectives-arrays", MFD_CLOEXEC);
+    if (h->file < 0 || fstat(h->file, &about))
+        return errno;
+    h->inode = about.st_ino;
+    for (h->nbytes = CC_HEAP_RESERVED; h->nbytes >= CC_HEAP_SMALLEST; h->nbytes /= 2) {
+        const size_t pages = h->nbytes / CC_PAGE;
+        h->base = ftruncate(h->file, (off_t)h->nbytes) ? NULL : (char *)cc_reserved(h->nbytes, h->file);
+        tables = h->base ? (char *)cc_reserved(pages * 6, -1) : NULL;
+        if (tables) {
+            h->next = (uint32_t *)tables;
+            h->kinds = (unsigned char *)(tables + pages * 4);
+            h->states = h->kinds + pages;
+            break;
+        }
+        if (h->base)
+            munmap(h->base, h->nbytes);
+    }
+    if (!tables) {
+        close(h->file);
+        return ENOMEM;
+    }
+    madvise(h->base, h->nbytes, MADV_DONTDUMP);
+    h->top = 1;
+    h->limit = limit;
+    pthread_mutex_init(&h->lock, NULL);
+    return 0;
+}
+
+/* The heap of this process, made if need be; NULL if there may be none, or it cannot be. */
+static cc_heap *cc_heap_open(void)
+{
+    static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+    static int watches;
+    cc_heap *h = cc_heap_now();
+    if (h || !cc_heap_limit || cc_heap_error)
+        return h;
+    if (pthread_mutex_trylock(&opening)) /* whoever comes meanwhile has ordinary memory */
+        return NULL;
+    h = cc_heap_now();
+    if (!h && !cc_heap_error) {
+        h = (cc_heap *)malloc(sizeof *h);
+        cc_heap_error = h ? cc_heap_fill(h, cc_heap_limit) : ENOMEM;
+        if (!cc_heap_error && !watches)
+            cc_heap_error = pthread_atfork(cc_before_fork, cc_fork_in_parent, cc_fork_in_child);
+        if (!cc_heap_error) {
+            watches = 1;
+            h->older = cc_heaps;
+            __atomic_store_n(&cc_heaps, h, __ATOMIC_RELEASE);
+        }
+    }
+    pthread_mutex_unlock(&opening);
+    return cc_heap_now();
+}
+
+/* ---- what NumPy calls --------------------------------------------------------------------------- */
+
+/* An array's memory, or NULL where it is not in the heap. */
+static void *cc_heap_malloc(size_t nbytes, int zero)
+{
+    cc_heap *h;
+    void *made;
+    int is_zero;
+    if (nbytes < CC_LEAST || !(h = cc_heap_open()))
+        return NULL;
+    made = cc_take_block(h, nbytes, &is_zero);
+    if (!made)
+        __atomic_store_n(&cc_heap_full, 1, __ATOMIC_RELAXED);
+    else if (zero && !is_zero)
+        cc_zero(h, (char *)made, nbytes);
+    return made;
+}
+
+#endif

@@ -1,0 +1,180 @@
+# Arrays in shared memory without asking: NumPy makes its arrays in the heap (heap.h) by NEP 49.
+
+import warnings
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+
+cdef extern from "Python.h":
+    int PyCapsule_SetPointer(object, void *) except -1
+    int Py_AddPendingCall(int (*)(void *) except -1, void *) nogil
+
+cdef extern from "<errno.h>" nogil:
+    enum:
+        EAGAIN
+
+cdef extern from "numpy/arrayobject.h":
+    ctypedef struct PyDataMemAllocator:
+        void *ctx
+        void *(*malloc)(void *, size_t) noexcept nogil
+        void *(*calloc)(void *, size_t, size_t) noexcept nogil
+        void *(*realloc)(void *, void *, size_t) noexcept nogil
+        void (*free)(void *, void *, size_t) noexcept nogil
+    ctypedef struct PyDataMem_Handler:
+        char *name
+        unsigned char version
+        PyDataMemAllocator allocator
+    object PyDataMem_SetHandler(object)
+    object PyDataMem_GetHandler()
+    PyObject *PyDataMem_DefaultHandler
+
+cdef PyDataMemAllocator usual  # NumPy's own, for what is short, and where the heap has no room
+cdef PyDataMem_Handler heap_handler
+cdef object heap_capsule = None
+cdef bint has_warned_full = False
+
+
+cdef void *heap_malloc(void *_, size_t nbytes) noexcept nogil:
+    cdef void *made = cc_heap_malloc(nbytes, 0)
+    if made == NULL:
+        if cc_heap_full:
+            tell_full()
+        made = usual.malloc(usual.ctx, nbytes)
+    return made
+
+
+cdef void *heap_calloc(void *_, size_t n, size_t each) noexcept nogil:
+    cdef size_t nbytes = n * each
+    cdef void *made = NULL
+    if each == 0 or nbytes // each == n:
+        made = cc_heap_malloc(nbytes, 1)
+    if made == NULL:
+        if cc_heap_full:
+            tell_full()
+        made = usual.calloc(usual.ctx, n, each)
+    return made
+
+
+cdef void heap_free(void *_, void *data, size_t nbytes) noexcept nogil:
+    cdef cc_heap *heap = cc_heap_of(data)
+    if heap != NULL:
+        cc_free_block(heap, data)
+    else:
+        usual.free(usual.ctx, data, nbytes)
+
+
+cdef void *heap_realloc(void *_, void *data, size_t nbytes) noexcept nogil:
+    cdef cc_heap *heap = cc_heap_of(data)
+    cdef size_t room, wanted
+    cdef void *made
+    if heap == NULL:
+        return usual.realloc(usual.ctx, data, nbytes)
+    room = cc_room_of(heap, data)
+    cc_kind_of(nbytes, &wanted)
+    if nbytes >= CC_LEAST and wanted * CC_PAGE == room:
+        return data
+    made = heap_malloc(NULL, nbytes)
+    if made != NULL:
+        memcpy(made, data, min(nbytes, room))
+        cc_free_block(heap, data)
+    return made
+
+
+cdef void tell_full() noexcept nogil:
+    """Have a warning be issued as soon as Python can."""
+    global has_warned_full
+    if not has_warned_full:
+        has_warned_full = True
+        Py_AddPendingCall(warn_full, NULL)
+
+
+cdef int warn_full(void *_) except -1 with gil:
+    warnings.warn(
+        f"the heap of shared arrays has no room for another array (limit {cc_heap_limit} bytes, "
+        f"COLLECTIVES_SHM_LIMIT): it is an ordinary one, which collectives copy",
+        SharedMemoryWarning,
+    )
+    return 0
+
+
+def open_heap(size_t limit):
+    """Make the heap of this process, if it has none. Local.
+
+    Parameters
+    ----------
+    limit : int
+        The most bytes of its arrays; it counts when the heap is made.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made; also each later time.
+    """
+    global heap_capsule, usual
+    cdef PyDataMem_Handler *default
+    if heap_capsule is None:
+        default = <PyDataMem_Handler *>PyCapsule_GetPointer(
+            <object>PyDataMem_DefaultHandler, "mem_handler"
+        )
+        usual = default.allocator
+        memcpy(heap_handler.name, b"collectives", 12)
+        heap_handler.version = default.version
+        heap_handler.allocator.malloc = heap_malloc
+        heap_handler.allocator.calloc = heap_calloc
+        heap_handler.allocator.realloc = heap_realloc
+        heap_handler.allocator.free = heap_free
+        heap_capsule = PyCapsule_New(&heap_handler, "mem_handler", NULL)
+    if cc_heap_now() == NULL:
+        set_heap_limit(limit)
+        if cc_heap_open() == NULL:
+            raise OSError(cc_heap_error or EAGAIN, os.strerror(cc_heap_error or EAGAIN))
+
+
+cdef void set_heap_limit(size_t limit) noexcept:
+    global cc_heap_limit
+    cc_heap_limit = limit
+
+
+def begin_shared_arrays():
+    """Have NumPy make the arrays of this context in the heap, which is open; return what made them
+    before. Local.
+    """
+    return PyDataMem_SetHandler(heap_capsule)
+
+
+def end_shared_arrays(earlier):
+    """Have the arrays of this context be made as before. Local."""
+    PyDataMem_SetHandler(earlier)
+
+
+def share_all_arrays():
+    """Have NumPy make the arrays of all threads in the heap, which is open. Local.
+
+    Each thread begins with NumPy's default handler. So the heap takes its place; it goes on with
+    the memory that the default had made. There is no way back.
+    """
+    PyCapsule_SetPointer(<object>PyDataMem_DefaultHandler, &heap_handler)
+
+
+def heap_state():
+    """Return what there is of the heap, in bytes: addresses reserved, arrays, what is kept for new
+    ones, and the limit; None if there is no heap. Local.
+    """
+    cdef cc_heap *heap = cc_heap_now()
+    if heap == NULL:
+        return None
+    return heap.nbytes, heap.used, heap.all_kept, heap.limit
+
+
+def in_heap(array, bint lend=False):
+    """Return whether the memory of an object is in a heap of this process; with `lend`, whether
+    calls may lend it, which counts as having done so. Local.
+    """
+    cdef Py_buffer view
+    cdef bint answer
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    if lend:
+        answer = cc_heap_lends(<const char *>view.buf, view.len)
+    else:
+        answer = cc_heap_of(view.buf) != NULL
+    PyBuffer_Release(&view)
+    return answer

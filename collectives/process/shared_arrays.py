@@ -1,0 +1,114 @@
+"""NumPy's arrays in memory that the other ranks of the host can map: a heap for each process.
+
+What is here decides whether there may be one, and says why not; the core makes it and gives out its
+memory (`_core/shared/heap.h`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from collectives import _core
+from collectives.errors import SharedMemoryWarning
+from collectives.process import environment, segment
+from collectives.text.origin import levels
+
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+STRICT = "2"  # then the memory of a file is not set aside, and there may be none when it is touched
+
+
+@contextmanager
+def shared_arrays() -> Iterator[None]:
+    """Make new NumPy arrays in memory that the ranks of the host share.
+    Local.
+
+    Arrays of 16 KiB and more that are made in the body of the ``with`` statement are in a heap of
+    this rank that the other ranks of the host map when they first meet it. Collectives read and
+    write these arrays, their views, and arrays of other libraries that share their memory, in
+    place, as they do with those of `Communicator.empty`. Some ranks may have such arrays and others
+    not.
+
+    Where that is not possible, arrays are ordinary ones, after one warning.
+
+    Raises
+    ------
+    ArgumentError
+        If ``COLLECTIVES_SHM`` or ``COLLECTIVES_SHM_LIMIT`` has an invalid value.
+
+    Warns
+    -----
+    SharedMemoryWarning
+        Once in a process, if there can be no such memory, and once if it is full.
+
+    Notes
+    -----
+    The arrays may be used after the ``with`` statement, and may outlive all communicators. It holds
+    for the current context (`contextvars`), and not for threads that begin in it;
+    ``COLLECTIVES_SHARED_ARRAYS=1`` and ``collectives run --shared-arrays`` hold for all arrays of a
+    program.
+
+    A forked child has copies of these arrays. Those that no collective had used before the fork are
+    ordinary arrays afterwards, which collectives copy.
+
+    Examples
+    --------
+    >>> import numpy as np, collectives as cc
+    >>> with cc.shared_arrays():
+    ...     x = np.ones(100_000, np.float32)
+    >>> float(cc.allreduce(x)[0]) == cc.size()
+    True
+    """
+    if problem():
+        yield
+        return
+    earlier = _core.begin_shared_arrays()
+    try:
+        yield
+    finally:
+        _core.end_shared_arrays(earlier)
+
+
+def begin() -> None:
+    """Have all arrays of the program be shared, if the environment says so. Local."""
+    if environment.flag(environment.SHARED_ARRAYS) and not problem():
+        _core.share_all_arrays()
+
+
+def problem() -> str:
+    """Return why there is no heap, after a warning, or "". Local."""
+    reason = why_not()
+    if reason:
+        _warn(reason)
+    return reason
+
+
+def why_not() -> str:
+    """Make the heap of this process; return why there is none, or "". Local."""
+    settings = segment.settings()
+    if settings["kind"] == "0":
+        return "COLLECTIVES_SHM=0"
+    try:
+        strict = OVERCOMMIT.read_text(encoding="ascii").strip() == STRICT
+    except OSError:
+        strict = False
+    if strict:
+        return f"{OVERCOMMIT} is {STRICT}, and memory of files cannot be set aside"
+    try:
+        _core.open_heap(settings["limit_bytes"])
+    except OSError as error:
+        return f"no memory can be reserved for them: {os.strerror(error.errno or 0)}"
+    return ""
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    warnings.warn(
+        f"arrays are not in shared memory, and collectives copy them: {reason}",
+        SharedMemoryWarning,
+        stacklevel=levels() + 1,
+    )
