@@ -239,6 +239,7 @@ class Engine:
         postscale: float = ...,
         blocking: bool = ...,
     ) -> Any: ...
+    def barrier(self, algorithm: str | None, timeout: float | None) -> None: ...
     def call_vector(
         self,
         kind: int,

@@ -253,6 +253,7 @@ class Communicator(
             stores=settings.stores,
         )
         self._call = self._start = self._engine.call
+        self._barrier = self._engine.barrier
         self._exchanges: dict[tuple[int | None, int | None], _core.Choice] = {}
         self._control: Any = None
         self._background: Any = None  # what runs in the background (background/group.py)

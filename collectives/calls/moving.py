@@ -75,7 +75,7 @@ class MovingCalls(Calls):
         CollectivesError
             As for `allreduce`; a `StallError` if a rank does not call it before the deadline.
         """
-        self._call(BARRIER, None, None, None, 0, algorithm, timeout)
+        self._barrier(algorithm, timeout)
 
     def ibarrier(self, *, algorithm: str | None = None) -> _core.Request:
         """Start a `barrier` and return at once; see `iallreduce`.

@@ -5,6 +5,7 @@ from numpy cimport NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_FARRAY
 
 from functools import partial
 
+cdef tuple NOTHING_KEPT = (None, None)
 cdef int64_t ADDRESSES = <int64_t>1 << 47  # bytes that a process can address
 
 
@@ -15,10 +16,10 @@ cdef tuple check(Engine engine, Call *call, x, out, op, root, prescale, postscal
     """
     cdef int kind = call.kind
     cdef bint moves = not engine.reduces[kind]
-    take_options(engine, call, root, prescale, postscale)
     if kind == BARRIER:
         set_barrier(engine, call)
-        return None, None
+        return NOTHING_KEPT
+    take_options(engine, call, root, prescale, postscale)
     if x is None:
         if call.role.inputs or out is None:
             raise nothing_given(engine, call)
@@ -129,8 +130,12 @@ cdef int root_of(Engine engine, root) except -1:
     return number
 
 
-cdef void set_barrier(Engine engine, Call *call) noexcept:
+cdef inline void set_barrier(Engine engine, Call *call) noexcept:
     """Write a barrier down: a reduction of one byte, of which nobody sees the result."""
+    call.prescale = call.postscale = 1.0
+    call.factor = 1.0
+    call.root = 0
+    call.role = engine.roles[BARRIER][engine.rank == 0]
     call.x = View(&engine.token[0], 1, 1, CC_UINT8)
     call.out = View(&engine.token[1], 1, 1, CC_UINT8)
     call.part = call.nbytes = 1

@@ -25,6 +25,10 @@ cdef class Engine:
     cdef object choose
     cdef dict choices
     cdef Operation *idle
+    cdef Choice usual_barrier  # what barriers run that ask for nothing, or None
+    cdef Operation *last_barrier  # that is over: nothing but the number changes in the next one
+    cdef Choice barrier_choice  # of the last one that was configured
+    cdef int forms  # how often that has changed
     cdef unsigned int sequence
     cdef Queue queue
     cdef bint held  # whether the thread inside has come by `with`
@@ -79,6 +83,8 @@ cdef class Engine:
     def __dealloc__(self):
         cdef Operation *op = self.idle
         cdef Operation *after
+        if self.last_barrier != NULL:
+            release(self.last_barrier)
         while op != NULL:
             after = op.next
             release(op)
@@ -129,6 +135,18 @@ cdef class Engine:
             keep = check(self, &call, x, out, op, root, prescale, postscale)
             return launch(self, &call, choice_for(self, &call, algorithm), keep, None)
         return self.try_call(&call, x, out, op, root, algorithm, timeout, prescale, postscale, None)
+
+    def barrier(self, algorithm, timeout):
+        """Run a barrier, in which nothing is to be checked but the `timeout`."""
+        cdef Call call
+        if algorithm is not None or self.agree is not None:
+            return self.call(BARRIER, None, None, None, 0, algorithm, timeout)
+        open_call(self, &call, BARRIER, True)
+        call.timeout = deadline_of(timeout)
+        set_barrier(self, &call)
+        if self.usual_barrier is None:
+            self.usual_barrier = choice_for(self, &call, None)
+        return launch(self, &call, self.usual_barrier, NOTHING_KEPT, None)
 
     def call_vector(
         self, int kind, x, out, op, root, algorithm, timeout, prescale, postscale, bint blocking,
@@ -320,6 +338,7 @@ cdef class Engine:
     def forget_choices(self):
         """Ask `choose` again from now on."""
         self.choices.clear()
+        self.usual_barrier = None
 
     cdef int polls(self, const Operation *op) noexcept nogil:
         """Return how often a wait polls before it gives way to other processes."""

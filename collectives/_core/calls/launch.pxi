@@ -65,11 +65,29 @@ cdef inline int take_place(Engine engine, const Call *call, str text) except -1:
 
 cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple keep) except NULL:
     """Return an operation that has all that a call needs."""
-    cdef Operation *op = idle_operation(engine)
+    cdef Operation *op = NULL
+    cdef int form = 0
+    if call.kind == BARRIER:
+        form = form_of_barrier(engine, choice)
+        op = engine.last_barrier
+        engine.last_barrier = NULL
+        if op != NULL and op.form == form:
+            return op
+    if op == NULL:
+        op = idle_operation(engine)
     configure(engine, op, call, choice)
+    op.form = form
     if call.user != NULL:
         (<UserFold>call.user).lend(engine.segment, keep)
     return op
+
+
+cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:
+    """Return the number that a barrier has in common with those that were configured alike."""
+    if engine.barrier_choice is not choice:
+        engine.barrier_choice = choice
+        engine.forms += 1
+    return engine.forms
 
 
 cdef object begin(

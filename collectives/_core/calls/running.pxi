@@ -21,6 +21,10 @@ cdef Operation *idle_operation(Engine engine) except NULL:
 
 
 cdef inline void recycle(Engine engine, Operation *op) noexcept:
+    """Keep an operation for another call: that of a barrier as it is, for the next one."""
+    if op.form and engine.last_barrier == NULL:
+        engine.last_barrier = op
+        return
     op.next = engine.idle
     engine.idle = op
 

@@ -17,7 +17,11 @@ cdef inline int64_t place_start(const Operation *op, int space, int64_t place) n
     """Return the element at which a place of a space starts."""
     cdef const Layout *layout = &op.layout
     cdef const int64_t *starts = layout.starts[space]
-    return starts[place] if starts != NULL else layout.part * place // layout.cut
+    if starts != NULL:
+        return starts[place]
+    if layout.cut == 1:  # a division takes longer than the rest
+        return layout.part * place
+    return layout.part * place // layout.cut
 
 
 cdef inline int64_t elements(

@@ -144,6 +144,7 @@ cdef struct Operation:
     uint64_t comm
     int64_t nbytes  # of the whole array
     int announced  # as of the call
+    int form  # of a barrier, the number of its choice; else 0
     int window
     int tag
     unsigned int number  # how many the communicator had started before

@@ -307,6 +307,20 @@ static inline int cc_all_finished(cc_segment *s, uint64_t page)
     return page <= floor;
 }
 
+/* Take the first line that this rank will write in a page away from the cores that have read it, while
+ * there is nothing to write yet. Not where the stores to it will be timed. */
+static inline void cc_take_line(const cc_segment *s, uint64_t page)
+{
+    cc_publication *line = cc_line_of(s, s->me, page, 0);
+    if (cc_is_due(page, CC_LONG))
+        return;
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(line->seq));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Say that this rank has finished a page. The lock is for its own threads. */
 static inline void cc_finish(cc_segment *s, uint64_t page)
 {
@@ -322,6 +336,7 @@ static inline void cc_finish(cc_segment *s, uint64_t page)
     }
     cc_write(progress, next);
     __atomic_store_n(&s->lock, 0, __ATOMIC_RELEASE);
+    cc_take_line(s, next);
 }
 
 /* The line of a publication, if it is there. */
