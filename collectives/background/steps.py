@@ -57,11 +57,10 @@ def vector(
     shape = _core.shape(x)
     if not shape:
         raise ArgumentError(f"x has no axes, and {kind} joins and cuts arrays along the first one")
-    if (counts is None) != (kind == "allgatherv"):
-        raise ArgumentError(
-            f"counts is {counts}: alltoallv and reduce_scatterv need it, and allgatherv does not "
-            f"take it"
-        )
+    if kind == "allgatherv" and counts is not None:
+        raise ArgumentError("counts is given, and allgatherv takes none in the background")
+    if kind != "allgatherv" and counts is None:
+        raise ArgumentError(f"counts is None, and {kind} needs the elements for each rank")
     given = np.empty(0, np.int64) if counts is None else checked(counts, size)
     if counts is not None and given.sum() != prod(shape):
         raise ArgumentError(f"counts sum to {given.sum()}, and x has {prod(shape)} elements")

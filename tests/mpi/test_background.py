@@ -494,6 +494,10 @@ def test_arguments(comm):
         SUBMIT("allreduce", np.ones(1), group=7)
     with pytest.raises(UnsupportedTypeError):
         SUBMIT("allreduce", np.array(["x"]), group=comm)
+    with pytest.raises(ArgumentError, match="counts is None, and alltoallv needs the elements"):
+        SUBMIT("alltoallv", np.ones(1), group=comm)
+    with pytest.raises(ArgumentError, match="counts is given, and allgatherv takes none"):
+        SUBMIT("allgatherv", np.ones(1), counts=[1] * comm.size, group=comm)
     with pytest.raises(ArgumentError, match="root is"):
         SUBMIT("broadcast", np.ones(1), root=comm.size, group=comm)
     with pytest.raises(ArgumentError, match="a positive number of seconds"):
