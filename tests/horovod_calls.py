@@ -92,6 +92,17 @@ class HorovodCalls:
         self.hold(results[1], np.ones((2, 2)), "int32")
         self.hold(results[2], MEAN + 1, "float32")
 
+    def test_a_codec_of_the_library_compresses_an_allreduce(self, way):
+        hvd, third = self.hvd, 1 / 3  # which float16 rounds
+        xs = [self.tensor(np.full(shape, third)) for shape in (100, (2, 2))]
+        one = way(lambda x: hvd.allreduce(x, compression="float16", name="codec"))(xs[0])
+        options = {"compression": "float16", "name": "codecs"}
+        both = way(lambda *xs: hvd.grouped_allreduce(list(xs), **options))(*xs)
+        for result, shape in ((one, 100), (both[0], 100), (both[1], (2, 2))):
+            assert self.dtype(result) == "float32"
+            np.testing.assert_allclose(self.numpy(result), np.full(shape, third), rtol=1e-3)
+            assert SIZE == 1 or not np.allclose(self.numpy(result), third, rtol=1e-6)
+
     def test_a_codec_of_a_call_that_takes_none_is_refused(self):
         x = self.tensor(np.ones((SIZE, 2)))
         for tensors, call in ((x, self.hvd.reducescatter), ([x], self.hvd.grouped_reducescatter)):

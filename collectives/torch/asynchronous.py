@@ -56,11 +56,16 @@ class Elements(arrays.Elements):
         return torch.div(x, divisor, rounding_mode="trunc")
 
 
+def checked_tensor(tensor: Any) -> torch.Tensor:
+    """Return an argument that must be a tensor. Local."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
+    return tensor
+
+
 def array(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose memory the collectives can read: contiguous, without a graph. Local."""
-    if not isinstance(tensor, torch.Tensor):
-        raise HorovodArgumentError(f"tensor is {shown(tensor)}, and must be a torch.Tensor")
-    if not tensor.is_cpu:
+    if not checked_tensor(tensor).is_cpu:
         raise HorovodArgumentError(
             f"the tensor is on {tensor.device}, and submissions take tensors in host memory only: "
             f"pass tensor.cpu(). collectives.Communicator.allreduce takes tensors of CUDA devices"
@@ -189,13 +194,14 @@ def start_allreduce(
     is_in_place: bool,
     name: str | None,
     terms: tuple[ReduceOp, float, float, ProcessSet],
+    **options: Any,
 ) -> Handle:
     """Start to reduce a tensor: into another one, or in place. Collective."""
     x = array(tensor)
     # What is a copy already can be reduced in place.
     is_copy = x is not tensor and x.data_ptr() != tensor.data_ptr()
     out = x if is_in_place or is_copy else new(x)
-    handle = arrays.allreduce_async(x, out, name, *terms, on=Elements)
+    handle = arrays.allreduce_async(x, out, name, *terms, on=Elements, **options)
     return handle.then(lambda result: changed(tensor, result)) if is_in_place else handle
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.autograd import Function
 
 from collectives.horovod.compression import checked
-from collectives.horovod.handles import names
+from collectives.horovod.handles import Handle, grouped, names
 from collectives.horovod.ops import Average, ReduceOp, Sum, chosen
 from collectives.horovod.process_sets import ProcessSet, global_process_set
 from collectives.torch.asynchronous import (
@@ -20,8 +19,8 @@ from collectives.torch.asynchronous import (
     alltoall_async,
     broadcast_async,
     broadcast_async_,
+    checked_tensor,
     grouped_allgather_async,
-    grouped_allreduce_async,
     grouped_allreduce_async_,
     grouped_reducescatter_async,
     reducescatter_async,
@@ -44,9 +43,6 @@ __all__ = [
 ]
 
 
-_requires_grad = attrgetter("requires_grad")
-
-
 class _Recorded(Function):
     """A call, for autograd: `start` takes tensors, and `back` gradients of what it returns."""
 
@@ -60,18 +56,37 @@ class _Recorded(Function):
         return None, None, *ctx.back(*grads)
 
 
+def _is_recorded(tensors: Tensors) -> bool:
+    """Return whether autograd wants a gradient; raise an error for what is no tensor."""
+    wanted = [checked_tensor(x).requires_grad for x in tensors]
+    return any(wanted) and torch.is_grad_enabled()
+
+
 def _recorded(start: Callable[..., Any], back: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     """Call `start`, and have autograd call `back` if a gradient is wanted."""
-    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
+    if _is_recorded(tensors):
         return _Recorded.apply(start, back, *tensors)
     return start(*tensors)
+
+
+def _sent(compression: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the compressor of an allreduce, and the options of what is submitted: a codec of the
+    library compresses there.
+    """
+    if hasattr(compression, "compress"):
+        return compression, {}
+    return Compression.none, {"compression": compression}
+
+
+def _gradient_of(name: str | None) -> str | None:
+    return None if name is None else f"gradient of {name}"
 
 
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -90,8 +105,8 @@ def allreduce(
         Deprecated: pass `op`.
     name : str, optional
         What the call is named. Ranks may make calls with names in different orders.
-    compression : Compressor
-        How the tensor is sent.
+    compression : Compressor, or codec of `collectives.compression`
+        How the tensor is sent, and so is its gradient.
     op : ReduceOp
         ``Average``, the default, ``Sum``, ``Min``, ``Max``, ``Product`` or ``Adasum``. The mean of
         integers is truncated.
@@ -107,20 +122,23 @@ def allreduce(
 
     Raises
     ------
+    TypeError
+        If `tensor` is none.
     HorovodArgumentError
-        If an argument is wrong; nothing was submitted.
+        If another argument is wrong; nothing was submitted.
     HorovodInternalError
         If the ranks have submitted different things under this name, a rank is lost, or a deadline
         has passed.
     """
-    small, ctx = checked(compression).compress(tensor)
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    compressor, options = _sent(compression)
+    small, ctx = compressor.compress(checked_tensor(tensor))
     result = _recorded(
-        lambda x: start_allreduce(x, False, name, terms).wait(),
-        lambda grad: [start_allreduce(grad, False, None, terms).wait()],
+        lambda x: start_allreduce(x, False, name, terms, **options).wait(),
+        lambda grad: [start_allreduce(grad, False, _gradient_of(name), terms, **options).wait()],
         small,
     )
-    return compression.decompress(result, ctx)
+    return compressor.decompress(result, ctx)
 
 
 def allreduce_(
@@ -144,7 +162,7 @@ def grouped_allreduce(
     tensors: Tensors,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -172,16 +190,19 @@ def grouped_allreduce(
     HorovodInternalError
         As for `allreduce`, if one of them fails.
     """
-    pairs = [checked(compression).compress(each) for each in tensors]
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
+    compressor, options = _sent(compression)
+    pairs = [compressor.compress(checked_tensor(each)) for each in tensors]
+
+    def reduce(xs: Tensors, name: str | None) -> Handle:
+        return grouped(name, xs, lambda x, part: start_allreduce(x, False, part, terms, **options))
+
     results = _recorded(
-        lambda *xs: tuple(grouped_allreduce_async(xs, None, name, *terms).wait()),
-        lambda *grads: grouped_allreduce_async(grads, None, None, *terms).wait(),
+        lambda *xs: tuple(reduce(xs, name).wait()),
+        lambda *grads: reduce(grads, _gradient_of(name)).wait(),
         *[each for each, _ in pairs],
     )
-    return [
-        compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
-    ]
+    return [compressor.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)]
 
 
 def grouped_allreduce_(
@@ -235,7 +256,7 @@ def reducescatter(
     HorovodInternalError
         As for `allreduce`.
     """
-    small, ctx = checked(compression).compress(tensor)
+    small, ctx = checked(compression).compress(checked_tensor(tensor))
     terms = op, process_set, prescale_factor, postscale_factor
 
     def back(grad: torch.Tensor) -> Any:
@@ -280,12 +301,12 @@ def grouped_reducescatter(
         As for `reducescatter`, if one of them fails.
     """
     terms = name, compression, op, process_set, prescale_factor, postscale_factor
-    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
+    if _is_recorded(tensors):
         return [
             reducescatter(each, part, *terms[1:])
             for part, each in zip(names(name, len(tensors)), tensors, strict=True)
         ]
-    pairs = [checked(compression).compress(each) for each in tensors]
+    pairs = [checked(compression).compress(checked_tensor(each)) for each in tensors]
     results = grouped_reducescatter_async([each for each, _ in pairs], name, *terms[2:]).wait()
     return [
         compression.decompress(each, ctx) for each, (_, ctx) in zip(results, pairs, strict=True)
@@ -321,7 +342,7 @@ def allgather(
     HorovodInternalError
         As for `allreduce`.
     """
-    rows = len(tensor) if tensor.dim() else 0
+    rows = len(tensor) if checked_tensor(tensor).dim() else 0
 
     def back(grad: torch.Tensor) -> Any:
         """Return this rank's rows of the mean of the gradients."""
@@ -363,7 +384,7 @@ def grouped_allgather(
     HorovodInternalError
         As for `allgather`, if one of them fails.
     """
-    if any(map(_requires_grad, tensors)) and torch.is_grad_enabled():
+    if _is_recorded(tensors):
         return [
             allgather(each, part, process_set)
             for part, each in zip(names(name, len(tensors)), tensors, strict=True)
@@ -462,7 +483,7 @@ def alltoall(
     HorovodInternalError
         As for `allreduce`.
     """
-    rows = len(tensor) if tensor.dim() else 0
+    rows = len(tensor) if checked_tensor(tensor).dim() else 0
 
     def back(grad: torch.Tensor, _: Any) -> Any:
         """Return the gradients of the rows that this rank has sent, and zeros for others."""

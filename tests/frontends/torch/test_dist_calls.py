@@ -14,7 +14,13 @@ from torch import distributed as dist
 from torch.distributed import ReduceOp, checkpoint
 
 import collectives.torch
-from collectives.errors import ArgumentError, StallError, UnsupportedTypeError
+from collectives.errors import (
+    ArgumentError,
+    CollectivesError,
+    StallError,
+    UnsupportedTypeError,
+)
+from collectives.process.waiting import Wait, until
 
 RANKS = torch.arange(SIZE)
 
@@ -266,6 +272,55 @@ def test_messages():
         dist.send(mine((2,)), 0, tag=7)
 
 
+@pytest.mark.several
+def test_a_message_of_any_rank(group):
+    """The ways to wait for it beside ``wait()``."""
+    if RANK == 0:
+        x, y = torch.empty(2), torch.empty(2)
+        first, second = group.recv_anysource([x], 11), group.recv_anysource([y], 12)
+        assert not first.is_completed()
+        dist.barrier()
+        assert until(first.is_completed, Wait(timeout=50))
+        assert (first.source_rank(), x.tolist()) == (1, [2, 2])
+        future = second.get_future()
+        dist.barrier()
+        assert future.wait() == [y]
+        assert (second.source_rank(), y.tolist()) == (SIZE - 1, [SIZE, SIZE])
+    else:
+        dist.barrier()
+        if RANK == 1:
+            dist.send(mine((2,)), 0, tag=11)
+        dist.barrier()
+        if RANK == SIZE - 1:
+            dist.send(mine((2,)), 0, tag=12)
+
+
+def test_the_work_of_a_call_that_is_complete(group):
+    x = torch.eye(2).to_sparse()
+    work = group.allreduce([x])
+    assert work.wait()
+    work.synchronize()
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.exception() is None
+    assert work.result()[0] is x
+    assert work.get_future().wait()[0] is x
+    assert work.source_rank() == -1
+    assert torch.equal(x.to_dense(), SIZE * torch.eye(2))
+
+
+def test_a_group_that_one_rank_aborts():
+    beside = dist.new_group()
+    dist.barrier(beside)
+    if RANK == 0:
+        beside.abort()
+        beside.abort()  # once is enough
+    with pytest.raises(CollectivesError, match="process group was aborted"):
+        dist.all_reduce(mine(), group=beside)
+    dist.destroy_process_group(beside)
+    dist.barrier()  # other groups are whole
+
+
 def test_objects():
     every = [None] * SIZE
     dist.all_gather_object(every, {"rank": RANK})
@@ -394,7 +449,7 @@ def test_a_group_beside_a_default_group_of_another_backend(group):
     dist.init_process_group("gloo", init_method="collectives://")
     try:
         beside = dist.new_group(backend="collectives")
-        some = dist.new_group([0, SIZE - 1], backend="collectives")
+        some = dist.new_group(sorted({0, SIZE - 1}), backend="collectives")
         x = mine()
         dist.all_reduce(x, group=beside)
         assert x.tolist() == [TOTAL] * 5

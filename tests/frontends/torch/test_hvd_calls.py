@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from horovod_calls import HorovodCalls
@@ -264,3 +266,35 @@ def test_nothing_warns():
         hvd.sparse_allreduce_async(
             torch.sparse_coo_tensor([[0]], [1.0], (2,), check_invariants=True), "quiet"
         )()
+
+
+def test_an_argument_that_is_no_tensor_is_refused():
+    x = np.ones((hvd.size(), 2))
+    codec = {"compression": hvd.Compression.fp16}
+    for call in (
+        hvd.allreduce,
+        partial(hvd.allreduce, **codec),
+        hvd.allreduce_,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        partial(hvd.broadcast, root_rank=0),
+        lambda x: hvd.grouped_allreduce([x]),
+        lambda x: hvd.grouped_reducescatter([x]),
+    ):
+        with pytest.raises(TypeError, match=r"tensor is array(?s:.*)must be a torch\.Tensor"):
+            call(x)
+
+
+@pytest.mark.parametrize("compression", ["bogus", 3])
+def test_what_is_no_compression_is_refused(compression):
+    with pytest.raises(ValueError, match=f"compression is {compression!r}"):
+        hvd.allreduce(torch.ones(2), compression=compression)
+
+
+def test_the_gradient_of_a_compressed_allreduce_is_compressed():
+    x = torch.full((100,), 1 / 3, requires_grad=True)
+    hvd.allreduce(x, compression="float16", name="x").sum().backward()
+    assert torch.equal(x.grad, torch.ones(100))
+    hvd.grouped_allreduce([x, x * 2], compression="float16", name="xs")[1].sum().backward()
+    assert torch.equal(x.grad, torch.full((100,), 3.0))
