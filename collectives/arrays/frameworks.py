@@ -6,6 +6,7 @@ No framework is imported here: if a program passes a tensor, its framework is in
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from contextlib import nullcontext
 from typing import Any
@@ -132,9 +133,15 @@ def _is_of_mpi4py(value: Any) -> bool:
     return type(value).__module__ == "mpi4py.MPI"
 
 
-def empty(x: Any, shape: tuple[int, ...]) -> Any:
-    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory. Local."""
-    return sys.modules["torch"].empty(shape, dtype=x.dtype)
+def empty(x: Any, shape: tuple[int, ...], is_shared: bool) -> Any:
+    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory; if it `is_shared`,
+    where NumPy has its arrays. Local.
+    """
+    torch = sys.modules["torch"]
+    if not is_shared:
+        return torch.empty(shape, dtype=x.dtype)
+    memory = np.empty(math.prod(shape) * x.element_size(), np.uint8)
+    return torch.from_numpy(memory).view(x.dtype).reshape(shape)
 
 
 def finished(result: Any, x: Any, framework: str) -> Any:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from collectives import _core
+from collectives.arrays import frameworks
 from collectives.background.engine import fusion
 from collectives.horovod.errors import HorovodArgumentError
 from collectives.horovod.gradients import GradientOptions, Places, split
@@ -64,7 +66,7 @@ class Bucket:
         if self.flat is None or self.flat.dtype != dtype:
             total = sum(each.numel() for each in self.parameters)
             like = self.parameters[0]
-            self.flat, self.how = torch.zeros(total, dtype=dtype, device=like.device), None
+            self.flat, self.how = _zeros(total, like), None
             sizes = [each.numel() for each in self.parameters]
             parts = zip(self.flat.split(sizes), self.parameters, strict=True)
             self.views = [part.view(each.shape) for part, each in parts]
@@ -272,6 +274,13 @@ class Buckets:
             self.left[parameter] = self.passes
         for bucket in self.buckets:
             bucket.reset()
+
+
+def _zeros(count: int, like: torch.Tensor) -> torch.Tensor:
+    """Return zeros, where NumPy has its arrays if these are shared: others read them there."""
+    if like.device.type == "cpu" and _core.shares_arrays():
+        return frameworks.empty(like, (count,), True).zero_()
+    return torch.zeros(count, dtype=like.dtype, device=like.device)
 
 
 def _remove(hooks: dict[torch.Tensor, Any]) -> None:

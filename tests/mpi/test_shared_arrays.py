@@ -1,6 +1,8 @@
 """Arrays in the heaps of ranks: who lends them when, and what programs do to them meanwhile."""
 
+import contextlib
 import gc
+import importlib
 import os
 import threading
 
@@ -255,3 +257,45 @@ def test_results_are_the_same_bits(comm):
             mine = comm.allreduce(x, algorithm=name)
             usual = comm.allreduce(data, np.empty(N, np.float32), algorithm=name)
             assert mine.tobytes() == usual.tobytes()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "tensorflow"])
+def test_results_of_frameworks_are_in_the_heap(comm, framework):
+    """A long result of an allreduce is; what is freed is given out again."""
+    module = pytest.importorskip(framework)
+    make = {"torch": "from_numpy", "jax": "numpy.asarray", "tensorflow": "constant"}[framework]
+    for part in make.split("."):
+        module = getattr(module, part)
+    for n in (100, N, 2 * N):
+        data = np.arange(n, dtype=np.float32)
+        x = module(data)
+        for _ in range(4):
+            with cc.shared_arrays():
+                y = comm.allreduce(x)
+            assert type(y) is type(x)
+            assert (np.asarray(y) == comm.size * data).all()
+            assert _core.in_heap(np.asarray(y)) == (n > 100)
+            comm.barrier()
+        assert not _core.in_heap(np.asarray(comm.allreduce(x)))
+        del y
+
+
+def test_gradients_of_torch_are_in_the_heap(world):
+    torch = pytest.importorskip("torch")
+    hvd = importlib.import_module("collectives.torch")
+
+    hvd.init()
+    for shared in (True, False):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 50))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters())
+        with cc.shared_arrays() if shared else contextlib.nullcontext():
+            for _ in range(4):
+                optimizer.zero_grad()
+                net(torch.full((3, 100), world.comm.rank + 1.0)).sum().backward()
+                optimizer.synchronize()
+        gradient = net[1].weight.grad
+        assert _core.in_heap(gradient.numpy()) == shared
+        every = world.comm.allgather(gradient).reshape(world.comm.size, 50, 100)
+        assert all(torch.equal(each, gradient) for each in every)

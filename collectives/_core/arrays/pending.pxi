@@ -14,7 +14,11 @@ cdef struct Block:
 
 cdef void free_block(DLManagedTensor *managed) noexcept:
     """Called by whoever took the block over, on any thread."""
-    free(managed)
+    cdef cc_heap *heap = cc_heap_of(managed)
+    if heap != NULL:
+        cc_free_block(heap, managed)
+    else:
+        free(managed)
 
 
 cdef void drop_capsule(object capsule) noexcept:
@@ -39,7 +43,7 @@ cdef class Pending:
     cdef object before  # None, or a request that has to be complete, too
 
     def __dealloc__(self):
-        free(self.block)
+        free_block(<DLManagedTensor *>self.block)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if self.block == NULL:
@@ -90,15 +94,19 @@ cdef object pending_result(object x, Kind kind, object kept, tuple shape, View *
         result.array = numpy_result(kept, shape, out)
         return result
     out.count = shape_result(&prototype, dims, <Held>kept, shape)
-    if posix_memalign(<void **>&block, 64, head + max(64, out.count * out.itemsize)):
-        raise MemoryError(f"no memory for a result of {out.count * out.itemsize} bytes")
+    block = NULL
+    if is_shared(out.count * out.itemsize):
+        block = <Block *>cc_heap_malloc(head + out.count * out.itemsize, 0)
+    if block == NULL:
+        if posix_memalign(<void **>&block, 64, head + max(64, out.count * out.itemsize)):
+            raise MemoryError(f"no memory for a result of {out.count * out.itemsize} bytes")
+        advise_huge_pages(<char *>block + head, out.count * out.itemsize)
     result.block = block
     block.managed.manager_ctx = NULL
     block.managed.deleter = free_block
     tensor = &block.managed.dl_tensor
     tensor[0] = prototype
     tensor.data = out.data = <char *>block + head
-    advise_huge_pages(out.data, out.count * out.itemsize)
     tensor.shape = block.shape
     tensor.strides = block.strides
     for k in range(tensor.ndim - 1, -1, -1):

@@ -34,17 +34,22 @@ cdef object result_like(object x, object kept, const View *like, tuple shape, Vi
         return pending_result(x, kind, kept, shape, out)
     if type(kept) is not Held:
         return numpy_result(kept, shape, out)
-    if kind.api != NULL:
+    if kind.api != NULL and not is_shared(like.count * like.itemsize):
         return allocated_result(kind, <Held>kept, shape, out)
     if shape is None:
         shape = shape_of(kept)
     if kind.framework == "torch":
-        result = frameworks.empty(x, shape)
+        result = frameworks.empty(x, shape, shares_arrays())
     else:
         result = numpy.empty(shape, frameworks.numpy_dtype(dtype_text(like.dtype), "x"))
     # Kept by the caller for its memory: torch's is its own, whoever looks at it.
     view_of(result, out, "out", True, True)
     return result
+
+
+cdef inline bint is_shared(int64_t nbytes) except -1:
+    """Return whether a result of so many bytes is to be in the heap."""
+    return nbytes >= CC_LEAST and shares_arrays()
 
 
 cdef object numpy_result(ndarray like, tuple shape, View *out):

@@ -228,7 +228,7 @@ cdef class Group:
                 )
         first = self.arrays[which[0]]
         if kind_of(type(first)).framework == "torch":  # has dtypes that NumPy lacks
-            return frameworks.empty(first, (total,))
+            return frameworks.empty(first, (total,), shares_arrays())
         dtype = dtype_text(self.items[<Py_ssize_t>which[0]].x.dtype)
         return numpy.empty(total, frameworks.numpy_dtype(dtype, "arrays"))
 

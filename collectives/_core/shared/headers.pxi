@@ -125,7 +125,6 @@ cdef extern from "_core/shared/heap.h" nogil:
         size_t used
         size_t limit
     size_t cc_heap_limit
-    int cc_heap_full
     int cc_heap_error
     cc_heap *cc_heap_now()
     cc_heap *cc_heap_open()

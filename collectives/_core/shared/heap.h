@@ -64,7 +64,6 @@ typedef struct cc_heap {
 
 static cc_heap *cc_heaps;        /* the newest first; only that one may be open */
 static size_t cc_heap_limit;     /* of a heap that is yet to be made; 0: none may be */
-static int cc_heap_full;         /* whether an array has had no room */
 static int cc_heap_error;        /* why there is none, as errno */
 
 static inline cc_heap *cc_heap_now(void)
@@ -486,9 +485,7 @@ static void *cc_heap_malloc(size_t nbytes, int zero)
     if (nbytes < CC_LEAST || !(h = cc_heap_open()))
         return NULL;
     made = cc_take_block(h, nbytes, &is_zero);
-    if (!made)
-        __atomic_store_n(&cc_heap_full, 1, __ATOMIC_RELAXED);
-    else if (zero && !is_zero)
+    if (made && zero && !is_zero)
         cc_zero(h, (char *)made, nbytes);
     return made;
 }

@@ -31,14 +31,14 @@ cdef PyDataMemAllocator usual  # NumPy's own, for what is short, and where the h
 cdef PyDataMem_Handler heap_handler
 cdef object heap_capsule = None
 cdef bint has_warned_full = False
+cdef bint all_are_shared = False  # whether share_all_arrays() was called
 
 
 cdef void *heap_malloc(void *_, size_t nbytes) noexcept nogil:
     cdef void *made = cc_heap_malloc(nbytes, 0)
     if made == NULL:
-        if cc_heap_full:
-            tell_full()
         made = usual.malloc(usual.ctx, nbytes)
+        note_full(made, nbytes)
     return made
 
 
@@ -48,9 +48,8 @@ cdef void *heap_calloc(void *_, size_t n, size_t each) noexcept nogil:
     if each == 0 or nbytes // each == n:
         made = cc_heap_malloc(nbytes, 1)
     if made == NULL:
-        if cc_heap_full:
-            tell_full()
         made = usual.calloc(usual.ctx, n, each)
+        note_full(made, nbytes)
     return made
 
 
@@ -79,10 +78,10 @@ cdef void *heap_realloc(void *_, void *data, size_t nbytes) noexcept nogil:
     return made
 
 
-cdef void tell_full() noexcept nogil:
-    """Have a warning be issued as soon as Python can."""
+cdef inline void note_full(const void *made, size_t nbytes) noexcept nogil:
+    """Have a warning be issued, as soon as Python can, if an array had no room in the heap."""
     global has_warned_full
-    if not has_warned_full:
+    if made != NULL and nbytes >= CC_LEAST and cc_heap_now() != NULL and not has_warned_full:
         has_warned_full = True
         Py_AddPendingCall(warn_full, NULL)
 
@@ -152,7 +151,14 @@ def share_all_arrays():
     Each thread begins with NumPy's default handler. So the heap takes its place; it goes on with
     the memory that the default had made. There is no way back.
     """
+    global all_are_shared
     PyCapsule_SetPointer(<object>PyDataMem_DefaultHandler, &heap_handler)
+    all_are_shared = True
+
+
+cpdef bint shares_arrays() except -1:
+    """Return whether NumPy makes arrays of this context in the heap. Local."""
+    return all_are_shared or (heap_capsule is not None and PyDataMem_GetHandler() is heap_capsule)
 
 
 def heap_state():
