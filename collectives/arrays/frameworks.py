@@ -134,8 +134,8 @@ def _is_of_mpi4py(value: Any) -> bool:
 
 
 def empty(x: Any, shape: tuple[int, ...], is_shared: bool) -> Any:
-    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory; if it `is_shared`,
-    where NumPy has its arrays. Local.
+    """Return a new torch tensor of `shape` with the dtype of `x`, in host memory; where NumPy has
+    its arrays if it `is_shared`. Local.
     """
     torch = sys.modules["torch"]
     if not is_shared:

@@ -349,13 +349,20 @@ def _open(path: str, nbytes: int, token: bytes) -> tuple[int, mmap.mmap]:
 _heaps: weakref.WeakValueDictionary[tuple[int, int], mmap.mmap] = weakref.WeakValueDictionary()
 
 
-def _heap_of(rank: int, process: int, file: int, inode: int, nbytes: int) -> mmap.mmap | None:
-    """Return the heap of another rank, where its shared arrays are; None after a warning. Local."""
-    memory = _heaps.get((process, inode))
-    if memory is not None:
-        return memory
-    path = f"/proc/{process}/fd/{file}"
+def _heap_of(
+    rank: int, process: int | None, file: int, inode: int, nbytes: int
+) -> mmap.mmap | None:
+    """Return the heap of another rank, where its shared arrays are; None after a warning. Local.
+
+    Its `process` is None if that is in another namespace.
+    """
     try:
+        if process is None:
+            raise _Failure("its process is in another PID namespace")
+        memory = _heaps.get((process, inode))
+        if memory is not None:
+            return memory
+        path = f"/proc/{process}/fd/{file}"
         opened = _opened(path)
         try:
             about = os.fstat(opened)

@@ -293,6 +293,21 @@ static size_t cc_block_at(const cc_heap *h, uint32_t page, int *in_use, int *sta
     return pages;
 }
 
+/* Copy the pages of a private mapping, as a write to each would: one that changes nothing. If it fails,
+ * another thread has written. 1 GiB takes 0.5 s in one call, 1.3 with a fault for each page, and 0.7
+ * when it is written first (throw-away program; Sapphire Rapids in a virtual machine, 2026-11-25). */
+static void cc_own_pages(char *data, size_t nbytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(data, nbytes, MADV_POPULATE_WRITE) == 0)
+        return;
+#endif
+    for (size_t i = 0; i < nbytes; i += CC_PAGE) {
+        char was = *(volatile char *)(data + i);
+        __atomic_compare_exchange_n(data + i, &was, was, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+}
+
 /* Make a block private to this process. Returns 0, or -1 if it cannot be. */
 static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
 {
@@ -303,11 +318,7 @@ static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
         return -1;
     for (; start < end && cc_written(h, &start, &stop, end); start = stop) {
         stop = stop - start > CC_HEAP_PIECE ? start + CC_HEAP_PIECE : stop;
-        for (size_t i = start; i < stop; i += CC_PAGE) {
-            char *byte = h->base + i, was = *(volatile char *)byte;
-            /* A write that changes nothing copies the page; if it fails, another thread has written. */
-            __atomic_compare_exchange_n(byte, &was, was, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-        }
+        cc_own_pages(h->base + start, stop - start);
         cc_punch(h, start, stop - start);
         data += stop - start;
     }
@@ -361,6 +372,8 @@ static void cc_before_fork(void)
         fprintf(stderr, "collectives: no memory to copy %zu bytes of shared arrays for a forked child, "
                 "which shares them with its parent\n", h->copied);
     }
+    if (h->copies)
+        madvise(h->copies, h->copied, MADV_HUGEPAGE);
     cc_each_lent(h, 0);
 }
 

@@ -300,8 +300,9 @@ cdef class Segment:
             area = &self.c.ranks[i]
             if i == self.c.me or i in self.heaps or not cc_read(&area.heap_bytes):
                 continue
+            process = area.pid if area.space == self.c.ranks[self.c.me].space else None
             self.heaps[i] = self.map_heap(
-                self.ranks[i], area.pid, area.heap_file, area.heap_inode, area.heap_bytes
+                self.ranks[i], process, area.heap_file, area.heap_inode, area.heap_bytes
             )
             if self.heaps[i] is None:
                 continue
