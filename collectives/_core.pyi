@@ -107,9 +107,15 @@ class Choice:
     plan: Plan
     segment: int
     reason: str
-    trials: Any
-    due: int
-    def __init__(self, plan: Plan, segment: int, reason: str = ...) -> None: ...
+    ways: int
+    lesson: Any
+    def __init__(self, plan: Plan, segment: int, reason: str = ..., ways: int = ...) -> None: ...
+
+@final
+class Course:
+    """The settings of a class of calls, and where it stands with them."""
+
+    def __new__(cls, lesson: Any, base: Choice) -> Self: ...
 
 @final
 class Words:
@@ -323,6 +329,8 @@ class Engine:
     def leave_segment(self) -> None: ...
     def check_host(self, doing: str = ...) -> None: ...
     def forget_choices(self) -> None: ...
+    def settle(self, call: Callable[[], Any]) -> None: ...
+    def rest(self, rests: bool) -> None: ...
 
 @final
 class Request:

@@ -11,7 +11,7 @@ say in C what Cython cannot, and `headers.pxi` declares them.
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.math cimport INFINITY
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcpy
 
@@ -73,6 +73,7 @@ include "_core/arrays/reductions.pxi"
 include "_core/calls/call.pxi"
 include "_core/calls/checking.pxi"
 include "_core/calls/choice.pxi"
+include "_core/calls/course.pxi"
 include "_core/calls/description.pxi"
 include "_core/calls/configure.pxi"
 include "_core/calls/launch.pxi"

@@ -234,7 +234,8 @@ class Communicator(
         if known is not None:
             where = profile.hosts_of(groups)
             measured = known.section(transport, binding.library_name(MPI), where)
-        self._chooser = Chooser(self, self.rank, groups, tune, transport, lanes, measured)
+        by_rules = any(each.settings.stores for each in wishes)
+        self._chooser = Chooser(self, self.rank, groups, tune, transport, lanes, measured, by_rules)
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(

@@ -1,21 +1,6 @@
 """The algorithm and plan of each class of a communicator's calls: chosen once, then kept.
 
-``COLLECTIVES_TUNE=online`` tries alternatives in a program's calls, and keeps the fastest.
-
-A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
-and whether rank order must be kept. Every 20th blocking call of a class runs an alternative to the
-choice, and the call before it is timed with the choice itself. A barrier precedes each of the two.
-So at most 5 % of the calls are trials. After 5 trials of each alternative, the next call settles
-the class: a small allreduce finds the median time of each on its slowest rank, and an alternative
-that is faster by at least a tenth replaces the choice for the rest of the program. The number of a
-call alone decides whether it is a trial, so the ranks agree without communication. A trial is a
-complete, correct call. But two algorithms may fold in different orders, and then the last bits of
-floating-point sums differ.
-
-Planned calls and nonblocking calls use the settled choice and try nothing, because their time is
-not the time of one collective alone. They are not counted. With trials, a program must therefore
-not make the same call in the blocking form on one rank and in one of these forms on another, which
-is otherwise allowed.
+What else calls of a class may run, and what was learned of it, is in `lessons`.
 """
 
 from __future__ import annotations
@@ -23,27 +8,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from collectives import _core
 from collectives.algorithms.groups import Groups
-from collectives.algorithms.registry import Algorithm, get
+from collectives.algorithms.registry import get
 from collectives.choice import select
+from collectives.choice.lessons import Class, Lesson
 from collectives.choice.model import Parameters
-from collectives.choice.profile import Section
+from collectives.choice.profile import Learned, Section, remember
 from collectives.choice.select import Decision, Timing
 from collectives.errors import ArgumentError, CommunicatorError
 from collectives.plans import program, schedule
 from collectives.plans.lending import LENT
-from collectives.reductions import MAX
-from collectives.text.words import count
 
 # What is kept on the way of ``algorithm=``, from a call down:
 #
-# - the engine: a `Choice` for each class of calls (_core/calls/engine.pxi);
-# - `Chooser`: a plan for each algorithm and root, and what trials have settled for each class;
+# - the engine: a `Choice` for each class of calls (_core/calls/engine.pxi), and its course;
+# - `Chooser`: a plan for each algorithm and root, and what each class has learned;
 # - `select` and `profile`: the table that comes with the library, and the user's file;
 # - `model.crossings`: the messages of an algorithm between hosts;
 # - `program.publications`: what the ranks of a host publish for each other;
@@ -64,14 +47,7 @@ PROVEN_SIZE = 128
 # Sapphire Rapids, 2026-11-25, throw-away program). On more, blocks have to have LENT bytes.
 FEW = 16
 
-# The collective, the number of bits of the size, the root, and whether rank order must be kept.
-Class = tuple[str, int, int, bool]
-
-PERIOD = 20  # one in so many calls is a trial: 5 %
-FIRST = PERIOD - 1  # the first call that is timed
-TIMES = 5  # trials of each alternative
-ALTERNATIVES = 4  # those with the least time by the cost formulas
-GAIN = 0.9  # an alternative replaces the choice if it takes at most this part of its time
+PLANNING = 1e-3  # seconds that a plan takes, before one was made
 
 # For each host whose ranks share memory: its ranks, the bytes of a lane, the lines of a lane.
 Lane = tuple[tuple[int, ...], int, int]
@@ -93,8 +69,13 @@ class Chooser:
         The alpha, beta and gamma that were measured here.
     groups : Groups
         The ranks of each host.
-    settled : dict
-        For each class, the choice that trials have found to be the fastest.
+    learned : dict
+        For each class, the setting that trials have found to be the fastest.
+    meets, any_order, by_rules : bool
+        Whether ranks have to meet before a trial, whether algorithms are tried that fold in another
+        order, and whether blocks are stored by the rules, as the environment says how.
+    planning : float
+        Seconds that the last new plan took.
     """
 
     def __init__(
@@ -106,9 +87,13 @@ class Chooser:
         family: str,
         lanes: Sequence[Lane],
         measured: Section | None,
+        by_rules: bool = False,
     ) -> None:
         self._comm = weakref.ref(comm)
-        self._rank, self._size, self._tune = rank, comm.size, tune
+        self._rank, self._size = rank, comm.size
+        self.any_order, self.by_rules = "online" in tune, by_rules
+        self.meets = family != "shm"
+        self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]
         self._plans: dict[tuple[str, str, int, bool, bool], _core.Plan] = {}
         self.family, self.lanes = family, lanes
@@ -116,7 +101,8 @@ class Chooser:
         self.parameters: Parameters | None = None
         if measured is not None:
             self.parameters = measured.model(self._size)
-        self.settled: dict[Class, Decision] = {}
+        self.learned: dict[Class, Decision] = {}
+        self.planning = PLANNING
         select.measured()  # read it while files can be opened, and not in the middle of a program
 
     def weakly(self) -> Callable[..., _core.Choice]:
@@ -147,22 +133,63 @@ class Chooser:
     ) -> _core.Choice:
         """Return the plan for a class of calls; the core asks once for each. Local."""
         decision = self.decide(collective, name, nbytes, ordered, vector)
-        if by_messages:
-            return self.planned(decision, root, vector, by_messages)
-        place = (collective, nbytes.bit_length(), root, ordered)
-        tries = name is None and "online" in self._tune and self._size > 1
         # In an alltoallv no rank knows the total size, so calls of all sizes are one class.
-        if not tries or (vector and collective == "alltoall"):
-            return self.planned(decision, root, vector)
-        settled = self.settled.get(place)
-        if settled is not None and _is_registered(settled.algorithm):
-            return self.planned(settled, root, vector)
-        choice = self.planned(decision, root, vector)
-        others = select.alternatives(decision, ALTERNATIVES, ordered=ordered)
-        if others:
-            choice.trials = Trials(self, place, [decision, *others], vector)
-            choice.due = FIRST
+        if not self._learns or by_messages or (vector and collective == "alltoall"):
+            return self.planned(decision, root, vector, by_messages)
+        place = (collective, name, nbytes.bit_length(), root, ordered)
+        before, is_far = self._before(place, decision)
+        choice = self.planned(before or decision, root, vector)
+        lesson = Lesson(self, place, decision, vector, is_far)
+        if lesson:
+            choice.lesson = lesson
         return choice
+
+    def _before(self, place: Class, decision: Decision) -> tuple[Decision | None, bool | None]:
+        """Return what an earlier program has learned, and whether cores were far apart then."""
+        collective, _, bits, _, ordered = place
+        known = self.measured and self.measured.learned_of(collective, self._size, bits, ordered)
+        if not known or decision.is_given or known.default != decision.algorithm.name:
+            return None, None
+        try:
+            row = get(collective, known.algorithm, self.groups)
+        except ArgumentError:
+            return None, None
+        if not row.included or row.refusal(self._size) or self.by_rules or self.meets:
+            return None, None
+        timing = Timing(known.seconds, decision.nbytes, self._size, "learned before")
+        return replace(
+            decision,
+            algorithm=row,
+            segment=known.segment,
+            ways=known.ways,
+            reason="learned by an earlier program",
+            measured=timing,
+        ), known.is_far
+
+    def learn(self, place: Class, first: Decision, learned: Decision, is_far: bool) -> None:
+        """Keep the setting that stays for a class, which began with another one. Local."""
+        collective, name, bits, _, ordered = place
+        self.learned[place] = learned
+        is_other = learned.algorithm.name != first.algorithm.name
+        if (
+            self._rank
+            or name
+            or self.meets
+            or not learned.measured
+            or (is_other and self.any_order)
+        ):
+            return
+        entry = Learned(
+            bits,
+            ordered,
+            first.algorithm.name,
+            learned.algorithm.name,
+            learned.segment,
+            learned.ways,
+            is_far,
+            learned.measured.seconds,
+        )
+        remember(collective, self._size, entry)
 
     def decide(
         self,
@@ -187,17 +214,16 @@ class Chooser:
         )
 
     def explain(self, collective: str, name: str | None, nbytes: int) -> Decision:
-        """Return what a call runs now, with the results of trials. Local.
+        """Return what a call runs now, with what was learned. Local.
 
         The call has root 0 and a commutative operation.
         """
-        settled = self.settled.get((collective, nbytes.bit_length(), 0, False))
-        if name is not None or settled is None:
-            return self.decide(collective, name, nbytes)
-        named = self.decide(collective, settled.algorithm.name, nbytes)
-        return replace(
-            named, segment=settled.segment, reason=settled.reason, measured=settled.measured
-        )
+        place = (collective, name, nbytes.bit_length(), 0, False)
+        decision = self.decide(collective, name, nbytes)
+        learned = self.learned.get(place)
+        if learned is None and self._learns:
+            learned, _ = self._before(place, decision)
+        return decision if learned is None else replace(learned, nbytes=nbytes)
 
     def planned(
         self, decision: Decision, root: int, vector: bool, by_messages: bool = False
@@ -216,14 +242,16 @@ class Chooser:
                 from collectives.plans.proof import check  # few programs need this slow import
 
                 check(algorithm, p=self._size, root=root, record=False)
+            began = perf_counter()
             source = schedule.compile(algorithm, self._size, self._rank, root)
             plan = self._plans[key] = self._packed(source, shares, lends)
+            self.planning = perf_counter() - began
         if vector and collective == "alltoall" and plan.source.workspace():
             raise ArgumentError(
                 f"algorithm is {algorithm.name!r}, in which blocks pass through ranks that do not "
                 f"know their counts; alltoallv takes 'direct' or 'pairwise'"
             )
-        return _core.Choice(plan, decision.segment, decision.reason)
+        return _core.Choice(plan, decision.segment, decision.reason, decision.ways)
 
     def _packed(self, source: schedule.Plan, shares: bool, lends: bool) -> _core.Plan:
         """Return a plan as programs for the core; those of an alltoallv use no shared memory."""
@@ -239,79 +267,3 @@ class Chooser:
             program.pack(source, whole=w, local=local, lend=lends) for w in (True, False)
         )
         return _core.Plan(source, whole, split, min(rooms, default=0))
-
-
-def turn(call: int, others: int) -> tuple[int, int]:
-    """Return which candidate a call times, and the number of the next call to ask about. Local."""
-    last = PERIOD * TIMES * others
-    if call > last:
-        return -1, call
-    if call % PERIOD:
-        return 0, call + 1
-    return 1 + (call // PERIOD - 1) % others, call + (1 if call == last else PERIOD - 1)
-
-
-class Trials:
-    """The trials of one class, on one rank."""
-
-    def __init__(
-        self, chooser: Chooser, place: Class, decisions: Sequence[Decision], vector: bool
-    ) -> None:
-        self._chooser = weakref.ref(chooser)
-        self.place, self.decisions, self.vector = place, decisions, vector
-        self.times: list[list[float]] = [[] for _ in decisions]
-
-    def begin(self, call: int, timeout: float | None) -> tuple[int, _core.Choice | None, int]:
-        """Return what a call of the class runs, and settle the class if it is time. Collective."""
-        chooser = self._chooser()
-        comm = None if chooser is None else chooser.communicator()
-        if chooser is None or comm is None or comm.mpi is None:
-            return -1, None, call
-        slot, due = turn(call, len(self.decisions) - 1)
-        if slot < 0:
-            return slot, self._settle(chooser, comm, timeout), due
-        # Times can be compared only if all ranks begin together.
-        comm.barrier(algorithm="dissemination", timeout=timeout)
-        return slot, self._choice(chooser, slot) if slot else None, due
-
-    def _choice(self, chooser: Chooser, slot: int) -> _core.Choice:
-        """Return the plan of the choice or of an alternative."""
-        return chooser.planned(self.decisions[slot], self.place[2], self.vector)
-
-    def note(self, slot: int, seconds: float) -> None:
-        """Record the `seconds` of the choice, `slot` 0, or of an alternative. Local."""
-        self.times[slot].append(seconds)
-
-    def _settle(self, chooser: Chooser, comm: Any, timeout: float | None) -> _core.Choice:
-        """Agree on the fastest, and return its plan. Collective."""
-        times = np.array([sorted(each)[len(each) // 2] for each in self.times])
-        # With a name, this call belongs to no class that has trials.
-        name = chooser.decide("allreduce", None, times.nbytes).algorithm.name
-        comm.allreduce(times, out=times, op=MAX, algorithm=name, timeout=timeout)
-        slot = int(times.argmin())
-        if times[slot] > GAIN * times[0]:
-            slot = 0
-        chooser.settled[self.place] = self._decision(slot, times.tolist())
-        return self._choice(chooser, slot)
-
-    def _decision(self, slot: int, times: list[float]) -> Decision:
-        """Return the settled choice, with its reason."""
-        won, first = self.decisions[slot], self.decisions[0]
-        alternatives = count(len(times) - 1, "alternative")
-        if slot:
-            text = (
-                f"tried online: {times[slot] / times[0]:.2f} of the time of {first.algorithm.name}"
-            )
-        else:
-            text = f"{won.reason}; tried online, it stays"
-        text += f", among {alternatives}"
-        timing = Timing(times[slot], won.nbytes, won.p, "tried online")
-        return replace(won, reason=text, measured=timing)
-
-
-def _is_registered(row: Algorithm) -> bool:
-    """Return whether an algorithm is still registered under its name."""
-    try:
-        return get(row.collective.name, row.name, row.groups).generate is row.generate
-    except ArgumentError:
-        return False

@@ -10,6 +10,15 @@ A profile is a JSON file of this form, with one row per line::
        "rows": {"allreduce": {"2": [[65535, "all_to_all", 0, [[8, 4.2e-07], [64, 4.4e-07]]],
                                     [null, "round_robin", 131072, [[262144, 2.1e-05]]]]}}}]}
 
+Programs add what they have learned from their own calls in shared memory (`lessons`), for each
+class of calls::
+
+      "learned": {"allreduce": {"2": [[17, false, "round_robin", "ring", 0, 1, true, 1.2e-05]]}}
+
+That is the number of bits of the size in bytes, whether rank order must be kept, the algorithm that
+would be chosen without it, the fastest algorithm, its segment, how it stores blocks, whether cores
+were far from each other, and the seconds of a call.
+
 A row has the largest number of bytes for which it holds (null: no limit), the fastest algorithm and
 segment, and the bytes and seconds of each point at which they were measured. A parameter that could
 not be fitted is left out. The round trips of a flag between two ranks, in seconds, show the state
@@ -20,6 +29,7 @@ rank 0, so that they make the same choices.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -34,10 +44,11 @@ from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
 
+from collectives._version import __version__
 from collectives.algorithms.groups import Groups
 from collectives.choice.model import Parameters, fitted
 from collectives.errors import ArgumentError, ProfileWarning
-from collectives.process import environment
+from collectives.process import abort, environment
 from collectives.process.environment import MOST_BYTES
 from collectives.process.meeting import Meeting
 from collectives.text import files
@@ -52,6 +63,8 @@ NEAR = 2.0
 FITTED = ("beta", "gamma")  # parameters that are left out where no number fits
 
 MODES = ("probe", "online")  # of COLLECTIVES_TUNE
+
+MOST_WAYS = 7  # the largest sum of bits that say how blocks are stored
 
 
 class Row(NamedTuple):
@@ -79,6 +92,34 @@ class Row(NamedTuple):
         return min(self.times, key=lambda at: abs(math.log((1 + at[0]) / (1 + nbytes))))
 
 
+class Learned(NamedTuple):
+    """What programs have learned of a class of calls in shared memory.
+
+    Attributes
+    ----------
+    bits : int
+        The number of bits of the size in bytes.
+    ordered : bool
+        Whether rank order must be kept.
+    default : str
+        The algorithm that would be chosen without it.
+    algorithm, segment, ways
+        The fastest setting, as in a `Decision`.
+    is_far : bool
+        Whether cores were far from each other.
+    seconds : float
+    """
+
+    bits: int
+    ordered: bool
+    default: str
+    algorithm: str
+    segment: int
+    ways: int
+    is_far: bool
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Section:
     """The measurements of one transport.
@@ -98,6 +139,8 @@ class Section:
         The rows for each collective and number of ranks.
     round_trips : mapping of int to tuple of float
         For each number of ranks, the seconds of round trips of a flag during the last measurement.
+    learned : mapping of str to mapping of int to tuple of Learned
+        For each collective and number of ranks, what programs have learned.
     """
 
     transport: str
@@ -108,6 +151,12 @@ class Section:
     parameters: Mapping[int, Parameters] = field(default_factory=dict)
     rows: Mapping[str, Mapping[int, tuple[Row, ...]]] = field(default_factory=dict)
     round_trips: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    learned: Mapping[str, Mapping[int, tuple[Learned, ...]]] = field(default_factory=dict)
+
+    def learned_of(self, collective: str, p: int, bits: int, ordered: bool) -> Learned | None:
+        """Return what was learned of a class of calls on p ranks, if anything was. Local."""
+        every = self.learned.get(collective, {}).get(p, ())
+        return next((each for each in every if each[:2] == (bits, ordered)), None)
 
     def row(
         self, collective: str, p: int, nbytes: int, within: float = NEAR
@@ -214,6 +263,11 @@ def _section_values(section: Section) -> dict[str, Any]:
         name: {p: [_row_values(row) for row in rows] for p, rows in sorted(sizes.items())}
         for name, sizes in section.rows.items()
     }
+    if section.learned:
+        values["learned"] = {
+            name: {p: [[*each] for each in every] for p, every in sorted(sizes.items())}
+            for name, sizes in section.learned.items()
+        }
     return values
 
 
@@ -280,6 +334,27 @@ def _section(values: dict[str, Any]) -> Section:
         round_trips={
             int(p): tuple(map(_seconds, each)) for p, each in values.get("round_trips", {}).items()
         },
+        learned={
+            str(name): {int(p): tuple(map(_learned, every)) for p, every in sizes.items()}
+            for name, sizes in values.get("learned", {}).items()
+        },
+    )
+
+
+def _learned(values: list[Any]) -> Learned:
+    found = Learned(*values)
+    names, flags = (found.default, found.algorithm), (found.ordered, found.is_far)
+    if not all(isinstance(each, str) for each in names):
+        raise TypeError(f"{names} are not names of algorithms")
+    if not all(isinstance(each, bool) for each in flags):
+        raise TypeError(f"{flags} are not true or false")
+    if not -1 <= int(found.ways) <= MOST_WAYS:
+        raise ValueError(f"{found.ways} is no way to store blocks")
+    return found._replace(
+        bits=_bytes(found.bits),
+        segment=_bytes(found.segment),
+        ways=int(found.ways),
+        seconds=_seconds(found.seconds),
     )
 
 
@@ -308,7 +383,7 @@ def merged(known: Profile, section: Section) -> Profile:
 
     Rows of other collectives and numbers of ranks are kept.
     """
-    others = [each for each in known.sections if not each.same_as(section)]
+    kept = [each for each in known.sections if not each.same_as(section)]
     before = [each for each in known.sections if each.same_as(section)]
     for old in before[:1]:
         rows = {name: {**sizes} for name, sizes in old.rows.items()}
@@ -316,14 +391,56 @@ def merged(known: Profile, section: Section) -> Profile:
             rows[name] = {**rows.get(name, {}), **sizes}
         parameters = {**old.parameters, **section.parameters}
         trips = {**old.round_trips, **section.round_trips}
-        section = replace(section, rows=rows, parameters=parameters, round_trips=trips)
-    return replace(known, sections=(*others, section))
+        learned = {name: {**sizes} for name, sizes in old.learned.items()}
+        for name, found in section.learned.items():
+            for p, every in found.items():
+                others = {each[:2]: each for each in learned.get(name, {}).get(p, ())}
+                others.update((each[:2], each) for each in every)
+                learned.setdefault(name, {})[p] = tuple(sorted(others.values()))
+        section = replace(
+            section, rows=rows, parameters=parameters, round_trips=trips, learned=learned
+        )
+    return replace(known, sections=(*kept, section))
 
 
 def write(known: Profile, file: str) -> None:
     """Write the profile `known` to `file` atomically: readers see the old or the new one. Local."""
     os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
     files.write(file, known.text())
+
+
+# -- what programs have learned ------------------------------------------------------------------
+
+_to_remember: dict[tuple[str, int], dict[tuple[int, bool], Learned]] = {}
+
+
+def remember(collective: str, p: int, found: Learned) -> None:
+    """Keep what was learned in shared memory on p ranks for later programs. Local."""
+    _to_remember.setdefault((collective, p), {})[found[:2]] = found
+    abort.before_end(write_learned)
+
+
+def write_learned() -> None:
+    """Add what this process has learned to the profile, if there is to be one. Local."""
+    file = path()
+    learned: dict[str, dict[int, tuple[Learned, ...]]] = {}
+    for (collective, p), every in _to_remember.items():
+        learned.setdefault(collective, {})[p] = tuple(every.values())
+    _to_remember.clear()
+    if file is None or not learned:
+        return
+    known = None
+    if os.path.exists(file):
+        with warnings.catch_warnings():  # the program has been warned of what is wrong with it
+            warnings.simplefilter("ignore")
+            known = read(file)
+        if known is None:
+            return
+    known = known or Profile(*machine(), __version__)
+    section = known.section("shm", "", "one") or Section("shm", "")
+    rest = replace(section, rows={}, parameters={}, round_trips={}, learned=learned)
+    with contextlib.suppress(OSError):  # then the next program learns it again
+        write(merged(known, rest), file)
 
 
 # -- which file, and who reads it --------------------------------------------------------------
@@ -416,9 +533,8 @@ def offer(rank: int) -> tuple[int, str]:
     if _known is None and rank == 0:
         file = path()
         _known = NOTHING if file is None else _load(file)
-    word = environment.text("COLLECTIVES_TUNE") or "0"
-    word = "" if word == "0" else word
-    if any(each not in MODES for each in word.split(",") if word):
+    word = environment.text("COLLECTIVES_TUNE") or ""
+    if word != "0" and any(each not in MODES for each in word.split(",") if word):
         raise ArgumentError(
             f"COLLECTIVES_TUNE is {word!r}, and must be 0, {', '.join(MODES)}, or both with a comma"
         )

@@ -82,6 +82,12 @@ class Decision:
         The time in the profile, at the nearest point.
     family, groups
         As for `decide`.
+    is_given : bool
+        Whether the caller or the profile of this machine says so: then the algorithm stays.
+    ways : int
+        How blocks are stored, as in `lessons`.
+    trials : tuple of (float, str)
+        The seconds of what was tried last, and what it was, the fastest first.
     """
 
     algorithm: Algorithm
@@ -93,6 +99,9 @@ class Decision:
     measured: Timing | None = None
     family: str = "shm"
     groups: Groups | None = None
+    is_given: bool = False
+    ways: int = -1
+    trials: tuple[tuple[float, str], ...] = ()
 
     @cached_property
     def predicted(self) -> float | None:
@@ -104,6 +113,10 @@ class Decision:
 
     def __repr__(self) -> str:
         return f"<Decision: {self._choice()}, {self.reason}>"
+
+    def name(self) -> str:
+        """Return what runs, in words. Local."""
+        return setting(self.algorithm.name, self.segment, self.ways, self.nbytes)
 
     def _choice(self) -> str:
         row = self.algorithm
@@ -133,14 +146,30 @@ class Decision:
             lines.append(f"  predicted {time_text(self.predicted)}, by {self.parameters}")
         if self.measured is not None:
             lines.append(f"  measured  {self.measured}")
+        for seconds, name in self.trials:
+            lines.append(f"  tried     {time_text(seconds)} by {name}")
         blocks = row.array_blocks(self.p)
         piece = self.segment or -(-self.nbytes // blocks)
         lines.append(
             f"  pieces    {count(blocks, 'block')}, in segments of {size_text(piece)} at most"
         )
+        if stored(self.ways):
+            lines.append(f"  stores    {stored(self.ways)}")
         if row.source:
             lines.append(f"  source    {row.source}")
         return "\n".join(lines)
+
+
+def setting(name: str, segment: int, ways: int, nbytes: int) -> str:
+    """Return an algorithm in words, with its segment and how blocks are stored. Local."""
+    cut = f"/{size_text(segment)}" if 0 < segment < nbytes else ""
+    return f"{name}{cut}{', ' if ways > 0 else ''}{stored(ways)}"
+
+
+def stored(ways: int) -> str:
+    """Return in words what is stored past the cache, if anything is. Local."""
+    what = [name for bit, name in ((1, "payloads"), (2, "results")) if ways > 0 and ways & bit]
+    return f"{' and '.join(what)} past the cache" if what else ""
 
 
 @cache
@@ -240,7 +269,8 @@ def decide(
             reason += " among those in which no block passes through a third rank"
     segment = _override(segment)
     timing = own and own.timing(algorithm.name, segment, nbytes)
-    return Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups)
+    is_given = name is not None or p == 1 or (row is not None and row is own)
+    return Decision(algorithm, segment, p, nbytes, reason, known, timing, family, groups, is_given)
 
 
 def _compared(collective: str, name: str, groups: Groups | None) -> Algorithm:
@@ -272,7 +302,9 @@ def alternatives(
         usual = _usual(row, p, decision.family)
         segment = _override(usual and (decision.segment or usual))
         reason = f"an alternative to {chosen.name}"
-        return replace(decision, algorithm=row, segment=segment, reason=reason, measured=None)
+        return replace(
+            decision, algorithm=row, segment=segment, reason=reason, measured=None, is_given=False
+        )
 
     others = [
         alternative(row)

@@ -15,7 +15,7 @@ from collectives.picture.text import drawing
 from collectives.plans.proof import check
 from collectives.simulation.traffic import exceeds
 from collectives.text import files
-from collectives.text.words import count
+from collectives.text.words import count, time_text
 
 # Each message takes a few lines of text, and half a millisecond in the proof.
 MESSAGES = 20_000
@@ -154,4 +154,9 @@ def _decisions(row: Algorithm, n: int, size: int) -> str:
         )
         for each in (row.name, None)
     )
-    return f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."
+    text = f"{asked}\n\nWithout algorithm=: {chosen.algorithm.name}, {chosen.reason}."
+    learned = section and section.learned_of(row.collective.name, n, size.bit_length(), False)
+    if learned and learned.default == chosen.algorithm.name:
+        name = select.setting(learned.algorithm, learned.segment, learned.ways, size)
+        text += f"\nPrograms have learned: {name}, {time_text(learned.seconds)}."
+    return text

@@ -57,7 +57,9 @@ def summary(section: Section) -> str:
     every = "all collectives" if len(names) == len(COLLECTIVES) else ", ".join(names)
     ranks = sorted({p for sizes in section.rows.values() for p in sizes})
     rows = [row for sizes in section.rows.values() for each in sizes.values() for row in each]
+    learned = sum(len(each) for sizes in section.learned.values() for each in sizes.values())
     parts = [f"{every or 'no collectives'} on {_ranks(ranks)}", _sizes(rows), _state(section)]
+    parts.append(f"{count(learned, 'setting')} learned" if learned else "")
     if section.transport == "shm" and section.library:
         parts.append(f"with {section.library}")
     return "; ".join(part for part in parts if part)

@@ -92,11 +92,11 @@ class Operation:
         """Return the name of the algorithm that the library chooses. Local."""
         if not self.chosen:
             return "direct"
+        if not self.vector:
+            return comm.explain(self.contract.name, nbytes).algorithm.name
         # In an alltoallv no rank knows the total size.
         known = 0 if self.name == "alltoallv" else nbytes
-        return comm._chooser.decide(
-            self.contract.name, None, known, vector=self.vector
-        ).algorithm.name
+        return comm._chooser.decide(self.contract.name, None, known, vector=True).algorithm.name
 
 
 def _neighbour(r: int, p: int, root: int) -> range:

@@ -3,28 +3,33 @@
 
 @cython.final
 cdef class Choice:
-    """A plan, and the bytes of a segment to run it with (0: the whole block at once)."""
+    """A plan, the bytes of a segment to run it with (0: the whole block at once), and how blocks
+    are stored: bits of segment.h, or -1 for what the rules say.
+    """
 
     cdef readonly Plan plan
     cdef readonly int64_t segment
     cdef readonly str reason
     cdef uint32_t number  # of the algorithm's name, for the ranks to compare
-    cdef public object trials  # None, or the trials of alternatives (choice/chooser.py)
-    cdef Choice settled  # None, or what they have shown to be the fastest
-    cdef int64_t calls  # that trials have counted
-    cdef public int64_t due  # the call that they have to be asked about
+    cdef readonly int ways
+    cdef public object lesson  # None, or what else calls of the class may run (choice/lessons.py)
+    cdef Course course  # None, or which of it they do run
     cdef int labels[2]  # of its calls, and of those of its vector form, or -1
 
-    def __init__(self, Plan plan, int64_t segment, str reason="asked for by the caller"):
+    def __init__(
+        self, Plan plan, int64_t segment, str reason="asked for by the caller", int ways=-1,
+    ):
         self.plan = plan
         self.segment = segment
         self.reason = reason
+        self.ways = ways
         self.labels[0] = self.labels[1] = -1
         self.number = crc32(plan.source.algorithm.name.encode())
 
 
 cdef Choice choice_for(Engine engine, Call *call, algorithm):
     """Return the plan and segment size for a call, from the cache or by asking `choose`."""
+    cdef Choice choice
     cdef int64_t key = (call.root * 16 + call.kind) * 128 + bit_length(call.nbytes)
     # Devices without pages in common have messages only.
     cdef bint by_messages = call.device != NULL and (<object>call.device).segment is None
@@ -43,33 +48,11 @@ cdef Choice choice_for(Engine engine, Call *call, algorithm):
             COLLECTIVES[call.kind], algorithm, call.nbytes, call.root, call.ordered,
             call.counts != NULL, by_messages,
         )
+        if choice.lesson is not None:
+            choice.course = engine.courses.get(full)
+            if choice.course is None:
+                choice.course = engine.courses[full] = Course(choice.lesson, choice)
+            else:
+                choice.course.renew(choice.lesson, choice)
         engine.choices[full] = choice
     return choice
-
-
-cdef Choice trial_of(Engine engine, Choice choice, bint blocking, double timeout, int *slot):
-    """Return what a call of a class with trials runs; `slot` is whose time it adds to, or -1.
-    Collective.
-
-    The class is counted where only one thread is, and after all that can refuse a call.
-    """
-    cdef bint held = engine.held
-    slot[0] = -1
-    if choice.settled is not None:
-        return choice.settled
-    if not blocking:
-        return choice
-    choice.calls += 1
-    if choice.calls < choice.due:
-        return choice
-    engine.held = True  # the ranks meet in calls inside of this one
-    try:
-        slot[0], other, choice.due = choice.trials.begin(
-            choice.calls, None if timeout == COMMON else timeout
-        )
-    finally:
-        engine.held = held
-    other = choice if other is None else other
-    if slot[0] < 0:
-        choice.settled = other
-    return other

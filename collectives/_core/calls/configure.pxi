@@ -1,7 +1,6 @@
 # A checked call, written down as the operation that the executor runs.
 
 cdef enum:
-    LEARNED = 8 << 20  # bytes, of all ranks, from which on it is learned how to store them
     PAST = 4 << 10  # bytes of payloads in a page from which on it pays to write for far cores
     STREAMED = 32 << 20  # bytes from which on results are taken not to stay in the cache
 
@@ -33,7 +32,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
     find_words(op, call)
-    note_stores(op, call.kind, engine.stores if op.device == NULL else 1)
+    note_stores(op, engine.stores if op.device == NULL else 1, choice.ways)
     if room and op.layout.stride > room:
         release(op)
         raise ArgumentError(
@@ -113,21 +112,17 @@ cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     op.fold.span = plan.span
 
 
-cdef inline void note_stores(Operation *op, int kind, int stores) noexcept:
-    """Write down what is written past the cache, or that it is to be found out."""
+cdef inline void note_stores(Operation *op, int stores, int ways) noexcept:
+    """Write down what is written past the cache, or that it depends on how far other ranks are."""
     cdef Sharing *shared = &op.shared
     cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)
-    shared.habit = -1
+    shared.by_distance = stores == 0 and ways < 0 and shared.room >= PAST
     shared.usual = CC_RESULTS if everywhere >= STREAMED else 0
     if stores == 2:
         shared.usual |= CC_PAYLOADS
-    shared.by_distance = stores == 0 and shared.room >= PAST
+    if stores == 0 and ways >= 0:
+        shared.usual = ways
     shared.stores = shared.usual
-    if shared.segment != NULL and stores == 0 and everywhere >= LEARNED:
-        # Kinds of operations, by powers of two of their bytes, and by what need not be copied.
-        shared.habit = 8 * kind + min(max(bit_length(op.nbytes) - 20, 0), 7)
-        if shared.words[0] or shared.words[1] or shared.heap[0] or shared.heap[1]:
-            shared.habit += 128
 
 
 cdef void find_words(Operation *op, const Call *call) noexcept:

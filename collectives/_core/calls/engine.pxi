@@ -24,6 +24,10 @@ cdef class Engine:
     cdef uint64_t comm
     cdef object choose
     cdef dict choices
+    cdef dict courses  # of the classes of calls that have something to learn
+    cdef int boards  # of the segment, in use by these
+    cdef int attention
+    cdef Course eager  # the one that was in a call since settle() began
     cdef Operation *idle
     cdef Choice usual_barrier  # what barriers run that ask for nothing, or None
     cdef Operation *last_barrier  # that is over: nothing but the number changes in the next one
@@ -54,6 +58,8 @@ cdef class Engine:
         self.size = transport.size(self.comm)
         self.choose = choose
         self.choices = {}
+        self.courses = {}
+        self.attention = ATTENTIVE
         self.devices = devices
         self.segment = segment
         self.hosts = hosts
@@ -273,19 +279,16 @@ cdef class Engine:
                 self, kind, x, out, op, root, algorithm, prescale, postscale
             )
         planned.choice = choice_for(self, call, algorithm)
-        if planned.choice.settled is not None:
-            planned.choice = planned.choice.settled
         planned.text = description(self, call, op, planned.choice)
         if type(planned.keep[0]) is Pending:
             raise BufferError(
                 f"x is a {frameworks.LABELS[kind_of(type(x)).framework]}, and so its result would "
                 f"be, which is immutable: no second run could write it; pass a NumPy array as out"
             )
-        planned.title = title(planned.choice.plan)
         if call.prescale != 1.0:
             planned.keep = place_scaled(call, planned.keep)
-        planned.op = prepared(self, call, planned.choice, planned.keep)
-        planned.op.state.status = DONE
+        course = planned.choice.course
+        planned.prepare(planned.choice if course is None else (<Course>course).best)
         return planned
 
     def compressed(self, x, out, op, prescale, postscale):
@@ -339,6 +342,28 @@ cdef class Engine:
         """Ask `choose` again from now on."""
         self.choices.clear()
         self.usual_barrier = None
+
+    def settle(self, call):
+        """Call a collective again and again, until what it has to learn is learned; from then on
+        nothing is tried, until rest() ends. Collective.
+        """
+        cdef Course course
+        cdef int calls = 0
+        self.eager = None
+        self.attention = EAGER
+        for course in self.courses.values():
+            if not course.trying and course.board != NULL:
+                course.wait(1)
+        try:
+            while calls <= WARM or self.eager is not None and not self.eager.is_settled():
+                call()
+                calls += 1
+        finally:
+            self.attention = RESTING
+
+    def rest(self, bint rests):
+        """Try nothing from now on, or what pays again. Local, but all ranks must do the same."""
+        self.attention = RESTING if rests else ATTENTIVE
 
     cdef int polls(self, const Operation *op) noexcept nogil:
         """Return how often a wait polls before it gives way to other processes."""

@@ -6,27 +6,25 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
 
     With a `text` of what is called, the ranks agree on it first.
     """
-    cdef object trials = None
-    cdef int slot = 0
-    cdef double began = 0
+    cdef cc_trial *trial = NULL
+    cdef uint64_t began = 0
     cdef bint inside
     if tape != NULL and (engine.queue.owner or text is not None or not call.blocking):
         call.called_at = cc_ticks()
     inside = engine.enter_unless_inside()
     try:
         take_place(engine, call, text)
-        if choice.trials is not None and not call.announced and call.device == NULL:
-            trials = choice.trials
-            choice = trial_of(engine, choice, call.blocking, call.timeout, &slot)
-            began = now() if slot >= 0 else 0
+        choice = setting_of(engine, choice, call, &trial)
+        if trial != NULL:
+            began = cc_nanoseconds()
         if call.device != NULL:
             call.scaled = call.x  # the device has scaled it
         elif call.prescale != 1.0:
             keep = place_scaled(call, keep)
             prescale(call)
         result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
-        if began != 0:
-            trials.note(slot, now() - began)
+        if trial != NULL:
+            note_trial(trial, began, call.blocking)
     finally:
         if not inside:
             leave(&engine.queue)

@@ -11,7 +11,8 @@ cdef class PlannedCall:
     """
 
     cdef Engine engine
-    cdef Choice choice
+    cdef Choice choice  # that of its class
+    cdef Choice setting  # what the operation is configured for
     cdef tuple keep
     cdef Call call
     cdef Operation *op
@@ -30,6 +31,8 @@ cdef class PlannedCall:
     cdef inline object run(self, double timeout, bint blocking):
         """Run the operation, and return the result; start it if it is not `blocking`."""
         cdef Engine engine = self.engine
+        cdef cc_trial *trial = NULL
+        cdef uint64_t began = 0
         check_caller()
         enter(&engine.queue)
         try:
@@ -41,14 +44,33 @@ cdef class PlannedCall:
             self.request = None
             self.call.timeout, self.call.blocking = timeout, blocking
             take_place(engine, &self.call, None if engine.agree is None else self.text)
+            self.prepare(setting_of(engine, self.choice, &self.call, &trial))
+            if trial != NULL:
+                began = cc_nanoseconds()
             if self.call.prescale != 1.0:
                 prescale(&self.call)
-            result = begin(engine, self.op, self.choice, &self.call, self.keep, self)
+            result = begin(engine, self.op, self.setting, &self.call, self.keep, self)
+            if trial != NULL:
+                note_trial(trial, began, blocking)
             if not blocking:
                 self.request = result
             return result
         finally:
             leave(&engine.queue)
+
+    cdef inline int prepare(self, Choice setting) except -1:
+        """Have the operation do what a setting says."""
+        cdef Operation *op
+        if setting is self.setting:
+            return 0
+        op = prepared(self.engine, &self.call, setting, self.keep)
+        op.state.status = DONE
+        if self.op != NULL:
+            release(self.op)
+        self.op = op
+        self.setting = setting
+        self.title = title(setting.plan)
+        return 0
 
     def __call__(self, timeout=None):
         return self.run(deadline_of(timeout), True)

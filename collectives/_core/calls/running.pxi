@@ -81,7 +81,9 @@ cdef int enter_segment(Engine engine, Operation *op) except -1:
         return 0
     if op.nbytes >= LENT and op.device == NULL:
         meet_heaps(engine.segment, shared)
-    choose_stores(shared, segment)
+    shared.stores = shared.usual
+    if shared.by_distance and segment.distance.is_far:
+        shared.stores |= CC_PAYLOADS
     shared.page = segment.next
     segment.next += op.layout.segments
     cc_ring_take(&segment.ring, shared.page, op.layout.segments, shared.room, &shared.run)
@@ -101,14 +103,6 @@ cdef inline int meet_heaps(Segment segment, Sharing *shared) except -1:
     return 0
 
 
-cdef inline void choose_stores(Sharing *shared, cc_segment *segment) noexcept:
-    """Decide for one run what is written past the cache."""
-    cdef int usual = shared.usual
-    if shared.by_distance and segment.distance.is_far:
-        usual |= CC_PAYLOADS
-    shared.stores = usual if shared.habit < 0 else cc_way(segment, shared.habit, usual)
-
-
 cdef int overtake(Engine engine) except -1:
     """Wait for operations so old that their tags would soon be used again."""
     cdef Request request
@@ -126,7 +120,6 @@ cdef int overtake(Engine engine) except -1:
 cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) except -1:
     """Wait for an operation, most of the time without the GIL; look around at times."""
     cdef int status = RUNNING
-    cdef double began = now() if op.shared.habit >= 0 else 0
     cdef int i
     if op.plan.slots == 0 and op.nbytes < SMALL and op.fold.user == NULL and in_flight == NULL:
         # Not worth giving up the GIL.
@@ -139,10 +132,6 @@ cdef int run(Engine engine, Operation *op, Plan plan, keep, double timeout) exce
         status = await_end(engine, op, plan, keep, timeout)
     if status == FAILED:
         raise told(engine, failed(engine, op, plan, keep))
-    if op.shared.habit >= 0 and op.shared.segment != NULL:
-        cc_learn(
-            op.shared.segment, op.shared.habit, op.shared.stores, (now() - began) / op.nbytes
-        )
     if op.shared.call != NO_CALL:
         cc_end_call(&engine.segment.c, op.shared.call)
     if op.record.label >= 0:

@@ -50,9 +50,8 @@ cdef struct Sharing:
     uint64_t[3] what  # its fingerprint
     uint64_t[3] said  # the same, and what was called before: what a publication says
     int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
-    int usual  # the same, before anything is learned, and where all ranks are near
-    int by_distance  # whether payloads go past the cache if other ranks are far
-    int habit  # the kind of operation, if it is to be learned how it stores best; else -1
+    int usual  # the same, where other ranks are near
+    int by_distance  # whether payloads go past the cache if they are far
     uint64_t[2] words  # where others see the input and the output in shared memory, or 0
     uint64_t[2] heap  # the same, if they are in the heap and others may not have mapped it yet
     int way  # which bit of Step.lends counts; 0: nothing may be lent

@@ -13,6 +13,20 @@ cdef extern from "_core/shared/distance.h" nogil:
     ctypedef struct cc_distance:
         int is_far
 
+cdef extern from "_core/shared/board.h" nogil:
+    enum:
+        CC_BOARDS, CC_TRIALS
+    ctypedef struct cc_trial:
+        uint64_t began
+        uint64_t ended
+        uint32_t spoiled
+    ctypedef struct cc_board:
+        cc_trial *trials
+    void cc_note_trial(cc_trial *, uint64_t, uint64_t)
+    uint32_t cc_noted(const cc_trial *)
+    int64_t cc_decided(const cc_board *, uint32_t)
+    uint32_t cc_decide(cc_board *, uint32_t, uint32_t)
+
 cdef extern from "_core/shared/ring.h" nogil:
     ctypedef struct cc_ring:
         pass
@@ -74,6 +88,7 @@ cdef extern from "_core/shared/segment.h" nogil:
         char *memory
         cc_ring ring
         cc_distance distance
+        cc_board *boards
         uint64_t calls
         cc_window *windows
         int nwindows
@@ -112,8 +127,6 @@ cdef extern from "_core/shared/segment.h" nogil:
     int cc_call_of(const cc_segment *, int, uint64_t, uint64_t *)
     uint64_t cc_flag(int, uint64_t)
     int cc_flag_comes(const uint64_t *, uint64_t, int, int, int)
-    int cc_way(cc_segment *, int, int)
-    void cc_learn(cc_segment *, int, int, double)
     void cc_give_up(cc_segment *, uint64_t, uint64_t, const char *)
 
 cdef extern from "_core/shared/heap.h" nogil:

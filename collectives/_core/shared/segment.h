@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "board.h"
 #include "distance.h"
 #include "ring.h"
 
@@ -32,8 +33,7 @@ enum {
     CC_LINE = 128,   /* bytes: processors fetch lines of 64 bytes by pairs */
     CC_PAGE = 4096,
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
-    CC_HABITS = 256,
-    CC_PAYLOADS = 1,
+    CC_PAYLOADS = 1, /* how blocks are stored: payloads past the cache, and results */
     CC_RESULTS = 2,
     CC_WINDOWS = 4096,
     CC_HEAP = 0x7FFE, /* in place of the number of a window: the heap of the rank (heap.h) */
@@ -97,13 +97,6 @@ typedef struct {
     char text[CC_TEXT];
 } cc_shared;
 
-/* How long one kind of operation took by each way to store: see cc_way. */
-typedef struct {
-    double seen[4]; /* seconds per byte: the lowest of late, or 0 if it was not tried */
-    unsigned calls;
-    int is_far;     /* how far the other ranks were then */
-} cc_habit;
-
 /* Shared memory, as this process sees it: window 0 is the segment, the others are what callers have
  * asked for; `mine` is what is this rank's of it. */
 typedef struct {
@@ -130,7 +123,7 @@ typedef struct {
     uint64_t floor;      /* all ranks are known to have finished the pages below */
     uint64_t finished;   /* pages above `progress` that this rank has finished, as bits */
     int lock;
-    cc_habit habits[CC_HABITS];
+    cc_board *boards;
     cc_window *windows;
     int nwindows;
     char *heaps[CC_HEAPS]; /* the heaps of ranks, as far as this process has mapped them, and its own */
@@ -215,9 +208,14 @@ static size_t cc_rings_at(int p, int nlines)
     return cc_rounded(cc_lines_at(p) + (size_t)p * CC_LANES * nlines * CC_LINE, CC_PAGE);
 }
 
+static size_t cc_boards_at(int p, int nlines, int64_t lane_bytes)
+{
+    return cc_rounded(cc_rings_at(p, nlines) + (size_t)p * CC_LANES * lane_bytes, CC_PAGE);
+}
+
 static size_t cc_segment_bytes(int p, int nlines, int64_t lane_bytes)
 {
-    return cc_rings_at(p, nlines) + (size_t)p * CC_LANES * lane_bytes;
+    return cc_boards_at(p, nlines, lane_bytes) + CC_BOARDS * sizeof(cc_board);
 }
 
 /* Bytes after which a ring comes round again: half of what the private cache of a core has, as a reader
@@ -243,6 +241,7 @@ static int cc_segment_open(cc_segment *s, void *memory, int p, int me, int nline
     s->ranks = (cc_rank_area *)(base + cc_rounded(sizeof(cc_shared), CC_LINE));
     s->lines = base + cc_lines_at(p);
     s->memory = base + cc_rings_at(p, nlines) + (size_t)me * CC_LANES * lane_bytes;
+    s->boards = (cc_board *)(base + cc_boards_at(p, nlines, lane_bytes));
     cc_ring_open(&s->ring, CC_LANES * lane_bytes, cc_ring_width());
     s->nbytes = cc_segment_bytes(p, nlines, lane_bytes);
     s->p = p;
@@ -469,43 +468,6 @@ static inline int cc_flag_comes(const uint64_t *flag, uint64_t value, int lowest
         if (((cc_read(flag) ^ value) >> lowest != 0) == leaves)
             return 1;
     return 0;
-}
-
-/* ---- past the cache or not ------------------------------------------------------------------- */
-
-/* Return the way in which an operation of a kind is to store: the sum of CC_PAYLOADS if its payloads
- * go past the cache, and CC_RESULTS if its results do.
- *
- * Which is best depends on how much fits into the caches, and on how far the other ranks are. So every
- * way is tried, the same on all ranks: in the first calls, and then in one of 32. In the very first
- * one, which has to touch new memory, it is the `usual` one. What was learned at another distance is
- * forgotten. */
-static inline int cc_way(cc_segment *s, int kind, int usual)
-{
-    cc_habit *habit = &s->habits[kind];
-    const double *seen = habit->seen;
-    const unsigned call = habit->calls++;
-    int best = usual;
-    if (habit->is_far != s->distance.is_far) {
-        memset(habit->seen, 0, sizeof habit->seen);
-        habit->is_far = s->distance.is_far;
-    }
-    if (call <= 4)
-        return usual ^ (call & 3);
-    if (call % 32 == 0)
-        return call / 32 % 4;
-    for (int way = 0; way < 4; ++way)
-        if (seen[way] && (!seen[best] || seen[way] < seen[best]))
-            best = way;
-    return best;
-}
-
-/* Take down how long it took. What is slow by chance does not count, what stays slow does. */
-static inline void cc_learn(cc_segment *s, int kind, int way, double seconds_per_byte)
-{
-    double *seen = &s->habits[kind].seen[way];
-    const double risen = *seen * 1.05;
-    *seen = *seen == 0 || seconds_per_byte < risen ? seconds_per_byte : risen;
 }
 
 /* ---- giving up ------------------------------------------------------------------------------- */

@@ -1,0 +1,306 @@
+# Courses: how the calls of a class go. Some of the first try settings, and the fastest one stays.
+#
+# The number of a call in its class decides what it runs, so that all ranks run the same without a
+# word. What they have to decide, they decide on the board of the class (shared/board.h). Where they
+# have no memory in common, a course is told to meet: they wait for each other before each trial,
+# and have an allreduce for times. Only blocking calls count then.
+
+cdef enum:
+    MOST_TRIED = 12  # settings
+    FINALISTS = 4  # of them, those that have the long round
+    WARM = 4  # calls that make plans and touch new memory, and are not counted
+    SOON = 4  # calls to the first check after these, of long arrays
+    LATER = 1024  # the same of others: until then no trials would pay
+    LONG_CALL = 64 << 10  # bytes of long arrays
+    SELDOM = 512  # calls between two checks; before that twice as many each time
+    PAUSE = 4  # calls between a round and the first check of it
+
+# What a communicator does about its classes: nothing, what pays, or all at once.
+cdef enum Attention:
+    RESTING, ATTENTIVE, EAGER
+
+cdef double HORIZON = 1000  # calls, for which at least a class is taken to last
+# Parts of the time since a class began, or since its last trials: what it may take to make plans
+# and to compare times; and what trials last that are made again, because something has changed, or
+# for no reason.
+cdef double FOR_LESSON = 0.02
+cdef double FOR_CHANGE = 1. / 64
+cdef double FOR_LUCK = 1. / 256
+cdef double LONG_AGO = 10  # seconds between trials for no reason
+
+
+# A round of trials: bursts of calls of one setting, of which the first is not timed; and laps.
+cdef struct Contest:
+    int timed, laps
+    int first  # its first trial on the board
+
+cdef Contest[2] contests
+contests[0] = Contest(2, 1, 0)
+contests[1] = Contest(3, 3, 2 * MOST_TRIED)
+
+
+@cython.final
+cdef class Course:
+    """The settings of a class of calls, and where it stands with them."""
+
+    cdef object lesson  # choice/lessons.py
+    cdef list settings  # each a Choice
+    cdef Choice best  # what runs if nothing is tried
+    cdef Choice current  # what the call runs that is under way
+    cdef int64_t calls, due  # calls so far, and the one at which something is to be done
+    cdef int64_t distance  # calls to the next check
+    cdef int tried  # 0: nothing, 1: the settings that need no plan, 2: all
+    cdef int trying  # the same of what is tried now, or 0
+    cdef int winner
+    cdef list kept  # the numbers of the settings in the round
+    cdef int round, at, length  # the call in it, and how many it has
+    cdef cc_board *board
+    cdef bint meets
+    cdef uint32_t check  # the number of the next one
+    cdef uint32_t[<int>CC_TRIALS] noted  # what the board says of trials when all ranks have noted
+    cdef uint32_t[<int>CC_TRIALS] spoiled  # and what it said at the end of the round before
+    cdef double began, ended, lasted  # seconds: the class when it was warm, and its last trials
+    cdef bint is_far, is_lent  # at the last trials
+
+    def __cinit__(self, lesson, Choice base):
+        self.lesson = lesson
+        self.best = self.current = base
+        self.settings = []
+        self.due = WARM
+        self.meets = lesson.meets
+        if lesson.past is not None:  # an earlier program has learned it
+            self.tried = 2
+            self.is_far = lesson.past
+            self.ended = now()
+
+    def __dealloc__(self):
+        if self.meets:
+            free(self.board)
+
+    cdef int renew(self, lesson, Choice base) except -1:
+        """Make the settings anew: the registry may have changed."""
+        self.lesson = lesson
+        self.best = base
+        if self.settings:
+            self.settings = lesson.settings(max(self.tried, self.trying))
+            if self.tried:
+                self.best = self.settings[self.winner]
+        self.current = self.best
+        return 0
+
+    cdef cc_trial *advance(self, Engine engine, const Call *call) except? NULL:
+        """Do what is due at a call, and say what it runs; return the trial that it is, or NULL."""
+        cdef int64_t value
+        self.current = self.best
+        if self.board == NULL:
+            self.take_board(engine, call)
+            return NULL
+        if self.trying and self.at < self.length:
+            return self.next_trial(engine, call)
+        if self.trying and self.at == self.length and not self.meets:
+            self.at += 1
+            self.wait(PAUSE)
+            return NULL
+        value = cc_decided(self.board, self.check)
+        if value < 0:
+            value = self.after_round(engine, call) if self.trying else self.begins(engine, call)
+            value = cc_decide(self.board, self.check, <uint32_t>value)
+        self.check += 1
+        if value == 0:
+            self.wait(min(2 * self.distance, SELDOM))
+        elif not self.trying:
+            self.begin(engine, call, <int>value)
+        elif self.round == 0:
+            self.end_round()
+            self.begin_round(engine, 1, [k for k in self.kept if value >> <int>k & 1])
+        else:
+            self.settle(<int>value - 1)
+        return NULL
+
+    cdef bint is_settled(self) noexcept:
+        return not self.trying and (self.tried == 2 or self.board == NULL)
+
+    cdef void wait(self, int64_t distance) noexcept:
+        self.distance = distance
+        self.due = self.calls + distance
+
+    cdef int take_board(self, Engine engine, const Call *call) except -1:
+        """Take the next board of the communicator: classes come here in the same order on all
+        ranks. There is none for classes after the last one.
+        """
+        self.began = now()
+        self.wait(SOON if call.nbytes >= LONG_CALL or engine.attention == EAGER else LATER)
+        if self.meets:
+            self.board = <cc_board *>calloc(1, sizeof(cc_board))
+        elif engine.segment is not None and engine.boards < CC_BOARDS:
+            self.board = &engine.segment.c.boards[engine.boards]
+            engine.boards += 1
+        else:
+            self.due = INT64_MAX
+        return 0
+
+    cdef int begins(self, Engine engine, const Call *call) except -1:
+        """Propose to try settings: 2 all, 1 those that need no plan, 0 none."""
+        cdef double ago = now() - self.ended
+        cdef double passed = now() - self.began
+        cdef bint has_changed
+        if engine.attention == RESTING:
+            return 0
+        if self.meets:
+            return 0 if self.tried else 2
+        has_changed = self.is_far != engine.segment.c.distance.is_far
+        has_changed |= self.is_lent != is_lent(engine, call)
+        if engine.attention == EAGER:
+            return 2
+        if self.tried < 2:
+            # As long as the class will last, if it lasts for so many calls.
+            passed *= max(1, HORIZON / (self.calls - WARM))
+            for which in range(2, self.tried, -1):
+                if self.lesson.cost(which) <= FOR_LESSON * passed:
+                    return which
+        if self.tried == 0:
+            return 0
+        if self.lasted <= (FOR_CHANGE if has_changed else FOR_LUCK) * ago:
+            return self.tried if has_changed or ago > LONG_AGO else 0
+        return 0
+
+    cdef int begin(self, Engine engine, const Call *call, int which) except -1:
+        """Begin to try settings."""
+        self.settings = self.lesson.settings(which)[:MOST_TRIED]
+        self.trying = which
+        self.lasted = now()
+        self.is_far = engine.segment is not None and engine.segment.c.distance.is_far
+        self.is_lent = is_lent(engine, call)
+        if len(self.settings) < 2:
+            self.settle(0)
+        else:
+            self.begin_round(engine, len(self.settings) <= FINALISTS, range(len(self.settings)))
+        return 0
+
+    cdef int begin_round(self, Engine engine, int number, kept) except -1:
+        cdef const Contest *contest = &contests[number]
+        cdef int k
+        self.round = number
+        self.kept = list(kept)
+        self.at = 0
+        self.length = <int>len(self.kept) * contest.laps * (1 + contest.timed)
+        for k in range(<int>len(self.kept) * contest.laps * contest.timed):
+            self.noted[contest.first + k] += 1 if self.meets else engine.size
+        self.wait(1)
+        return 0
+
+    cdef cc_trial *next_trial(self, Engine engine, const Call *call) except? NULL:
+        """Return the trial that a call is, or NULL where it begins a burst."""
+        cdef const Contest *contest = &contests[self.round]
+        cdef int burst = self.at // (1 + contest.timed)
+        cdef int place = self.at % (1 + contest.timed)
+        cdef int n = <int>len(self.kept)
+        self.current = self.settings[self.kept[burst % n]]
+        self.at += 1
+        self.wait(1)
+        if place == 0:
+            return NULL
+        if self.meets:
+            meet(engine, self.lesson, None, call.timeout)
+        return &self.board.trials[
+            contest.first + ((burst % n) * contest.laps + burst // n) * contest.timed + place - 1
+        ]
+
+    cdef int64_t after_round(self, Engine engine, const Call *call) except -1:
+        """Propose how it goes on after a round: 0 if not all ranks have noted all trials; then the
+        bits of what stays for the next one, or 1 + the number of the setting that stays.
+        """
+        cdef list times = self.times()
+        if times is None:
+            return 0
+        if self.meets:
+            times = meet(engine, self.lesson, times, call.timeout)
+        if self.round == 0:
+            return sum([1 << <int>self.kept[k] for k in self.lesson.finalists(times, FINALISTS)])
+        return 1 + self.kept[self.lesson.fastest(times)]
+
+    cdef list times(self):
+        """Return the seconds of all trials of each setting of the round, or None if some are
+        missing.
+        """
+        cdef const Contest *contest = &contests[self.round]
+        cdef const cc_trial *trial
+        cdef int each = contest.laps * contest.timed
+        cdef int i, k
+        times = []
+        for i in range(<int>len(self.kept)):
+            times.append([])
+            for k in range(contest.first + i * each, contest.first + (i + 1) * each):
+                trial = &self.board.trials[k]
+                if cc_noted(trial) != self.noted[k]:
+                    return None
+                if trial.spoiled == self.spoiled[k] and trial.ended > trial.began:
+                    times[i].append(1e-9 * (trial.ended - trial.began))
+        return times
+
+    cdef void end_round(self) noexcept:
+        cdef int k
+        for k in range(CC_TRIALS):
+            self.spoiled[k] = self.board.trials[k].spoiled
+
+    cdef int settle(self, int winner) except -1:
+        """Have a setting stay."""
+        self.winner = winner
+        self.best = self.settings[winner]
+        self.tried = self.trying
+        self.trying = 0
+        self.ended = now()
+        self.lasted = self.ended - self.lasted
+        if len(self.settings) > 1:
+            times = self.times() or []
+            found = {self.kept[k]: each for k, each in enumerate(times) if each}
+            self.lesson.learn(winner, found, self.is_far)
+            self.end_round()
+        self.wait(SELDOM)
+        return 0
+
+
+cdef bint is_lent(Engine engine, const Call *call) noexcept:
+    """Say whether one of the arrays of a call is in memory that others may read."""
+    return engine.segment is not None and (
+        is_seen(&engine.segment.c, &call.x) or is_seen(&engine.segment.c, &call.out)
+    )
+
+
+cdef bint is_seen(const cc_segment *segment, const View *view) noexcept:
+    cdef int64_t nbytes = view.count * view.itemsize
+    return nbytes >= LENT and (
+        word_of(segment, view.data, nbytes) != 0 or cc_heap_word(view.data, nbytes) != 0
+    )
+
+
+cdef list meet(Engine engine, lesson, list times, double timeout):
+    """Wait for the other ranks, or agree with them on times, in a call that runs already."""
+    cdef bint held = engine.held
+    engine.held = True  # they meet in calls inside of this one
+    try:
+        return lesson.meet(times, None if timeout == COMMON else timeout)
+    finally:
+        engine.held = held
+
+
+cdef inline Choice setting_of(Engine engine, Choice choice, const Call *call, cc_trial **trial):
+    """Return what a call of a class runs, and in `trial` whether it is timed.
+
+    The class is counted where only one thread is, and after all that can refuse a call.
+    """
+    if choice.course is None or call.announced or call.device != NULL or call.whole >= 0:
+        return choice
+    if not call.blocking and choice.course.meets:
+        return choice.course.best
+    choice.course.calls += 1
+    if choice.course.calls < choice.course.due:
+        return choice.course.best
+    engine.eager = choice.course
+    trial[0] = choice.course.advance(engine, call)
+    return choice.course.current
+
+
+cdef inline void note_trial(cc_trial *trial, uint64_t began, bint blocking) noexcept:
+    """Note that a trial has ended, or that it does not block and tells nothing."""
+    cc_note_trial(trial, began, cc_nanoseconds() if blocking else 0)

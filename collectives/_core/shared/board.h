@@ -1,0 +1,77 @@
+/* A board: what the ranks of a host tell each other about the trials of a class of calls.
+ *
+ * A *trial* is a call that is timed. Ranks note when they began and ended it, and a trial lasts from the
+ * latest beginning to the latest end: the ranks of a host have one clock. At a *check* the ranks decide
+ * something, without waiting: the first that comes there says what, and all do that. Both are numbered
+ * alike on all ranks. Beginnings, ends and counts only grow, so no rank has to clear a board for
+ * others, who may be behind.
+ */
+#ifndef COLLECTIVES_BOARD_H
+#define COLLECTIVES_BOARD_H
+
+#include <stdint.h>
+
+enum {
+    CC_BOARDS = 128, /* classes of calls of a communicator that may have trials */
+    CC_CHECKS = 64,  /* of a class that are kept: no rank is farther behind another */
+    CC_TRIALS = 64   /* of a class at a time */
+};
+
+typedef struct {
+    uint64_t began, ended; /* nanoseconds: the latest of all ranks */
+    uint32_t noted;        /* how often, by all ranks together */
+    uint32_t spoiled;      /* how often without a time */
+} cc_trial;
+
+typedef struct {
+    uint64_t checks[CC_CHECKS]; /* the number of the check + 1, and below it what was decided */
+    cc_trial trials[CC_TRIALS];
+} cc_board;
+
+static inline void cc_raise(uint64_t *word, uint64_t value)
+{
+    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (seen < value
+           && !__atomic_compare_exchange_n(word, &seen, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* Note when this rank began and ended a trial, or with `end` 0 that it took no time. */
+static inline void cc_note_trial(cc_trial *trial, uint64_t began, uint64_t ended)
+{
+    if (ended) {
+        cc_raise(&trial->began, began);
+        cc_raise(&trial->ended, ended);
+    } else {
+        __atomic_fetch_add(&trial->spoiled, 1, __ATOMIC_RELAXED);
+    }
+    __atomic_fetch_add(&trial->noted, 1, __ATOMIC_RELEASE);
+}
+
+/* How often a trial was noted; the rest of it may be read then. */
+static inline uint32_t cc_noted(const cc_trial *trial)
+{
+    return __atomic_load_n(&trial->noted, __ATOMIC_ACQUIRE);
+}
+
+/* What was decided at a check, or -1 if no rank has come there. */
+static inline int64_t cc_decided(const cc_board *board, uint32_t number)
+{
+    const uint64_t word = __atomic_load_n(&board->checks[number % CC_CHECKS], __ATOMIC_ACQUIRE);
+    return (uint32_t)(word >> 32) == number + 1 ? (int64_t)(uint32_t)word : -1;
+}
+
+/* Decide at a check, unless another rank has; return what holds. */
+static inline uint32_t cc_decide(cc_board *board, uint32_t number, uint32_t value)
+{
+    uint64_t *const word = &board->checks[number % CC_CHECKS];
+    uint64_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    if ((uint32_t)(seen >> 32) != number + 1) {
+        const uint64_t wanted = (uint64_t)(number + 1) << 32 | value;
+        if (__atomic_compare_exchange_n(word, &seen, wanted, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return value;
+    }
+    return (uint32_t)seen;
+}
+
+#endif

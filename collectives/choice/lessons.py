@@ -1,0 +1,203 @@
+"""What a program learns from its own calls: which setting of a class of calls is the fastest.
+
+A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
+and whether rank order must be kept. A *setting* is an algorithm, the size of its segments, and the
+way to store blocks: payloads and results to the cache or past it. What is best depends on the
+processor, on how far its cores are from each other, and on where the arrays are, so no table knows
+it. Some of the first calls of a class are therefore *trials* of settings. They are complete,
+correct calls, timed on all ranks. The fastest setting stays.
+
+The core counts the calls and times the trials (``_core/calls/course.pxi``); this module says what
+is tried, and which is the fastest. What needs no other plan comes first: other ways to store, and
+other segments. Other algorithms follow as soon as making their plans takes a small part of the time
+of the class. There are new trials when the arrays or the distance of the cores have changed, and
+seldom without a reason.
+
+All settings give the same bits. Algorithms that fold in another order than the choice are tried
+only with ``COLLECTIVES_TUNE=online``, and so is anything between hosts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from collectives import _core
+from collectives.choice import select
+from collectives.choice.select import Decision, Timing
+from collectives.plans.order import order
+from collectives.reductions import MAX
+
+# The collective, the algorithm that the caller named, the number of bits of the size, the root, and
+# whether rank order must be kept.
+Class = tuple[str, str | None, int, int, bool]
+
+RULES = -1  # the way to store where nothing was learned
+CACHED, PAYLOADS, RESULTS = 0, 1, 2  # bits of _core/shared/segment.h
+
+STORED = 4 << 10  # bytes from which on there are several ways to store payloads
+LARGE = 8 << 20  # bytes, of all ranks, from which on there are for results
+SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
+OTHERS = 4  # algorithms beside the choice
+COMPARING = 2e-4  # seconds that it takes to compare the times of settings
+COMPARED = 8  # ranks up to which the orders of folds are compared: it takes long on more
+GAIN = 0.97  # a setting replaces the choice if it takes at most this part of its time
+NEAR = 1.5  # settings that take more than this times the least time have no second round
+
+
+class Lesson:
+    """What one class of calls can learn, on one rank.
+
+    Attributes
+    ----------
+    meets : bool
+        Whether the ranks have to meet before trials, as they share no memory.
+    past : bool or None
+        If an earlier program learned the choice, whether cores were far from each other then.
+    """
+
+    def __init__(
+        self,
+        chooser: Any,  # a `Chooser`
+        place: Class,
+        decision: Decision,
+        vector: bool,
+        past: bool | None = None,
+    ) -> None:
+        self._chooser = weakref.ref(chooser)
+        self.place, self._decision, self.vector, self.past = place, decision, vector, past
+        self.meets, self._any_order = chooser.meets, chooser.any_order
+        self._has_ways = not (self.meets or chooser.by_rules or decision.nbytes < STORED)
+        self._every: list[Decision] | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there may be anything to try."""
+        return self._has_ways or not self._decision.is_given
+
+    @cached_property
+    def _own(self) -> list[Decision]:
+        """The settings of the algorithm that was chosen. Most programs do not come so far."""
+        decision, ways = self._decision, [RULES]
+        if self.meets:
+            return [decision]
+        if self._has_ways:
+            is_large = decision.nbytes * decision.p >= LARGE
+            ways = [CACHED, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
+        found = [replace(decision, ways=each) for each in ways]
+        block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
+        chosen = decision.segment if decision.segment < block else 0
+        for segment in SEGMENTS:
+            if segment != chosen and 2 * segment <= block and not decision.is_given:
+                found.append(replace(decision, ways=_likely(ways), segment=segment))
+        return found
+
+    def _others(self) -> list[Decision]:
+        """Return settings of other algorithms, which need plans of their own."""
+        first = self._own[0]
+        if first.is_given:
+            return []
+        *_, root, ordered = self.place
+        others = select.alternatives(first, OTHERS, ordered=ordered, vector=self.vector)
+        if first.algorithm.collective.reduces and not self._any_order:
+            others = [each for each in others if _folds_alike(each, first, root)]
+        way = _likely([each.ways for each in self._own])
+        return [replace(each, ways=way) for each in others]
+
+    def _of(self, which: int) -> list[Decision]:
+        if which == 2 and self._every is None:
+            self._every = self._own + self._others()
+        return self._own if which == 1 or self._every is None else self._every
+
+    def settings(self, which: int) -> list[_core.Choice]:
+        """Return what may run: with 1 what needs no other plan, with 2 all. Local."""
+        chooser = self._chooser()
+        assert chooser is not None, "the communicator is in a call"
+        return [chooser.planned(each, self.place[3], self.vector) for each in self._of(which)]
+
+    def cost(self, which: int) -> float:
+        """Return about how many seconds trials take beside calls: with 1 those of what needs no
+        other plan, with 2 of all. Local.
+        """
+        chooser = self._chooser()
+        if chooser is None or (which == 1 and len(self._own) < 2):
+            return inf
+        is_made = which == 1 or self._every is not None or self._own[0].is_given
+        return COMPARING + (0.0 if is_made else OTHERS * chooser.planning)
+
+    def finalists(self, times: Sequence[Sequence[float]], most: int) -> list[int]:
+        """Return the numbers of the settings that have a second round, the choice among them, given
+        the seconds of the trials of each in the first. Local.
+        """
+        medians = _medians(times)
+        limit = NEAR * min(medians)
+        fast = sorted(range(1, len(medians)), key=lambda k: medians[k])
+        return sorted([0, *(k for k in fast[: most - 1] if medians[k] <= limit)])
+
+    def fastest(self, times: Sequence[Sequence[float]]) -> int:
+        """Return the number of the setting that stays, given the seconds of trials. Local."""
+        medians = _medians(times)
+        best = min(range(len(medians)), key=lambda k: medians[k])
+        return best if medians[best] <= GAIN * medians[0] else 0
+
+    def meet(
+        self, times: Sequence[Sequence[float]] | None, timeout: float | None
+    ) -> list[list[float]] | None:
+        """Wait for the other ranks, or return the `times` of the slowest. Collective."""
+        chooser = self._chooser()
+        assert chooser is not None, "the communicator is in a call"
+        comm = chooser.communicator()
+        if times is None:
+            comm.barrier(algorithm="dissemination", timeout=timeout)
+            return None
+        values = np.array(times)
+        # A call with a name is of no class that has trials between hosts.
+        name = chooser.decide("allreduce", None, values.nbytes).algorithm.name
+        comm.allreduce(values, out=values, op=MAX, algorithm=name, timeout=timeout)
+        return [list(map(float, each)) for each in values]
+
+    def learn(self, winner: int, times: Mapping[int, Sequence[float]], is_far: bool) -> None:
+        """Take down which setting stays, the seconds of trials of those in the last round, and
+        whether cores are far from each other. Local.
+        """
+        chooser = self._chooser()
+        if chooser is None:
+            return
+        every = self._of(2)
+        won, first = every[winner], every[0]
+        took = {k: statistics.median(each) for k, each in times.items() if each}
+        reason, measured = first.reason, None
+        if winner in took and 0 in took:
+            if winner:
+                reason = f"learned here: {took[winner] / took[0]:.2f} of the time of {first.name()}"
+            else:
+                reason = f"{first.reason}; what was tried here is not faster"
+            measured = Timing(took[winner], won.nbytes, won.p, "learned here")
+        trials = tuple(sorted((seconds, every[k].name()) for k, seconds in took.items()))
+        learned = replace(won, reason=reason, measured=measured, trials=trials)
+        chooser.learn(self.place, first, learned, is_far)
+
+
+def _likely(ways: Sequence[int]) -> int:
+    """Return the way to store with which other segments and algorithms are tried."""
+    return RESULTS if RESULTS in ways else ways[0]
+
+
+def _medians(times: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median seconds of each; what was never timed takes for ever."""
+    return [statistics.median(each) if each else inf for each in times]
+
+
+def _folds_alike(one: Decision, other: Decision, root: int) -> bool:
+    """Return whether two algorithms give the same bits."""
+    if one.algorithm.name == other.algorithm.name:
+        return True
+    if one.p > COMPARED:
+        return False
+    return order(one.algorithm, one.p, root) == order(other.algorithm, one.p, root)

@@ -1,0 +1,103 @@
+"""What is tried, and which setting stays, given the times of its trials."""
+
+import pytest
+
+from collectives.algorithms.groups import Groups
+from collectives.choice import lessons, select
+from collectives.choice.lessons import CACHED, PAYLOADS, RESULTS, RULES, Lesson
+from collectives.plans.order import order
+
+KIB = 1 << 10
+
+
+class Chooser:
+    """What a lesson asks of a chooser."""
+
+    meets, any_order, by_rules, planning = False, False, False, 1e-3
+    groups = Groups.read([0, 0])
+
+    def __init__(self, **other):
+        self.__dict__.update(other)
+
+    def planned(self, decision, root, vector):
+        return decision
+
+
+def settings(chooser, collective, nbytes, p=2, *, which=2, name=None, ordered=False):
+    """Return the settings of a class, as a lesson has them."""
+    decision = select.decide(collective, name, p=p, nbytes=nbytes, ordered=ordered)
+    place = (collective, name, nbytes.bit_length(), 0, ordered)
+    return Lesson(chooser, place, decision, False).settings(which)
+
+
+@pytest.fixture
+def chooser():
+    return Chooser()
+
+
+def test_short_arrays_have_one_way_to_be_stored(chooser):
+    assert {each.ways for each in settings(chooser, "allreduce", 8)} == {RULES}
+    assert settings(chooser, "allreduce", 8, which=1)[1:] == []
+
+
+def test_payloads_go_past_the_cache_from_4_kib_on_and_results_of_long_arrays(chooser):
+    own = settings(chooser, "allreduce", 4 * KIB, which=1)
+    assert [each.ways for each in own] == [CACHED, PAYLOADS]
+    own = settings(chooser, "allreduce", 4 * KIB * KIB, which=1)
+    assert {each.ways for each in own} == {CACHED, PAYLOADS, RESULTS, PAYLOADS | RESULTS}
+    assert len({each.algorithm.name for each in own}) == 1
+    assert len({each.segment for each in own}) > 1
+
+
+def test_what_the_environment_says_is_not_tried():
+    every = settings(Chooser(by_rules=True), "allreduce", 1 << 20)
+    assert {each.ways for each in every} == {RULES}
+
+
+def test_of_a_named_algorithm_only_the_ways_to_store_are_tried(chooser):
+    every = settings(chooser, "allreduce", 1 << 20, name="ring")
+    assert {each.algorithm.name for each in every} == {"ring"}
+    assert len({each.segment for each in every}) == 1
+    assert [each.ways for each in every] == [CACHED, PAYLOADS]
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan"])
+def test_what_is_tried_gives_the_same_bits(chooser, collective, p):
+    for nbytes in (64, 64 * KIB, 1 << 20):
+        first, *others = settings(chooser, collective, nbytes, p)
+        for each in others:
+            assert order(each.algorithm, p) == order(first.algorithm, p)
+
+
+def test_online_tries_other_orders():
+    assert lessons.COMPARED >= 4
+    tried = settings(Chooser(any_order=True), "allreduce", 64 * KIB, 4)
+    assert len({order(each.algorithm, 4) for each in tried}) > 1
+
+
+def test_between_hosts_only_algorithms_are_tried():
+    every = settings(Chooser(meets=True, any_order=True), "allreduce", 1 << 20)
+    assert len({each.algorithm.name for each in every}) == len(every) > 1
+    assert {each.ways for each in every} == {RULES}
+
+
+@pytest.fixture
+def lesson(chooser):
+    decision = select.decide("allreduce", None, p=2, nbytes=64 * KIB)
+    return Lesson(chooser, ("allreduce", None, 17, 0, False), decision, False)
+
+
+def test_finalists_are_the_fastest_and_the_choice(lesson):
+    assert lesson.finalists([[9], [1], [2], [1.4], [1.2]], 3) == [0, 1, 4]
+    assert lesson.finalists([[1], [1.6], [1.4]], 4) == [0, 2]
+    assert lesson.finalists([[], [1], []], 4) == [0, 1]
+    assert lesson.finalists([[], []], 4) == [0, 1]
+
+
+def test_the_median_decides_and_the_choice_stays_unless_another_is_faster(lesson):
+    assert lesson.fastest([[2, 2, 2], [1, 1, 9], [0, 3, 3]]) == 1
+    assert lesson.fastest([[1.0], [0.98]]) == 0
+    assert lesson.fastest([[1.0], [0.96]]) == 1
+    assert lesson.fastest([[], [5]]) == 1
+    assert lesson.fastest([[], []]) == 0

@@ -1,0 +1,260 @@
+"""What calls learn: the same on all ranks, with the same bits, and of no other than they may."""
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from collectives.algorithms import get, names
+from collectives.choice import profile
+from collectives.choice.lessons import Lesson
+from collectives.errors import ArgumentError
+from collectives.plans.order import order
+
+COUNTS = (2, 5000, 70_001)  # elements of float32: too short to be stored in several ways; long ones
+
+
+@pytest.fixture
+def comm(world, environ):
+    with environ(COLLECTIVES_VALIDATE="0"), cc.Communicator() as made:
+        yield made
+
+
+@pytest.fixture
+def learned(monkeypatch):
+    """The settings that stayed, one for each time that something was learned."""
+    found = []
+    learn = Lesson.learn
+
+    def watched(lesson, winner, times, is_far):
+        found.append((lesson.place, winner, sorted(times)))
+        learn(lesson, winner, times, is_far)
+
+    monkeypatch.setattr(Lesson, "learn", watched)
+    return found
+
+
+def uneven(comm, n):
+    """Return floats whose sums depend on the order of folds."""
+    return np.random.default_rng(comm.rank).normal(0, 1e3, n).astype(np.float32)
+
+
+def ran(comm, calls):
+    """Return the settings that some calls ran."""
+    with comm.trace() as trace:
+        calls()
+    return [(each.algorithm, each.segment, each.reason) for each in trace]
+
+
+def test_ranks_agree_on_what_they_learn(world, comm, learned):
+    x = uneven(comm, 5000)
+    want = comm.allreduce(x, algorithm="all_to_all") if comm.size == 2 else comm.allreduce(x)
+    comm._engine.settle(lambda: np.testing.assert_array_equal(comm.allreduce(x), want))
+    if comm.size == 1 or comm.transport != "shm":
+        assert learned == []
+        return
+    ((place, _, finalists),) = learned
+    assert place == ("allreduce", None, 15, 0, False)
+    assert 0 in finalists
+    decision = comm.explain("allreduce", x.nbytes)
+    assert decision.trials
+    assert decision.measured.seconds > 0
+    assert "here" in decision.reason
+    assert all(f"by {name}" in str(decision) for _, name in decision.trials)
+    now = ran(comm, lambda: comm.allreduce(x))
+    world.agree((decision.name(), decision.reason, learned, now))
+    assert now[0][0] == decision.algorithm.name
+
+
+def test_whoever_comes_first_decides_for_all(world, comm, monkeypatch):
+    """Ranks that would decide differently do the same all the time."""
+    monkeypatch.setattr(Lesson, "fastest", lambda lesson, times: comm.rank % len(times))
+    monkeypatch.setattr(Lesson, "finalists", lambda lesson, times, most: [0, 1 + comm.rank % 2])
+    monkeypatch.setattr(Lesson, "cost", lambda lesson, which: comm.rank)
+    x = np.ones(5000, np.float32)
+
+    def calls():
+        for _ in range(600):
+            comm.allreduce(x)
+
+    before = ran(comm, calls)
+    comm._engine.settle(lambda: comm.allreduce(x))
+    world.agree((before, ran(comm, calls)))
+
+
+def cut(comm, x):
+    return x[: len(x) // comm.size * comm.size]
+
+
+REDUCING = {
+    "allreduce": lambda comm, x, how=None: comm.allreduce(x, algorithm=how),
+    "reduce": lambda comm, x, how=None: comm.reduce(x, root=comm.size - 1, algorithm=how),
+    "reduce_scatter": lambda comm, x, how=None: comm.reduce_scatter(cut(comm, x), algorithm=how),
+    "scan": lambda comm, x, how=None: comm.scan(x, algorithm=how),
+}
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_equal_orders_of_folds_give_equal_bits(world, comm, name):
+    x = uneven(comm, 5003)
+    found = {}
+    for each in names(name):
+        row = get(name, each)
+        if row.refusal(comm.size) is None:
+            result = REDUCING[name](comm, x, each)
+            bits = b"" if result is None else result.tobytes()
+            every = tuple(world.mpi.allgather(bits))
+            assert found.setdefault(order(row, comm.size, comm.size - 1), every) == every, each
+    if comm.size > 3:
+        assert 1 < len(set(found.values())) <= len(found)  # a + b has the bits of b + a
+
+
+@pytest.mark.parametrize("name", REDUCING)
+@pytest.mark.parametrize("n", COUNTS)
+def test_bits_stay_the_same(comm, monkeypatch, name, n):
+    """For 2000 calls, with trials again and again."""
+    turn = iter(range(1 << 30))
+    monkeypatch.setattr(Lesson, "fastest", lambda lesson, times: next(turn) % len(times))
+    x = uneven(comm, max(n, comm.size))
+    first = REDUCING[name](comm, x)
+    left = 2000
+
+    def call():
+        nonlocal left
+        left -= 1
+        np.testing.assert_array_equal(REDUCING[name](comm, x), first)
+
+    while left > 0:
+        comm._engine.settle(call)
+
+
+def test_forms_of_a_call_may_be_mixed(world, comm, learned):
+    """Whatever form a rank uses, it runs what the others do."""
+    x, out = uneven(comm, 5000), np.empty(5000, np.float32)
+    want = comm.allreduce(x)
+    planned = comm.plan("allreduce", x, out=out)
+    forms = [
+        lambda: comm.allreduce(x),
+        lambda: comm.iallreduce(x).wait(),
+        planned,
+        lambda: planned.start().wait(),
+    ]
+    for k in range(800):
+        np.testing.assert_array_equal(forms[(comm.rank + k // 7) % 4](), want)
+    assert world.mpi.allgather(len(learned)).count(len(learned)) == comm.size
+
+
+def test_a_rank_may_start_calls_long_before_the_others(world, comm):
+    """No start waits for others, whatever they have to decide."""
+    x = np.ones(5000, np.float32)
+    requests = []
+
+    def start():
+        requests.extend(comm.iallreduce(x) for _ in range(700))
+
+    if comm.rank == 0:
+        start()
+    world.mpi.Barrier()
+    if comm.rank != 0:
+        start()
+    for request in requests:
+        assert request.wait()[0] == comm.size
+
+
+def test_nothing_is_tried_while_it_rests(world, comm, learned):
+    x = np.ones(5000, np.float32)
+    comm._engine.rest(True)
+    assert len(set(ran(comm, lambda: [comm.allreduce(x) for _ in range(2000)]))) == 1
+    assert learned == []
+
+
+def test_other_arrays_are_tried_anew(comm, learned):
+    if comm.transport != "shm" or comm.size == 1:
+        pytest.skip("arrays are of one kind")
+    x, shared = np.ones(5000, np.float32), comm.empty(5000, np.float32)
+    shared[:] = 1
+    for each in (x, shared):
+        comm._engine.settle(lambda each=each: comm.allreduce(each, out=each))
+        each[:] = 1
+    assert len(learned) == 2
+
+
+def test_classes_learn_for_themselves_and_forms_of_ordered_folds_too(comm, learned):
+    first = cc.reduction(lambda a, b: np.copyto(b, a), commutative=False)
+    x = np.full(2000, comm.rank, np.int32)
+
+    def call():
+        assert comm.allreduce(x, op=first)[0] == 0
+
+    comm._engine.settle(call)
+    assert all(place[4] for place, _, _ in learned)
+    for root in range(comm.size):
+        comm._engine.settle(lambda root=root: comm.broadcast(x, root=root))
+    if comm.transport == "shm" and comm.size > 1:
+        assert {place[3] for place, _, _ in learned if place[0] == "broadcast"} == {
+            *range(comm.size)
+        }
+
+
+def test_forgetting_keeps_what_was_learned(world, comm):
+    x = np.ones(5000, np.float32)
+    comm._engine.settle(lambda: comm.allreduce(x))
+    before = ran(comm, lambda: comm.allreduce(x))
+    if comm.rank % 2:
+        comm.forget()
+    assert ran(comm, lambda: comm.allreduce(x)) == before
+    world.agree(before)
+
+
+def test_a_named_algorithm_stays(comm, learned):
+    x = np.ones(70_001, np.float32)
+    comm._engine.settle(lambda: comm.allreduce(x, algorithm="ring"))
+    assert {name for name, _, _ in ran(comm, lambda: comm.allreduce(x, algorithm="ring"))} == {
+        "ring"
+    }
+    assert comm.explain("allreduce", x.nbytes, algorithm="ring").algorithm.name == "ring"
+
+
+@pytest.mark.parametrize("variables", [{"COLLECTIVES_TUNE": "0"}])
+def test_learning_can_be_switched_off(environ, learned, variables):
+    with environ(**variables), cc.Communicator() as comm:
+        comm._engine.settle(lambda: comm.allreduce(np.ones(5000)))
+    assert learned == []
+
+
+def test_other_words_are_refused(environ):
+    with environ(COLLECTIVES_TUNE="on"), pytest.raises(ArgumentError, match="COLLECTIVES_TUNE"):
+        cc.Communicator()
+
+
+def test_between_hosts_only_on_request(world, environ, learned):
+    x = np.arange(2, dtype=np.float32) + world.comm.rank
+    want = np.arange(2) * world.comm.size + world.comm.size * (world.comm.size - 1) / 2
+    for word in ("", "online"):
+        with environ(COLLECTIVES_SHM="0", COLLECTIVES_TUNE=word), cc.Communicator() as comm:
+            comm._engine.settle(lambda: np.testing.assert_array_equal(comm.allreduce(x), want))
+            assert len(learned) == (word == "online" and comm.size > 1)
+            world.agree(ran(comm, lambda: comm.iallreduce(x).wait()))
+
+
+def test_the_next_program_begins_with_it(world, environ, tmp_path, monkeypatch):
+    file = str(world.mpi.bcast(tmp_path / "profile.json"))
+    n = 5000
+    with environ(COLLECTIVES_PROFILE=file):
+        with cc.Communicator() as comm:
+            if comm.transport != "shm" or comm.size == 1:
+                pytest.skip("nothing is learned")
+            comm._engine.settle(lambda: comm.allreduce(np.ones(n, np.float32)))
+            want = comm.explain("allreduce", 4 * n)
+            if comm.rank == 0:
+                profile.write_learned()
+            profile.write_learned()  # the others have nothing, and a second time is no harm
+            world.mpi.Barrier()
+        known = profile.read(file)
+        monkeypatch.setattr(profile, "_known", profile._known_from(known.text()))
+        with cc.Communicator() as comm:
+            found = comm.explain("allreduce", 4 * n)
+            assert found.reason == "learned by an earlier program"
+            assert found.name() == want.name()
+            assert comm.allreduce(np.ones(n, np.float32))[0] == comm.size
+            algorithm, _, reason = ran(comm, lambda: comm.allreduce(np.ones(n, np.float32)))[0]
+            assert (algorithm, reason) == (want.algorithm.name, found.reason)
