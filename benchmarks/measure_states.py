@@ -8,9 +8,9 @@ On a virtual machine the state changes by itself, at times within seconds. So it
 and after each measurement, by the round trip of a flag, and what has changed meanwhile is dropped.
 It goes round the sizes, and measures each as ``collectives bench`` does, in blocks of the MPI's own
 collective and the library's in turns, until the time is up. For each state it writes medians: of
-the MPI's, of the library's, and of their ratios in the same turn; of arrays in private memory, and
-of `Communicator.empty` ("shared"), for which the private copy of a rank past the cache is timed as
-well, the least that either must take.
+the MPI's, of the library's, and of their ratios in the same turn; of arrays in private memory, from
+16 KiB on of those of `shared_arrays` ("heap"), and of `Communicator.empty` ("shared"), for which
+the private copy of a rank past the cache is timed as well, the least that either must take.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from collectives.text import files
 
 COLLECTIVES = "allreduce", "broadcast", "allgather", "alltoall", "barrier"
 SIZES = 8, 64, 256, *(4**k for k in range(5, 14)), *(2 * 4**k for k in range(7, 11))  # bytes
+LEAST = 16 << 10  # bytes of an array that can be in the heap
 TURN = 4e-3  # seconds of calls between two looks at the clock
 WORK = 3e-11, 2e-6  # roughly, seconds of a call: for each byte, and for any
 NAMES = {MPI_LABEL: "mpi", "auto": "ours"}
@@ -53,6 +54,10 @@ def once(bench: Bench, name: str, nbytes: int) -> Times:
     )
     rows = measure(bench, settings, count)
     found = {NAMES[row.algorithm]: 1e-6 * row.max_us for row in rows}
+    if nbytes >= LEAST:
+        with cc.shared_arrays():
+            (row,) = measure(bench, settings._replace(peer=False), count)
+        found["heap"] = 1e-6 * row.max_us
     if name == "allreduce":
         shared = settings._replace(peer=False, limit=True, shared=True)
         (row,) = measure(bench, shared, count)

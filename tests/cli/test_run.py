@@ -41,6 +41,25 @@ def test_run_passes_words_and_exit_status(tmp_path: Path) -> None:
 
 @pytest.mark.each_mpi
 @pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("options", [(), ("--no-mpi",)])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_run_shares_the_arrays_of_a_program(options: tuple[str, ...], is_shared: bool) -> None:
+    code = (
+        "import numpy as np, collectives as cc\n"
+        "comm = cc.world()\n"
+        "for _ in range(3):\n"
+        "    assert (comm.allreduce(np.ones(5000)) == 2).all()\n"
+        "    comm.barrier()\n"
+        "print(f'lends: {comm._segment.lends}', flush=True)\n"
+    )
+    wish = ("--shared-arrays",) if is_shared else ()
+    done = command("run", "-n", "2", *options, *wish, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"lends: {is_shared}") == 2
+
+
+@pytest.mark.each_mpi
+@pytest.mark.usefixtures("mpi")
 def test_an_exception_on_one_rank_ends_all() -> None:
     code = "import collectives as cc\nassert cc.rank() == 0\ncc.barrier()"
     done = command("run", "-n", "2", "-c", code)

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
 import threading
 from itertools import pairwise
 
@@ -247,6 +248,18 @@ def test_forks_of_forks():
         result = in_child(check)
         x[0] = 0
         assert result() == b"yes"
+
+
+def test_programs_that_are_started_leave_it_alone():
+    x, y = np.ones(200_000), np.ones(200_000)
+    assert _core.in_heap(x, lend=True)
+    subprocess.run(["true"], check=True)
+    os.system("true")
+    assert _core.in_heap(y, lend=True)
+    subprocess.run(["true"], check=True, preexec_fn=lambda: None)  # this one forks
+    z = np.ones(200_000)
+    assert _core.in_heap(x, lend=True)
+    assert _core.in_heap(z, lend=True)
 
 
 def _sum(n):

@@ -136,7 +136,8 @@ static void cc_give_back(cc_heap *h)
                 most = k;
         page = h->kept[most];
         nbytes = cc_pages_of(most) * CC_PAGE;
-        if (cc_punch(h, (size_t)page * CC_PAGE, nbytes))
+        /* MPI's caches of registered memory look out for this call. */
+        if (madvise(h->base + (size_t)page * CC_PAGE, nbytes, MADV_REMOVE))
             return;
         h->kept[most] = h->next[page];
         h->next[page] = h->clean[most];
