@@ -12,7 +12,16 @@ from collectives.algorithms.registry import get
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.choice import profile, select
 from collectives.choice.model import DEFAULT, Parameters, fitted
-from collectives.choice.profile import Profile, Row, Section, hosts_of, merged, parse, write
+from collectives.choice.profile import (
+    Learned,
+    Profile,
+    Row,
+    Section,
+    hosts_of,
+    merged,
+    parse,
+    write,
+)
 from collectives.errors import ArgumentError, ProfileWarning
 
 ROWS = (Row(1023, "tree", 0, ((8, 1.5e-6), (512, 2e-6))), Row(None, "ring", 4096, ((4096, 0.25),)))
@@ -59,6 +68,69 @@ def test_round_trips_are_kept_for_each_number_of_ranks():
     assert parse(whole.text()) == whole
     again = replace(SECTION, round_trips={2: (2e-7,)})
     assert merged(whole, again).sections[0].round_trips == {4: (1e-7, 5e-7), 2: (2e-7,)}
+
+
+LEARNED = Learned(17, False, "ring", "tree", 0, 1, True, 1.5e-5)
+
+
+def test_what_programs_learn_is_beside_what_was_measured(monkeypatch, tmp_path):
+    file = tmp_path / "p.json"
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    other = LEARNED._replace(bits=18, seconds=2e-5)
+    for found in ([LEARNED, other], [LEARNED._replace(algorithm="ring")], []):
+        for each in found:
+            profile.remember("allreduce", 4, each)
+        profile.write_learned()
+    (section,) = profile.read(str(file)).sections
+    assert section.learned_of("allreduce", 4, 17, False).algorithm == "ring"
+    assert section.learned_of("allreduce", 4, 18, False) == other
+    assert section.learned_of("allreduce", 4, 17, True) is None
+    assert section.learned_of("allreduce", 2, 17, False) is None
+    # A measurement keeps it, and what is learned then keeps the measurement.
+    measured = replace(SECTION, transport="shm", library="any")
+    write(merged(profile.read(str(file)), measured), str(file))
+    profile.remember("barrier", 2, LEARNED._replace(bits=0))
+    profile.write_learned()
+    (section,) = profile.read(str(file)).sections
+    assert section.rows == SECTION.rows
+    assert {*section.learned} == {"allreduce", "barrier"}
+
+
+def test_a_profile_that_cannot_be_read_is_left_as_it_is(monkeypatch, tmp_path):
+    file = tmp_path / "p.json"
+    file.write_text("mine")
+    monkeypatch.setenv("COLLECTIVES_PROFILE", str(file))
+    profile.remember("allreduce", 4, LEARNED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile.write_learned()
+    assert file.read_text() == "mine"
+    monkeypatch.setenv("COLLECTIVES_PROFILE", "0")
+    profile.remember("allreduce", 4, LEARNED)
+    profile.write_learned()
+    assert [each.name for each in tmp_path.iterdir()] == ["p.json"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bits": -1},
+        {"ordered": 1},
+        {"algorithm": 3},
+        {"segment": 1 << 70},
+        {"ways": 8},
+        {"ways": "all"},
+        {"is_far": "far"},
+        {"seconds": float("inf")},
+    ],
+    ids=str,
+)
+def test_what_no_program_has_learned(wrong):
+    section = replace(SECTION, learned={"allreduce": {4: (LEARNED,)}})
+    assert parse(Profile("", 1, "", (section,)).text()).sections[0] == section
+    section = replace(SECTION, learned={"allreduce": {4: (LEARNED._replace(**wrong),)}})
+    with pytest.raises(ValueError, match="Error: "):
+        parse(Profile("", 1, "", (section,)).text())
 
 
 def test_each_row_has_a_line_of_its_own():

@@ -143,6 +143,36 @@ def test_forms_of_a_call_may_be_mixed(world, comm, learned):
     assert world.mpi.allgather(len(learned)).count(len(learned)) == comm.size
 
 
+def test_nonblocking_calls_learn_if_the_program_waits_for_them(world, comm, learned):
+    x, out = uneven(comm, 5000), np.empty(5000, np.float32)
+    comm._engine.settle(lambda: comm.iallreduce(x).wait())
+    planned = comm.plan("reduce", x, root=0, out=out if comm.rank == 0 else None)
+    comm._engine.settle(lambda: planned.start().wait())
+    if comm.size > 1 and comm.transport == "shm":
+        assert [place[0] for place, _, _ in learned] == ["allreduce", "reduce"]
+    world.agree(learned)
+
+
+def test_nonblocking_calls_that_nobody_waits_for_tell_nothing(world, comm, monkeypatch):
+    """Only when one is complete is known: its time is not that of a call."""
+    told = []
+    fastest = Lesson.fastest
+    monkeypatch.setattr(
+        Lesson, "fastest", lambda lesson, times: told.append(times) or fastest(lesson, times)
+    )
+    x = np.ones(5000, np.float32)
+
+    def call():
+        request = comm.iallreduce(x)
+        while not request.test():
+            pass
+
+    comm._engine.settle(call)
+    every = world.mpi.allreduce(told)
+    assert all(each == [] for times in every for each in times)
+    assert bool(every) == (comm.size > 1 and comm.transport == "shm")
+
+
 def test_a_rank_may_start_calls_long_before_the_others(world, comm):
     """No start waits for others, whatever they have to decide."""
     x = np.ones(5000, np.float32)

@@ -299,8 +299,3 @@ cdef inline Choice setting_of(Engine engine, Choice choice, const Call *call, cc
     engine.eager = choice.course
     trial[0] = choice.course.advance(engine, call)
     return choice.course.current
-
-
-cdef inline void note_trial(cc_trial *trial, uint64_t began, bint blocking) noexcept:
-    """Note that a trial has ended, or that it does not block and tells nothing."""
-    cc_note_trial(trial, began, cc_nanoseconds() if blocking else 0)

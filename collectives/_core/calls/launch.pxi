@@ -24,11 +24,20 @@ cdef object launch(Engine engine, Call *call, Choice choice, tuple keep, str tex
             prescale(call)
         result = begin(engine, prepared(engine, call, choice, keep), choice, call, keep, None)
         if trial != NULL:
-            note_trial(trial, began, call.blocking)
+            end_trial(trial, began, None if call.blocking else <Request>result)
     finally:
         if not inside:
             leave(&engine.queue)
     return result
+
+
+cdef int end_trial(cc_trial *trial, uint64_t began, Request request) except -1:
+    """Note how long a call took that is complete, or have its request do so."""
+    if request is None or request.op == NULL or request.op.state.status == DONE:
+        cc_note_trial(trial, began, cc_nanoseconds())
+    else:
+        request.trial = trial
+    return 0
 
 
 cdef object launch_aside(Engine engine, Call *call, Choice choice, tuple keep, str text):

@@ -51,7 +51,7 @@ cdef class PlannedCall:
                 prescale(&self.call)
             result = begin(engine, self.op, self.setting, &self.call, self.keep, self)
             if trial != NULL:
-                note_trial(trial, began, blocking)
+                end_trial(trial, began, None if blocking else <Request>result)
             if not blocking:
                 self.request = result
             return result

@@ -142,6 +142,8 @@ cdef class Request:
     cdef unsigned long thread  # that started it
     cdef int waiters  # threads that look at the operation without the GIL
     cdef double looked  # when test() has last looked around
+    cdef cc_trial *trial  # NULL, or where it notes how long it took
+    cdef uint64_t began, ended  # nanoseconds: when it was first waited for, and then complete
     cdef bint aside  # whether another request waits for it, and says so where this one would
     cdef object code  # that of the caller, and where it stood in it
     cdef int at
@@ -184,6 +186,10 @@ cdef class Request:
                 cc_leave_call(&self.engine.segment.c, op.shared.call)
             if op.record.label >= 0:
                 end_record(self.engine, op)
+            if self.trial != NULL:
+                # Of what was complete before anybody waited for it, nobody knows when.
+                cc_note_trial(self.trial, self.began, self.ended)
+                self.trial = NULL
         # Nobody else finds the operation from here on; only then is the GIL given away.
         self.op = NULL
         live.discard(self)
@@ -370,9 +376,13 @@ cdef class Request:
         cdef double away = 0
         self.waiters += 1
         inside += 1
+        if self.began == 0:
+            self.began = <uint64_t>(1e9 * began)
         with nogil:
             if wait(op, True, self.engine.polls(op), began + seconds, drowsy) == RUNNING:
                 away = stopped(began)
+            elif self.trial != NULL:
+                self.ended = cc_nanoseconds()
         inside -= 1
         self.waiters -= 1
         return away
