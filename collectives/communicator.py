@@ -235,7 +235,10 @@ class Communicator(
             where = profile.hosts_of(groups)
             measured = known.section(transport, binding.library_name(MPI), where)
         by_rules = any(each.settings.stores for each in wishes)
-        self._chooser = Chooser(self, self.rank, groups, tune, transport, lanes, measured, by_rules)
+        reads = self._segment is not None and self._segment.reads
+        self._chooser = Chooser(
+            self, self.rank, groups, tune, transport, lanes, measured, by_rules, reads
+        )
         arguments = settings.device_chunk, self.size, settings.device_transport
         self._devices = Entry(*arguments, weakref.ref(self._chooser))
         self._engine = meeting.engine = _core.Engine(

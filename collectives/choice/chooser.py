@@ -71,9 +71,10 @@ class Chooser:
         The ranks of each host.
     learned : dict
         For each class, the setting that trials have found to be the fastest.
-    meets, any_order, by_rules : bool
+    meets, any_order, by_rules, reads : bool
         Whether ranks have to meet before a trial, whether algorithms are tried that fold in another
-        order, and whether blocks are stored by the rules, as the environment says how.
+        order, whether blocks are stored by the rules, as the environment says how, and whether
+        private arrays may be lent.
     planning : float
         Seconds that the last new plan took.
     """
@@ -88,10 +89,11 @@ class Chooser:
         lanes: Sequence[Lane],
         measured: Section | None,
         by_rules: bool = False,
+        reads: bool = False,
     ) -> None:
         self._comm = weakref.ref(comm)
         self._rank, self._size = rank, comm.size
-        self.any_order, self.by_rules = "online" in tune, by_rules
+        self.any_order, self.by_rules, self.reads = "online" in tune, by_rules, reads
         self.meets = family != "shm"
         self._learns = comm.size > 1 and tune != "0" and (self.any_order or not self.meets)
         self.groups, self._local = groups, groups.members[groups.of[rank]]

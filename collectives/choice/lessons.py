@@ -2,10 +2,10 @@
 
 A *class* of calls is given by the collective, the number of bits of its size in bytes, the root,
 and whether rank order must be kept. A *setting* is an algorithm, the size of its segments, and the
-way to store blocks: payloads and results to the cache or past it. What is best depends on the
-processor, on how far its cores are from each other, and on where the arrays are, so no table knows
-it. Some of the first calls of a class are therefore *trials* of settings. They are complete,
-correct calls, timed on all ranks. The fastest setting stays.
+way to store blocks: payloads and results to the cache or past it, and private arrays copied or
+lent. What is best depends on the processor, on how far its cores are from each other, and on where
+the arrays are, so no table knows it. Some of the first calls of a class are therefore *trials* of
+settings. They are complete, correct calls, timed on all ranks. The fastest setting stays.
 
 The core counts the calls and times the trials (``_core/calls/course.pxi``); this module says what
 is tried, and which is the fastest. What needs no other plan comes first: other ways to store, and
@@ -40,9 +40,10 @@ from collectives.reductions import MAX
 Class = tuple[str, str | None, int, int, bool]
 
 RULES = -1  # the way to store where nothing was learned
-CACHED, PAYLOADS, RESULTS = 0, 1, 2  # bits of _core/shared/segment.h
+CACHED, PAYLOADS, RESULTS, LENDS = 0, 1, 2, 4  # bits of _core/shared/segment.h
 
 STORED = 4 << 10  # bytes from which on there are several ways to store payloads
+READ = 32 << 10  # bytes from which on private arrays may be lent: READ_LEAST of the core
 LARGE = 8 << 20  # bytes, of all ranks, from which on there are for results
 SEGMENTS = 0, 32 << 10, 128 << 10, 512 << 10  # bytes
 OTHERS = 4  # algorithms beside the choice
@@ -75,6 +76,7 @@ class Lesson:
         self.place, self._decision, self.vector, self.past = place, decision, vector, past
         self.meets, self._any_order = chooser.meets, chooser.any_order
         self._has_ways = not (self.meets or chooser.by_rules or decision.nbytes < STORED)
+        self._reads = self._has_ways and chooser.reads and decision.nbytes >= READ
         self._every: list[Decision] | None = None
 
     def __bool__(self) -> bool:
@@ -90,12 +92,18 @@ class Lesson:
         if self._has_ways:
             is_large = decision.nbytes * decision.p >= LARGE
             ways = [CACHED, PAYLOADS] + [RESULTS, PAYLOADS | RESULTS] * is_large
+        if self._reads:  # the first is what is done without having learned: configure.pxi
+            contract = decision.algorithm.collective
+            moves = not contract.reduces or contract.name == "reduce_scatter"
+            ways = [LENDS, *ways] if moves else [*ways, LENDS]
         found = [replace(decision, ways=each) for each in ways]
         block = decision.nbytes // decision.algorithm.array_blocks(decision.p)
         chosen = decision.segment if decision.segment < block else 0
         for segment in SEGMENTS:
             if segment != chosen and 2 * segment <= block and not decision.is_given:
                 found.append(replace(decision, ways=_likely(ways), segment=segment))
+        if ways[-1] == LENDS and not decision.is_given:  # it needs no segments to be copied by
+            found[len(ways) - 1] = replace(decision, ways=LENDS, segment=0)
         return found
 
     def _others(self) -> list[Decision]:
@@ -108,7 +116,12 @@ class Lesson:
         if first.algorithm.collective.reduces and not self._any_order:
             others = [each for each in others if _folds_alike(each, first, root)]
         way = _likely([each.ways for each in self._own])
-        return [replace(each, ways=way) for each in others]
+        found = []
+        for each in others:
+            found.append(replace(each, ways=way))
+            if self._reads and way != LENDS:
+                found.append(replace(each, ways=LENDS, segment=0))
+        return found
 
     def _of(self, which: int) -> list[Decision]:
         if which == 2 and self._every is None:
@@ -186,7 +199,7 @@ class Lesson:
 
 def _likely(ways: Sequence[int]) -> int:
     """Return the way to store with which other segments and algorithms are tried."""
-    return RESULTS if RESULTS in ways else ways[0]
+    return RESULTS if RESULTS in ways and ways[0] != LENDS else ways[0]
 
 
 def _medians(times: Sequence[Sequence[float]]) -> list[float]:

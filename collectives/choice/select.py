@@ -167,9 +167,11 @@ def setting(name: str, segment: int, ways: int, nbytes: int) -> str:
 
 
 def stored(ways: int) -> str:
-    """Return in words what is stored past the cache, if anything is. Local."""
+    """Return in words what is stored past the cache or lent, if anything is. Local."""
     what = [name for bit, name in ((1, "payloads"), (2, "results")) if ways > 0 and ways & bit]
-    return f"{' and '.join(what)} past the cache" if what else ""
+    said = [f"{' and '.join(what)} past the cache"] if what else []
+    said += ["private arrays lent"] if ways > 0 and ways & 4 else []
+    return ", ".join(said)
 
 
 @cache

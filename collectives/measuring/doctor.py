@@ -260,6 +260,9 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
             f"{facts['ranks']} ranks share {size_text(facts['nbytes'])} ({facts['kind']}), "
             f"a ring of {size_text(facts['lanes'] * facts['lane_bytes'])} for each",
         )
+        why = facts["unread"]
+        how = f"are copied into shared memory: {why}" if why else "are read where they lie"
+        yield Finding("arrays", f"long ones in private memory {how}")
         yield Finding("flags", state.text([facts["round_trip"]]))
         alone, at_once = (facts["copied"] / facts[f"copy_{how}"] for how in ("alone", "at_once"))
         yield Finding(
@@ -274,6 +277,7 @@ def _memory(facts: dict[str, Any]) -> Iterator[Finding]:
         ("lane", size_text(settings["lane_bytes"]), "SHM_LANE"),
         ("limit", f"{size_text(settings['limit_bytes'])} for each process", "SHM_LIMIT"),
         ("stores", settings["stores"], "SHM_STORES"),
+        ("reads", settings["reads"], "SHM_READS"),
         ("a wait", f"yields after {settings['spins']} looks", "SHM_SPINS"),
         ("a wait", f"is reported after {settings['stall_warning']:g} s", "STALL_WARNING"),
         ("a wait", f"is an error after {settings['timeout']:g} s", "TIMEOUT"),
@@ -340,6 +344,7 @@ def memory(comm: Communicator, mpi: Any) -> dict[str, Any]:
         "cores": comm._hosts.cores,
         "kind": shared.kind,
         "nbytes": shared.nbytes,
+        "unread": segment.unread(shared),
         "lanes": shared.lanes,
         "lane_bytes": shared.lane_bytes,
         "round_trip": state.round_trip(comm, mpi),

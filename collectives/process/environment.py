@@ -27,6 +27,7 @@ VARIABLES = {
     "COLLECTIVES_SHM": (r"auto|memfd|file|0", "auto, memfd, file or 0"),
     "COLLECTIVES_SHM_LIMIT": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
     "COLLECTIVES_SHM_LANE": (SIZE, f"a positive number of bytes {SIZE_FORMS}"),
+    "COLLECTIVES_SHM_READS": (r"auto|1|0", "auto, 1 or 0"),
     "COLLECTIVES_SHM_SPINS": (COUNT, "a positive number of looks"),
     SHARED_ARRAYS: (r"[01]", "0 or 1"),
     "COLLECTIVES_SHM_STORES": (r"auto|cached|streamed", "auto, cached or streamed"),

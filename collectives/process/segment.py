@@ -13,6 +13,7 @@ A page takes memory only when its owner first writes to it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -52,6 +53,10 @@ WAYS: dict[str, tuple[str, ...]] = {
     "0": (),
 }
 _way: weakref.WeakKeyDictionary[_core.Segment, str] = weakref.WeakKeyDictionary()
+
+# Whether private arrays may be read by the kernel: if it allows it; even if this process has to be
+# opened to others for it; never.
+READS = ("auto", "1", "0")
 
 _has_warned = False
 
@@ -125,19 +130,29 @@ def _attempt(
     def nbytes(lane: int) -> int:
         return _core.segment_bytes(len(local), nlines, lane)
 
-    def use(file: int, memory: mmap.mmap, lane: int) -> _core.Segment:
+    def use(file: int, memory: mmap.mmap, lane: int, passports: list[Any]) -> _core.Segment:
         # The file is opened again: what is mapped stays open as long as its memory is used.
         own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         made = _core.Segment(memory, own, local, local.index(meeting.rank), nlines, lane)
         made.map_heap = _heap_of
+        made.probe([passports[each] for each in local])
         return made
 
+    # The ranks read it in the memory of this process, to find out whether the kernel allows it.
+    token = np.frombuffer(bytearray(os.urandom(16)), np.uint8)
+    passport = None
+    if lane_bytes is None and _reads() != "0":
+        if _reads() == "1":
+            _core.allow_reads()
+        passport = os.getpid(), _core.process_space(), token.ctypes.data, token.tobytes()
     if len(local) < 2 or segment is not None:
         return segment, _common(meeting, [], create, nbytes, use)[1]
-    made, problems = _common(meeting, local, create, nbytes, use, os.urandom(16))
+    made, problems = _common(meeting, local, create, nbytes, use, os.urandom(16), passport)
     if made is not None and any(problems[each] for each in local):
         made.leave()
         made = None
+    if made is not None:
+        made.settle_reads(_reads() == "1")
     return made, problems
 
 
@@ -146,12 +161,14 @@ def _common(
     local: list[int],
     create: Callable[[], tuple[int, str | None, int]],
     nbytes: Callable[[int], int],
-    use: Callable[[int, mmap.mmap, int], T],
+    use: Callable[[int, mmap.mmap, int, list[Any]], T],
     token: bytes = b"",
+    passport: Any = None,
 ) -> tuple[T | None, list[str]]:
     """Have the first rank create a file, with its path and its lane, and all ranks of the host map
     it; return what they `use` it for, and the problems of all ranks. The memory begins with a
-    token. Collective; ranks that share nothing take part for the others, with no ranks.
+    token; whoever uses it gets the passports of all ranks. Collective; ranks that share nothing
+    take part for the others, with no ranks.
     """
     leads = local[:1] == [meeting.rank]
     file, path, offer, made, problem = -1, None, None, None, ""
@@ -163,7 +180,7 @@ def _common(
             offer = path or f"/proc/{os.getpid()}/fd/{file}", lane, token
     except (_Failure, OSError) as error:
         problem = str(error)
-    offers = meeting.allgather(offer)
+    offers, passports = zip(*meeting.allgather((offer, passport)), strict=True)
     # The use comes before any rank leaves here, because it may then look for the others' locks.
     try:
         if local and not leads:
@@ -172,7 +189,7 @@ def _common(
             where, lane, token = offers[local[0]]
             file, memory = _open(where, nbytes(lane), token)
         if local and not problem:
-            made = use(file, memory, lane)
+            made = use(file, memory, lane, list(passports))
     except MemoryError:
         problem = "no memory"
     except (_Failure, OSError) as error:
@@ -226,7 +243,7 @@ def shared(meeting: Gathering, segment: _core.Segment | None, nbytes: int) -> mm
         [] if segment is None else segment.ranks,
         lambda: (*_file("" if segment is None else _way[segment], nbytes), 0),
         lambda _: nbytes,
-        lambda file, memory, lane: memory,
+        lambda file, memory, lane, passports: memory,
     )
     for each in problems:
         if each:
@@ -253,7 +270,37 @@ def _wish() -> str:
 
 def settings() -> dict[str, Any]:
     """Return the settings of segments, from the environment or by default. Local."""
-    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit()}
+    return {"kind": _wish(), "lane_bytes": _lane(), "limit_bytes": _limit(), "reads": _reads()}
+
+
+def _reads() -> str:
+    wish = environment.text("COLLECTIVES_SHM_READS") or "auto"
+    if wish not in READS:
+        raise ArgumentError(f"COLLECTIVES_SHM_READS is {wish!r}, and must be auto, 1 or 0")
+    return wish
+
+
+def unread(segment: _core.Segment) -> str:
+    """Return why ranks may not read each other's memory, or an empty string. Local."""
+    for rank, number in zip(segment.ranks, segment.may_read(), strict=True):
+        if number == 0:
+            return "COLLECTIVES_SHM_READS is 0"
+        if number == -errno.ESRCH:
+            return f"rank {rank} does not see the other processes, as in a container of its own"
+        if number < 0:
+            return f"the kernel does not let rank {rank}: {os.strerror(-number)}{_yama()}"
+    return ""
+
+
+def _yama() -> str:
+    """Say what Yama has to do with it, if this kernel has it."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope") as file:
+            scope = file.read().strip()
+    except OSError:
+        return ""
+    helps = "; COLLECTIVES_SHM_READS=1 lets all processes of this user" if scope == "1" else ""
+    return f" (kernel.yama.ptrace_scope is {scope}{helps})" if scope != "0" else ""
 
 
 def _limit() -> int:

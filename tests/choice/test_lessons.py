@@ -4,7 +4,7 @@ import pytest
 
 from collectives.algorithms.groups import Groups
 from collectives.choice import lessons, select
-from collectives.choice.lessons import CACHED, PAYLOADS, RESULTS, RULES, Lesson
+from collectives.choice.lessons import CACHED, LENDS, PAYLOADS, RESULTS, RULES, Lesson
 from collectives.plans.order import order
 
 KIB = 1 << 10
@@ -13,7 +13,7 @@ KIB = 1 << 10
 class Chooser:
     """What a lesson asks of a chooser."""
 
-    meets, any_order, by_rules, planning = False, False, False, 1e-3
+    meets, any_order, by_rules, reads, planning = False, False, False, False, 1e-3
     groups = Groups.read([0, 0])
 
     def __init__(self, **other):
@@ -52,6 +52,27 @@ def test_payloads_go_past_the_cache_from_4_kib_on_and_results_of_long_arrays(cho
 def test_what_the_environment_says_is_not_tried():
     every = settings(Chooser(by_rules=True), "allreduce", 1 << 20)
     assert {each.ways for each in every} == {RULES}
+
+
+def test_private_arrays_are_lent_from_32_kib_on():
+    """First of all where blocks only move, and with each algorithm where they are folded."""
+    chooser = Chooser(reads=True)
+    assert not any(each.ways & LENDS for each in settings(chooser, "allreduce", 32 * KIB - 1))
+    for collective in ("alltoall", "broadcast", "reduce_scatter"):
+        every = settings(chooser, collective, 256 * KIB)
+        assert every[0].ways == LENDS
+        assert {CACHED, PAYLOADS} < {each.ways for each in every}
+    first, *others = settings(chooser, "allreduce", 256 * KIB)
+    assert first.ways == CACHED
+    lent = [each for each in others if each.ways == LENDS]
+    assert {each.algorithm.name for each in lent} == {each.algorithm.name for each in others}
+    assert {each.segment for each in lent} == {0}
+    named = settings(chooser, "allreduce", 256 * KIB, name="ring")
+    assert [each.ways for each in named] == [CACHED, PAYLOADS, LENDS]
+    assert len({each.segment for each in named}) == 1
+    assert select.setting("ring", 0, LENDS | PAYLOADS, 9) == (
+        "ring, payloads past the cache, private arrays lent"
+    )
 
 
 def test_of_a_named_algorithm_only_the_ways_to_store_are_tried(chooser):

@@ -28,7 +28,7 @@ def test_doctor_finds_nothing() -> None:
     assert re.search(r"shared arrays at most .*; each reads those of the other in", done.stdout)
     assert re.match(r"none: CuPy |\d+ devices?, by CuPy|arrays on cuda|  staging", facts["GPU"])
     assert "yields after 123 looks         COLLECTIVES_SHM_SPINS" in done.stdout
-    for name in ("", "_LANE", "_LIMIT", "_STORES"):
+    for name in ("", "_LANE", "_LIMIT", "_STORES", "_READS"):
         assert re.search(rf"setting .* COLLECTIVES_SHM{name}$", done.stdout, re.MULTILINE)
 
 
@@ -41,6 +41,8 @@ def test_doctor_finds_nothing() -> None:
         ("COLLECTIVES_SHM", "file", 0, "(file), "),
         ("COLLECTIVES_SHM_LIMIT", "1000", 1, "shared memory PROBLEM: the ranks of this host"),
         ("COLLECTIVES_SHM_SPINS", "-1", 1, "set it to a positive number of looks, or unset it"),
+        ("COLLECTIVES_SHM_READS", "0", 0, "copied into shared memory: COLLECTIVES_SHM_READS is 0"),
+        ("COLLECTIVES_SHM_READS", "2", 1, "set it to auto, 1 or 0, or unset it"),
         ("COLLECTIVES_SHM_STORES", "no", 1, "set it to auto, cached or streamed, or unset it"),
     ],
 )

@@ -194,6 +194,7 @@ def test_one_rank_asks_for_validation(world, environ):
         ("COLLECTIVES_STALL_WARNING", "-1"),
         ("COLLECTIVES_SHM", "perhaps"),
         ("COLLECTIVES_SHM_SPINS", "many"),
+        ("COLLECTIVES_SHM_READS", "yes"),
         ("COLLECTIVES_SHM_STORES", "fast"),
         ("COLLECTIVES_TUNE", "well"),
     ],

@@ -251,6 +251,7 @@ def test_no_room_for_a_segment(world, environ, monkeypatch):
         ("COLLECTIVES_SHM", "perhaps"),
         ("COLLECTIVES_SHM_LANE", "many"),
         ("COLLECTIVES_SHM_LIMIT", "-1"),
+        ("COLLECTIVES_SHM_READS", "yes"),
         ("COLLECTIVES_SHM_STORES", "fast"),
         ("COLLECTIVES_STALL_WARNING", "soon"),
         ("COLLECTIVES_PROGRESS", "yes"),

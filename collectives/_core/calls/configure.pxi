@@ -32,7 +32,7 @@ cdef int configure(Engine engine, Operation *op, Call *call, Choice choice) exce
     if op.shared.room <= CC_INLINE and op.device == NULL:
         op.shared.room = 0
     find_words(op, call)
-    note_stores(op, engine.stores if op.device == NULL else 1, choice.ways)
+    note_stores(op, call.kind, engine.stores if op.device == NULL else 1, choice.ways)
     if room and op.layout.stride > room:
         release(op)
         raise ArgumentError(
@@ -112,8 +112,10 @@ cdef inline void set_fold(Operation *op, const Call *call, Plan plan) noexcept:
     op.fold.span = plan.span
 
 
-cdef inline void note_stores(Operation *op, int stores, int ways) noexcept:
-    """Write down what is written past the cache, or that it depends on how far other ranks are."""
+cdef inline void note_stores(Operation *op, int kind, int stores, int ways) noexcept:
+    """Write down what is written past the cache, or that it depends on how far other ranks are; and
+    whether private arrays are lent.
+    """
     cdef Sharing *shared = &op.shared
     cdef int64_t everywhere = op.nbytes * (shared.segment.p if shared.segment != NULL else 1)
     shared.by_distance = stores == 0 and ways < 0 and shared.room >= PAST
@@ -122,7 +124,24 @@ cdef inline void note_stores(Operation *op, int stores, int ways) noexcept:
         shared.usual |= CC_PAYLOADS
     if stores == 0 and ways >= 0:
         shared.usual = ways
+    elif lends_at_first(op, kind):
+        shared.usual |= CC_LENDS
+    if op.device != NULL or shared.segment == NULL or not shared.segment.reads:
+        shared.usual &= ~CC_LENDS
+    elif shared.segment.reads == 2:
+        shared.usual |= CC_LENDS
     shared.stores = shared.usual
+
+
+cdef inline bint lends_at_first(const Operation *op, int kind) noexcept:
+    """Say whether private arrays are lent before it is known whether that is faster.
+
+    Where blocks are only moved it saves one of two copies: 256 KiB on 2 ranks take 8.6 us instead
+    of 19 in an alltoall, 5.6 instead of 11 in a scatter, 9.7 instead of 21 in a broadcast, 12
+    instead of 18 in a reduce_scatter. In an allreduce or a reduce it depends on the algorithm (Xeon
+    Sapphire Rapids, cached stores, throw-away program, 2026-11-25).
+    """
+    return kind == REDUCE_SCATTER or (op.fold.kernel == NULL and op.fold.user == NULL)
 
 
 cdef void find_words(Operation *op, const Call *call) noexcept:
@@ -132,6 +151,7 @@ cdef void find_words(Operation *op, const Call *call) noexcept:
     cdef int64_t output_bytes = call.out.count * call.out.itemsize
     cdef bint is_placed  # whether the input, which may be scaled, is in the output
     shared.words[0] = shared.words[1] = shared.heap[0] = shared.heap[1] = 0
+    shared.proven = False
     shared.way = 0
     # A result that no step scales is scaled where it lies, at the end of its segment.
     if shared.segment == NULL or (op.fold.scale != NULL and not op.fold.scaled):

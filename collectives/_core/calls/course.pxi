@@ -6,7 +6,7 @@
 # and have an allreduce for times. Only blocking calls count then.
 
 cdef enum:
-    MOST_TRIED = 12  # settings
+    MOST_TRIED = 14  # settings
     FINALISTS = 4  # of them, those that have the long round
     WARM = 4  # calls that make plans and touch new memory, and are not counted
     SOON = 4  # calls to the first check after these, of long arrays

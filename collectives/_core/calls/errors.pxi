@@ -149,8 +149,9 @@ cdef str round_and_ranks(Engine engine, Operation *op):
     cdef int k, slot
     cdef str idle = "nothing was posted"
     if op.state.live == 0 and op.shared.lent:
-        readers = ", ".join(map(str, behind(op, segment)))
-        return f"nothing but that rank {readers} has read what is in shared memory"
+        readers = [rank for rank in behind(op, segment) if rank != engine.rank]
+        parts = [f"for rank {rank} to read its array" for rank in readers]
+        return f"it waits {', '.join(parts) or 'for what came before it'}"
     for k in range(op.window):
         cursor = &op.state.cursors[k]
         if cursor.segment < 0:
@@ -233,6 +234,8 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
     if failure.cause == FOLD_RAISED:
         return (<UserFold>op.fold.user).error
     where = f"{title_of(op, plan)}: rank {engine.rank}, round {failure.round + 1}"
+    if failure.cause == UNREADABLE:
+        return unreadable(engine.segment, failure, where)
     if failure.cause == WRONG_LENGTH:
         got = "more" if failure.got < 0 else f"{failure.got}"
         return MismatchError(
@@ -244,3 +247,22 @@ cdef object failure_of(Engine engine, Operation *op, Plan plan):
     if engine.is_elsewhere(failure.peer):
         peer += f" on {engine.hosts[failure.peer]}"
     return MPIError(f"{where}{peer}: MPI says: {mpi_text(failure.error)}")
+
+
+cdef object unreadable(Segment segment, const Failure *failure, str where):
+    """Return the exception for an array in another process that could not be read."""
+    cdef int64_t pid = segment.c.ranks[failure.peer].pid
+    cdef double limit = now() + 1
+    peer = segment.ranks[failure.peer]
+    # Its memory goes a moment before its lock does.
+    while failure.error != EPERM and segment.is_there(failure.peer) and now() < limit:
+        with nogil:
+            nanosleep(&NAP_TIME, NULL)
+    if not segment.is_there(failure.peer):
+        return PeerLostError(
+            f"{where}: rank {peer} (process {pid}) has died while its array is read"
+        )
+    return CommunicatorError(
+        f"{where}: the kernel does not let this rank read the array of rank {peer} (process "
+        f"{pid}): {os.strerror(failure.error)}; with COLLECTIVES_SHM_READS=0, arrays are copied"
+    )

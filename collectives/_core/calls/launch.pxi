@@ -84,6 +84,8 @@ cdef inline Operation *prepared(Engine engine, Call *call, Choice choice, tuple 
         op = idle_operation(engine)
     configure(engine, op, call, choice)
     op.form = form
+    if op.shared.segment != NULL and op.shared.segment.reads and op.nbytes >= READ_LEAST:
+        op.shared.proven = are_from_numpy(keep)
     if call.user != NULL:
         (<UserFold>call.user).lend(engine.segment, keep)
     return op
@@ -95,6 +97,22 @@ cdef inline int form_of_barrier(Engine engine, Choice choice) noexcept:
         engine.barrier_choice = choice
         engine.forms += 1
     return engine.forms
+
+
+cdef bint are_from_numpy(tuple keep) noexcept:
+    """Say whether NumPy has allocated all arrays of a call."""
+    for each in keep:
+        if each is None or type(each) is UserFold:
+            continue
+        if not PyArray_CheckExact(each):
+            return False
+        if not PyArray_CHKFLAGS(<ndarray>each, NPY_ARRAY_OWNDATA):
+            base = each.base
+            if not PyArray_CheckExact(base) or not PyArray_CHKFLAGS(
+                <ndarray>base, NPY_ARRAY_OWNDATA
+            ):
+                return False
+    return True
 
 
 cdef object begin(

@@ -48,12 +48,22 @@ cdef inline int64_t cursor_bytes(const Operation *op, Plan plan) noexcept:
     return (layout.work_offset + work + 63) & ~63
 
 
+cdef inline int64_t scratch_bytes(const Operation *op, Plan plan) noexcept nogil:
+    """Return the bytes of scratch for what is read of other processes."""
+    cdef const cc_segment *segment = op.shared.segment
+    if segment == NULL or not segment.reads or op.nbytes * segment.p < READ_LEAST:
+        return 0
+    return max(min(plan.width * <int64_t>PIECE, <int64_t>MOST_SCRATCH), plan.width * <int64_t>4096)
+
+
 cdef int reserve(Operation *op, Plan plan) noexcept:
     """See that an operation has its arena and request slots. Returns 0, or -1 without memory."""
     cdef Memory *memory = &op.memory
     cdef int64_t each = cursor_bytes(op, plan)
-    cdef size_t wanted = each * op.window
+    cdef size_t wanted
     cdef int k
+    memory.scratch_bytes = scratch_bytes(op, plan)
+    wanted = each * op.window + memory.scratch_bytes
     if wanted > memory.arena_bytes and op.device == NULL:
         free_arena(memory)
         wanted = <size_t>1 << bit_length(wanted - 1)
@@ -62,15 +72,17 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
         memory.arena_bytes = wanted
     for k in range(op.window):
         op.state.cursors[k].memory = memory.arena + k * each
+    memory.scratch = memory.arena + op.window * each
     if plan.width > memory.width:
         free(memory.sources)
         memory.width = plan.width
-        memory.sources = <const char **>calloc(plan.width, 2 * sizeof(char *) + 1)
+        memory.sources = <const char **>calloc(plan.width, 3 * sizeof(char *) + 1)
         if memory.sources == NULL:
             memory.width = 0
             return -1
         memory.targets = <char **>(memory.sources + plan.width)
-        memory.sides = <signed char *>(memory.targets + plan.width)
+        memory.parts = <const char **>(memory.targets + plan.width)
+        memory.sides = <signed char *>(memory.parts + plan.width)
     return reserve_slots(op, op.window * max(plan.whole.slots, plan.split.slots))
 
 

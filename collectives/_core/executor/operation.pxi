@@ -13,6 +13,7 @@ cdef enum Status:
 
 cdef enum Cause:
     NO_FAILURE, MPI_FAILED, WRONG_LENGTH, STALLED, FOLD_RAISED, DEVICE_FAILED, MISMATCHED
+    UNREADABLE
 
 
 # Where the blocks lie; set by configure().
@@ -49,12 +50,13 @@ cdef struct Sharing:
     int64_t call  # its number among the calls on record, or NO_CALL
     uint64_t[3] what  # its fingerprint
     uint64_t[3] said  # the same, and what was called before: what a publication says
-    int stores  # what is written past the cache: CC_PAYLOADS, CC_RESULTS, both or nothing
+    int stores  # bits: what is written past the cache, and whether private arrays are lent
     int usual  # the same, where other ranks are near
     int by_distance  # whether payloads go past the cache if they are far
     uint64_t[2] words  # where others see the input and the output in shared memory, or 0
     uint64_t[2] heap  # the same, if they are in the heap and others may not have mapped it yet
     int way  # which bit of Step.lends counts; 0: nothing may be lent
+    int proven  # whether the kernel can read the caller's arrays for others: it need not be asked
     int lent  # whether others read the caller's arrays
 
 
@@ -117,7 +119,10 @@ cdef struct Memory:
     const char **sources  # of the step that is run
     signed char *sides
     char **targets  # where it writes its result, too
+    const char **parts  # of the operands, those that one pass goes through
     int width  # operands, or targets, for which these have room
+    char *scratch  # for parts of arrays in other processes
+    int64_t scratch_bytes
     int64_t *tables  # what Layout.starts points to
     size_t tables_reserved
 

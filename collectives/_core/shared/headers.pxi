@@ -27,6 +27,11 @@ cdef extern from "_core/shared/board.h" nogil:
     int64_t cc_decided(const cc_board *, uint32_t)
     uint32_t cc_decide(cc_board *, uint32_t, uint32_t)
 
+cdef extern from "_core/shared/reading.h" nogil:
+    int cc_read_process(int64_t, void *, uint64_t, size_t)
+    int cc_is_readable(int64_t, const char *, size_t)
+    void cc_allow_reads()
+
 cdef extern from "_core/shared/ring.h" nogil:
     ctypedef struct cc_ring:
         pass
@@ -41,6 +46,8 @@ cdef extern from "_core/shared/ring.h" nogil:
 cdef extern from "_core/shared/segment.h" nogil:
     enum:
         CC_INLINE, CC_LANES, CC_CALLS, CC_TEXT, CC_TO, CC_WINDOWS, CC_PAYLOADS, CC_RESULTS
+        CC_LENDS
+    uint64_t CC_OFFSET, CC_KERNEL_WORD
     ctypedef struct cc_window:
         char *base
         char *mine
@@ -68,6 +75,7 @@ cdef extern from "_core/shared/segment.h" nogil:
         uint64_t heap_file
         uint64_t heap_inode
         uint64_t maps
+        int64_t reads
         uint64_t ping
         uint64_t pong
     ctypedef struct cc_shared:
@@ -83,6 +91,7 @@ cdef extern from "_core/shared/segment.h" nogil:
         int p
         int me
         int nlines
+        int reads
         int64_t lane_bytes
         uint64_t next
         char *memory

@@ -24,6 +24,7 @@
 
 #include "board.h"
 #include "distance.h"
+#include "reading.h"
 #include "ring.h"
 
 enum {
@@ -35,9 +36,11 @@ enum {
     CC_TO = 48,      /* bits of the number of a round trip; above them is 1 + the other rank */
     CC_PAYLOADS = 1, /* how blocks are stored: payloads past the cache, and results */
     CC_RESULTS = 2,
+    CC_LENDS = 4,        /* private arrays are lent: their readers ask the kernel for them */
     CC_WINDOWS = 4096,
     CC_HEAP = 0x7FFE, /* in place of the number of a window: the heap of the rank (heap.h) */
     CC_HEAPS = 64,    /* ranks of a host whose heaps others map */
+    CC_KERNEL = 0x7FFF, /* in place of one: an address of the rank's process */
     CC_OFFSET_BITS = 48
 };
 
@@ -45,6 +48,7 @@ enum {
  * number is above CC_OFFSET_BITS. The highest bit of a line's says whether there is an aside. No payload
  * is at the offset 0 of window 0. */
 #define CC_OFFSET ((UINT64_C(1) << CC_OFFSET_BITS) - 1)
+#define CC_KERNEL_WORD ((uint64_t)CC_KERNEL << CC_OFFSET_BITS)
 #define CC_HAS_ASIDE (UINT64_C(1) << 63)
 
 /* One publication. */
@@ -79,6 +83,7 @@ typedef struct {
     uint64_t space;                     /* the namespace of `pid`; 0 if it says nothing */
     uint64_t began;                     /* when the process began, in ticks since the boot */
     int64_t gone;                       /* whether the rank has left in good order */
+    int64_t reads;                      /* 1 if it may read the memory of all others; see probe() */
     _Alignas(CC_LINE) uint64_t heap_bytes; /* of the rank's heap, if others may map it; the last word */
     uint64_t heap_file, heap_inode;        /* its number in the process, and what file that is */
     uint64_t maps;                         /* bits: the ranks whose heaps this one has mapped */
@@ -114,6 +119,7 @@ typedef struct {
     size_t nbytes;
     int p, me;
     int nlines;          /* of a lane */
+    int reads;           /* 1 if each rank may read the memory of all others, 2 to have it do so */
     int64_t lane_bytes;  /* that a page may have of the ring, which has room for CC_LANES of them */
     cc_ring ring;
     cc_distance distance; /* of the ranks that read what this one publishes */
@@ -355,7 +361,10 @@ static inline uint64_t cc_word(const cc_segment *s, int window, const char *addr
 static inline char *cc_address(const cc_segment *s, int rank, uint64_t word)
 {
     const unsigned kind = (unsigned)((word & ~CC_HAS_ASIDE) >> CC_OFFSET_BITS);
-    char *const base = kind == CC_HEAP ? s->heaps[rank] : s->windows[kind].base;
+    char *base;
+    if (kind == CC_KERNEL)
+        return NULL;
+    base = kind == CC_HEAP ? s->heaps[rank] : s->windows[kind].base;
     return base ? base + (word & CC_OFFSET) : NULL;
 }
 

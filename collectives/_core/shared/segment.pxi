@@ -117,6 +117,17 @@ def ring_places(int64_t nbytes, int64_t width, operations):
     return places
 
 
+def process_space():
+    """Return the namespace of this process's number; 0 if others cannot tell by it. Local."""
+    cdef uint64_t began
+    return cc_process_space(&began)
+
+
+def allow_reads():
+    """Let other processes of this user read the memory of this one, even under Yama. Local."""
+    cc_allow_reads()
+
+
 def segment_bytes(int p, int nlines, int64_t lane_bytes):
     """Return the size of a segment of `p` ranks. Local."""
     return cc_segment_bytes(p, nlines, lane_bytes)
@@ -321,6 +332,47 @@ cdef class Segment:
     def lends(self):
         """Whether the other ranks can read shared arrays of this one where they lie."""
         return bool(self.c.heap_is_mapped)
+
+    def probe(self, passports):
+        """Read a token of each other rank in the memory of its process, and say in the segment
+        whether the kernel allows it. Local.
+
+        Parameters
+        ----------
+        passports : sequence of (int, int, int, bytes) or None
+            For each rank, its process and the namespace of that number, and a token of 16 bytes:
+            its address, and what it is. None for a rank that is not to be read.
+        """
+        cdef unsigned char[16] got
+        cdef cc_rank_area *mine = &self.c.ranks[self.c.me]
+        cdef int error = 0
+        for passport in passports if None not in passports else ():
+            pid, space, address, token = passport
+            error = ESRCH
+            if space and space == mine.space:
+                error = cc_read_process(pid, got, address, 16)
+                if error == 0 and <bytes>got[:16] != token:
+                    error = ESRCH
+            if error:
+                break
+        mine.reads = -error if error else None not in passports
+
+    def settle_reads(self, bint always):
+        """Take it that ranks may read each other's memory, if all have said so; and that this one
+        lends its arrays in every call, if `always`. Local, when all have probed.
+        """
+        self.c.reads = all([each == 1 for each in self.may_read()]) * (1 + always)
+
+    def may_read(self):
+        """Return for each rank 1 if it may read the memory of the others, 0 if that was not tried,
+        or less the number of an error. Local.
+        """
+        return [self.c.ranks[i].reads for i in range(self.c.p)]
+
+    @property
+    def reads(self):
+        """Whether all ranks may read each other's memory."""
+        return bool(self.c.reads)
 
     def all_finished(self, uint64_t page):
         """Return whether all ranks have finished the pages below one. Local."""
