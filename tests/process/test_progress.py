@@ -91,6 +91,28 @@ def test_a_rank_in_a_barrier_of_mpi(shm):
 
 
 @either
+def test_the_thread_polls_a_resting_program_only_while_something_moves(shm):
+    """It waits a second for a rank that does not come, and sleeps most of the time."""
+    runs(
+        """
+        if W.rank:
+            W.Recv(np.empty(1))
+            q = comm.iallreduce(np.ones(10))
+        else:
+            q = comm.iallreduce(np.ones(10))
+            used = time.process_time()
+            time.sleep(1)
+            used = time.process_time() - used
+            assert used < 0.5, used
+            W.Send(np.empty(1), 1)
+        q.wait()
+        """,
+        shm,
+        ranks=2,
+    )
+
+
+@either
 def test_without_the_thread_the_error_says_what_helps(shm):
     result = fails(BARRIER, shm)
     assert re.search(

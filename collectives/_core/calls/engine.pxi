@@ -69,6 +69,9 @@ cdef class Engine:
         self.warning = warning
         self.mpi_polls = mpi_polls
         self.spins = spins
+        if spins < BRIEF:
+            global crowded
+            crowded = True
         self.stores = stores
         self.longest = MAX_PIECE
         for kind, contract in enumerate(spec.COLLECTIVES.values()):

@@ -11,7 +11,9 @@
 #
 # MPI cannot wait for what others have posted, and a thread that polls it keeps callers out of it.
 # So the thread polls a few times, then naps, the longer the less there is to do, and leaves the
-# list alone while callers come for it. When nothing is in flight any more, it sleeps.
+# list alone while callers come for it. Where all other threads of the process rest, as those of a
+# program that waits elsewhere for what is in flight (torch's DDP waits for futures in C++), it
+# polls on for a while. When nothing is in flight any more, it sleeps.
 #
 # The same thread calls the worker of the background engine (background/engine.py): when it is
 # summoned, when an operation has ended, and when the time has come that the worker has named. It
@@ -30,6 +32,11 @@ cdef extern from "<pthread.h>" nogil:
 cdef extern from "<string.h>" nogil:
     const char *strerror(int)
 
+cdef extern from "<time.h>" nogil:
+    enum:
+        CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID
+    int clock_gettime(int, timespec *)
+
 cdef extern from * nogil:
     void __sync_synchronize()
 
@@ -39,9 +46,16 @@ cdef extern from * nogil:
 # 2026-11-22). What the thread costs and gains: benchmarks/measure_progress.py.
 cdef enum:
     POLLS = 20  # without a change, before it naps
+    SPARE = 100000  # more of them, some 20 ms, while the other threads of the process rest
     SHORTEST_NAP = 50000  # nanoseconds
     LONGEST_NAP = 1000000
     QUIET = 1000  # naps without anything to do, before a thread with a worker sleeps
+
+# What the other threads of the process have used of processors when it was last looked at.
+cdef struct Others:
+    double looked
+    double used  # seconds
+    bint rest  # whether that was little since the look before
 
 cdef struct Progress:
     bint wanted
@@ -53,6 +67,9 @@ cdef struct Progress:
     int attended  # threads that call the worker themselves
     unsigned long thread
     pthread_cond_t something  # is in flight, or it is to end
+
+cdef bint crowded = False  # whether a communicator has more ranks on this host than cores
+cdef double LITTLE = 0.1  # of a processor, below which threads are taken to rest
 
 cdef Progress progress
 cdef object worker = None
@@ -200,14 +217,22 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
     cdef unsigned long told = ended
     cdef double due = INFINITY
     cdef timespec nap
+    cdef Others others
     cdef int polls = POLLS
+    cdef int spare = SPARE
     cdef int quiet = 0
     cdef bint ends = False
     cdef bint calls
+    cdef bint runs = False  # whether something is in flight
     nap.tv_sec = 0
     nap.tv_nsec = SHORTEST_NAP
+    others.looked = others.used = 0
+    look_at(&others)
     while not ends:
         if polls < POLLS:
+            cc_pause()
+        elif spare and runs and do_rest(&others):
+            spare -= 1
             cc_pause()
         else:
             nanosleep(&nap, NULL)
@@ -229,9 +254,11 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
             polls = POLLS
         elif advance_in_flight():
             polls = quiet = 0
+            spare = SPARE
             nap.tv_nsec = SHORTEST_NAP
         else:
             polls += 1
+            runs = is_in_flight()
         ends = progress.ends
         calls = progress.employed and not progress.attended and not ends and (
             progress.summoned or ended != told or now() >= due
@@ -245,6 +272,26 @@ cdef void *keep_moving(void *nothing) noexcept nogil:
                 polls = 0
                 nap.tv_nsec = SHORTEST_NAP
     return NULL
+
+
+cdef inline bint do_rest(Others *others) noexcept nogil:
+    """Say whether the other threads of the process rest, and nobody else wants this core."""
+    if crowded:
+        return False
+    if now() > others.looked + 1e-9 * SHORTEST_NAP:
+        look_at(others)
+    return others.rest
+
+
+cdef void look_at(Others *others) noexcept nogil:
+    cdef timespec process, thread
+    cdef double moment = now()
+    cdef double used
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &process)
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &thread)
+    used = process.tv_sec - thread.tv_sec + 1e-9 * (process.tv_nsec - thread.tv_nsec)
+    others.rest = used - others.used < LITTLE * (moment - others.looked)
+    others.looked, others.used = moment, used
 
 
 cdef bint may_sleep(double due, int quiet) noexcept nogil:
