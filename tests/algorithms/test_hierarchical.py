@@ -11,7 +11,6 @@ from collectives.algorithms.registry import compositions, numbered
 from collectives.algorithms.spec import COLLECTIVES
 from collectives.check import check
 from collectives.choice import select
-from collectives.choice.chooser import _is_registered
 from collectives.draw import grid
 from collectives.errors import ArgumentError
 from collectives.picture.text import drawing
@@ -74,7 +73,7 @@ def test_names():
     row = algorithms.get("allreduce", " hierarchical( direct , kary:3 )")
     assert row.name == "hierarchical(direct,kary:3)"
     assert row.between.name == "kary:3"
-    assert _is_registered(row)
+    assert algorithms.get("allreduce", row.name, row.groups).generate is row.generate
     name = "hierarchical(direct,ring)"
     assert numbered("allreduce", crc32(name.encode())) == name
 
