@@ -371,6 +371,35 @@ def test_no_shared_memory_is_a_warning():
     )
 
 
+def test_a_program_that_closes_all_files(tmp_path):
+    """Another file gets the number, and nothing is done to it."""
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 4096)
+    passes(f"""
+        import os, numpy as np, collectives as cc
+        from collectives import _core
+        with cc.shared_arrays():
+            lent, quiet, used = (np.full(100_000, 7) for _ in range(3))
+            assert _core.in_heap(lent, lend=True)
+            os.closerange(3, 50)
+            files = [open({str(tmp_path / "file")!r}, "r+b") for _ in range(20)]
+            del used
+            assert not np.zeros(100_000).any()
+            for _ in range(2):
+                child = os.fork()
+                if child == 0:
+                    good = (lent == 7).all() and (quiet == 7).all()
+                    lent[:] = quiet[:] = 1
+                    os._exit(0 if good and all(f.tell() == 0 for f in files) else 1)
+                assert os.waitpid(child, 0)[1] == 0
+                assert (lent == 7).all() and (quiet == 7).all()
+            assert all(f.tell() == 0 and f.read(3) == b"\\0\\1\\2" for f in files)
+            big = [np.ones(64 << 20, np.uint8) for _ in range(6)]
+            del big
+            assert not np.zeros(64 << 20, np.uint8).any()
+        assert os.path.getsize({str(tmp_path / "file")!r}) == 256 * 4096
+        """)
+
+
 @pytest.mark.parametrize(("gib", "works"), [(40, True), (None, False)])
 def test_limits_of_addresses(gib, works):
     result = passes(f"""

@@ -48,7 +48,7 @@ typedef struct cc_heap {
     char *base;
     size_t nbytes;
     int file;                     /* -1 once it is closed */
-    uint64_t inode;
+    uint64_t inode, device;
     unsigned char *kinds, *states; /* for each page */
     uint32_t *next;
     uint32_t top;                 /* pages from here on were never given out; page 0 never is */
@@ -93,14 +93,23 @@ static inline size_t cc_pages_of(int kind)
 
 /* ---- holes ------------------------------------------------------------------------------------- */
 
+/* The file, or -1: a program that closes what it has not opened may have closed it, and another file may
+ * have its number. Then nothing is known to be zero, and no block can be made private. */
+static int cc_file_of(const cc_heap *h)
+{
+    struct stat about;
+    return fstat(h->file, &about) == 0 && about.st_ino == h->inode && about.st_dev == h->device ? h->file : -1;
+}
+
 /* The next part of a range of the file that was written to. Returns whether there is one. */
 static int cc_written(const cc_heap *h, size_t *start, size_t *stop, size_t end)
 {
-    const off_t first = lseek(h->file, (off_t)*start, SEEK_DATA);
+    const int file = cc_file_of(h);
+    const off_t first = file < 0 ? (off_t)*start : lseek(file, (off_t)*start, SEEK_DATA);
     off_t hole;
     if (first < 0 || (size_t)first >= end)
         return 0;
-    hole = lseek(h->file, first, SEEK_HOLE);
+    hole = file < 0 ? -1 : lseek(file, first, SEEK_HOLE);
     *start = (size_t)first;
     *stop = hole < 0 || (size_t)hole > end ? end : (size_t)hole;
     return 1;
@@ -108,7 +117,8 @@ static int cc_written(const cc_heap *h, size_t *start, size_t *stop, size_t end)
 
 static int cc_punch(const cc_heap *h, size_t start, size_t nbytes)
 {
-    return fallocate(h->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)nbytes);
+    const int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return fallocate(cc_file_of(h), how, (off_t)start, (off_t)nbytes);
 }
 
 static void cc_zero(const cc_heap *h, char *data, size_t nbytes)
@@ -188,7 +198,7 @@ static int cc_attach(cc_heap *h, uint32_t page, size_t room)
         madvise(at, room, MADV_DONTNEED);
         return 0;
     }
-    return mmap(at, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->file,
+    return mmap(at, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, cc_file_of(h),
                 (off_t)page * CC_PAGE) == at;
 }
 
@@ -315,7 +325,8 @@ static int cc_detach(cc_heap *h, uint32_t page, size_t pages)
     const size_t begin = (size_t)page * CC_PAGE, end = begin + pages * CC_PAGE;
     char *at = h->base + begin;
     size_t start = begin, stop, data = 0;
-    if (mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, h->file, (off_t)begin) != at)
+    if (mmap(at, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, cc_file_of(h),
+             (off_t)begin) != at)
         return -1;
     for (; start < end && cc_written(h, &start, &stop, end); start = stop) {
         stop = stop - start > CC_HEAP_PIECE ? start + CC_HEAP_PIECE : stop;
@@ -414,7 +425,7 @@ static void cc_fork_in_child(void)
         }
     }
     cc_let_go(h, unused, h->nbytes / CC_PAGE);
-    close(h->file);
+    close(cc_file_of(h));
     h->file = -1;
     pthread_mutex_init(&h->lock, NULL);
 }
@@ -438,6 +449,7 @@ static int cc_heap_fill(cc_heap *h, size_t limit)
     if (h->file < 0 || fstat(h->file, &about))
         return errno;
     h->inode = about.st_ino;
+    h->device = about.st_dev;
     for (h->nbytes = CC_HEAP_RESERVED; h->nbytes >= CC_HEAP_SMALLEST; h->nbytes /= 2) {
         const size_t pages = h->nbytes / CC_PAGE;
         h->base = ftruncate(h->file, (off_t)h->nbytes) ? NULL : (char *)cc_reserved(h->nbytes, h->file);
