@@ -68,6 +68,8 @@ def settings(comm: cc.Communicator, point: tuning.Point) -> list[Decision]:
         ways = [lessons.CACHED, lessons.PAYLOADS]
     if point.nbytes * comm.size >= lessons.LARGE:
         ways += [lessons.RESULTS, lessons.PAYLOADS | lessons.RESULTS]
+    if comm._chooser.reads and point.nbytes >= lessons.READ:
+        ways.append(lessons.LENDS)
     found = []
     for name in candidates(point.collective, comm.size):
         named = comm._chooser.decide(point.collective, name, point.nbytes)
@@ -111,9 +113,7 @@ def measured(ways: Ways, point: tuning.Point) -> dict[str, Any]:
         calls = ways.calls(contest, decision, number - 1)
         contest.contestants[name] = Contestant(calls)
         contest.block(name, 2 * len(calls))
-    turn = iter(range(1 << 30))
-    calls = contest.contestants["learned"].calls
-    ways.learns._engine.settle(lambda: calls[next(turn) % len(calls)]())
+    contest.settle("learned", ways.learns)
 
     def clock(name: str, calls: int) -> float:
         return contest.agreed(contest.block(name, calls))

@@ -194,7 +194,8 @@ class Contest:
         for label, each in self.contestants.items():
             self.bench.progress(f"{size}: {label}, warm-up")
             with segmented(each.entry.segment if each.entry else None):
-                self._settle(each)
+                if each.entry is not None:
+                    self.settle(label, self.bench.communicator(each.entry.segment))
                 iterations[label], seconds = self._trial(label)
             if each.entry:
                 trials[label] = seconds
@@ -206,13 +207,18 @@ class Contest:
                 times[label].append(self.block(label, iterations[label]))
         return times, iterations
 
-    def _settle(self, contestant: Contestant) -> None:
-        """Have calls of the library learn what they can. Collective."""
-        if contestant.entry is not None:
-            calls = cycle(contestant.calls)
-            with self.bench.watch:
-                comm = self.bench.communicator(contestant.entry.segment)
-                comm._engine.settle(lambda: next(calls)())
+    def settle(self, label: str, comm: Any) -> None:
+        """Have the calls of a contestant learn what they can, as they are timed. Collective."""
+        calls = cycle(self.contestants[label].calls)
+        meet = self.mpi.Barrier if self.has_barriers(label) else None
+
+        def call() -> None:
+            next(calls)()
+            if meet is not None:
+                meet()
+
+        with self.bench.watch:
+            comm._engine.settle(call)
 
     def _near(self, label: str, trials: dict[str, float]) -> bool:
         """Return whether an entry was fast enough in its trial to be measured."""
