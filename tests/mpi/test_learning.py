@@ -163,7 +163,11 @@ def test_nonblocking_calls_that_nobody_waits_for_tell_nothing(world, comm, monke
     x = np.ones(5000, np.float32)
 
     def call():
+        if comm.rank:
+            world.mpi.Barrier()
         request = comm.iallreduce(x)
+        if comm.rank == 0:  # it cannot be complete: the others have not begun
+            world.mpi.Barrier()
         while not request.test():
             pass
 
