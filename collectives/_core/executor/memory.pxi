@@ -63,7 +63,7 @@ cdef int reserve(Operation *op, Plan plan) noexcept:
     cdef size_t wanted
     cdef int k
     memory.scratch_bytes = scratch_bytes(op, plan)
-    wanted = each * op.window + memory.scratch_bytes
+    wanted = each * op.window + memory.scratch_bytes + 64 * (memory.scratch_bytes > 0)
     if wanted > memory.arena_bytes and op.device == NULL:
         free_arena(memory)
         wanted = <size_t>1 << bit_length(wanted - 1)
