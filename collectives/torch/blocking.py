@@ -58,8 +58,10 @@ class _Recorded(Function):
 
 def _is_recorded(tensors: Tensors) -> bool:
     """Return whether autograd wants a gradient; raise an error for what is no tensor."""
-    wanted = [checked_tensor(x).requires_grad for x in tensors]
-    return any(wanted) and torch.is_grad_enabled()
+    for x in tensors:
+        if checked_tensor(x).requires_grad:
+            return torch.is_grad_enabled()
+    return False
 
 
 def _recorded(start: Callable[..., Any], back: Callable[..., Any], *tensors: torch.Tensor) -> Any:
@@ -132,12 +134,15 @@ def allreduce(
     """
     terms = chosen(op, average), prescale_factor, postscale_factor, process_set
     compressor, options = _sent(compression)
-    small, ctx = compressor.compress(checked_tensor(tensor))
-    result = _recorded(
-        lambda x: start_allreduce(x, False, name, terms, **options).wait(),
-        lambda grad: [start_allreduce(grad, False, _gradient_of(name), terms, **options).wait()],
-        small,
-    )
+    if compressor is not Compression.none:
+        checked_tensor(tensor)
+    small, ctx = compressor.compress(tensor)
+
+    def reduce(x: torch.Tensor, name: str | None = name) -> torch.Tensor:
+        result: torch.Tensor = start_allreduce(x, False, name, terms, **options).wait()
+        return result
+
+    result = _recorded(reduce, lambda grad: [reduce(grad, _gradient_of(name))], small)
     return compressor.decompress(result, ctx)
 
 
