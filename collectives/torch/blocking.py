@@ -60,7 +60,8 @@ def _is_recorded(tensors: Tensors) -> bool:
     """Return whether autograd wants a gradient; raise an error for what is no tensor."""
     for x in tensors:
         if checked_tensor(x).requires_grad:
-            return torch.is_grad_enabled()
+            is_enabled: bool = torch.is_grad_enabled()
+            return is_enabled
     return False
 
 
